@@ -1,0 +1,260 @@
+"""The paper's two models as estimators: BinaryAutoencoder and BinaryFactorAnalysis."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from auxbit.checks import check_finite, check_integer, check_positive
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.loop import Outcome, Record, alternate, follow
+from auxbit.mac.shards import Rows
+from auxbit.mac.validation import Validation, choose_queries
+from auxbit.mac.z_step import ZOptions
+from auxbit.starts import first_codes, subset
+
+logger = logging.getLogger("auxbit")
+
+
+class _Trained(Hasher):
+    """What both models share: parameters of the steps, history, saving."""
+
+    history_: list[Record]
+    n_iter_: int
+    C: float
+    z_solver: str
+    z_start: str
+    group_size: int
+    z_options: dict[str, Any] | None
+    callback: Callable[[Record], object] | None
+    verbose: int
+
+    def _rows(self, training: Training, codes: Any) -> Rows:
+        z = ZOptions.resolve(training.n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
+        return Rows(training.X, codes, training.workers, svm=SvmOptions(C=check_positive("C", self.C)), z=z)
+
+    def _report(self, record: Record) -> None:
+        if self.verbose:
+            _show_log()
+            precision = "" if record.precision is None else f" precision {record.precision:.4f}"
+            logger.info(
+                "%3d mu %.4g  E_Q %.6g  E_BA %.6g  changed %d  mismatched %d%s",
+                *(record.iteration, record.mu, record.E_Q, record.E_BA, record.changed, record.mismatched),
+                precision,
+            )
+        if self.callback is not None:
+            self.callback(record)
+
+    def _saved_attributes(self) -> dict[str, Any]:
+        return {"history_": [asdict(record) for record in self.history_], "n_iter_": self.n_iter_}
+
+    def _restore_attributes(self, saved: dict[str, Any]) -> None:
+        self.history_ = [Record(**record) for record in saved["history_"]]
+        self.n_iter_ = saved["n_iter_"]
+
+
+class BinaryAutoencoder(_Trained):
+    """Binary autoencoder (BA): min Σ‖x − f(h(x))‖² over linear hash functions h and decoders f, by MAC.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
+        they are), or an array of codes with a row for each row of X.
+    normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
+    mu0, mu_factor : the penalty starts at mu0 and grows by mu_factor each step; the paper's factor is 2, a
+        smaller one takes longer and ends lower (docs/training.md has the measurements).
+    mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
+    steps_per_mu : alternations for each value of the penalty.
+    C : weight of the slack in the SVMs of the h step.
+    z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
+        paper's, to 24 bits), "alternating".
+    z_start : what alternation starts from: "warm", "relaxed", or "best" of both, point by point.
+    group_size : bits optimised jointly by alternation; costs 2^group_size.
+    z_options : switches of the Z step: theorem2, optimality, running_bound, incremental, admm_iterations,
+        admm_tol, max_nodes.
+    validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with
+        the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
+        None: run until Z = h(X).
+    patience : how many penalties in a row may fail to raise the validation precision.
+    max_iter : iterations at most.
+    callback : called with each Record.
+    random_state : seed. The same seed gives the same bits for any n_jobs.
+    n_jobs : threads; None for all cores.
+    verbose : 1 logs each iteration.
+
+    Attributes
+    ----------
+    encoder_, decoder_ : h on scaled rows, f in the units of X.
+    history_ : one Record an iteration.
+    n_iter_ : how many.
+    """
+
+    def __init__(
+        self, n_bits: int = 32, *, init: Any = "itq", normalize: bool = False, mu0: float = 0.01,
+        mu_factor: float = 1.3, mu_schedule: Any = None, steps_per_mu: int = 1, C: float = 100.0,
+        z_solver: str = "auto", z_start: str = "best", group_size: int = 1,
+        z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int = 3,
+        max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,
+        n_jobs: int | None = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
+        self.n_bits = n_bits
+        self.init = init
+        self.normalize = normalize
+        self.mu0 = mu0
+        self.mu_factor = mu_factor
+        self.mu_schedule = mu_schedule
+        self.steps_per_mu = steps_per_mu
+        self.C = C
+        self.z_solver = z_solver
+        self.z_start = z_start
+        self.group_size = group_size
+        self.z_options = z_options
+        self.validation = validation
+        self.patience = patience
+        self.max_iter = max_iter
+        self.callback = callback
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _learn(self, training: Training) -> Learned:
+        schedule = self._schedule()
+        patience = check_integer("patience", self.patience, 1)
+        train, init, queries = self._split(training)
+        start = first_codes(init, train)
+        data = self._rows(train, start.codes)
+        judge = Validation(train.X, queries, train.workers) if queries is not None else None
+        outcome = follow(
+            alternate(data, schedule, h=start.encoder),
+            precision=judge.precision if judge is not None else None,
+            patience=patience,
+            callback=self._report,
+            energy_unit=training.scaling.scale**2,
+        )
+        self._warn_if_unfinished(outcome)
+        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
+        return Learned(outcome.h, data.decoder_of(outcome.h), attributes)
+
+    def _schedule(self) -> list[float]:
+        steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
+        max_iter = check_integer("max_iter", self.max_iter, 1)
+        if self.mu_schedule is not None:
+            values = [check_positive("mu_schedule", value) for value in np.ravel(self.mu_schedule).tolist()]
+            if not values or any(b <= a for a, b in pairwise(values)):
+                raise InvalidParameter("mu_schedule", self.mu_schedule, "a rising list of positive numbers")
+        else:
+            mu0 = check_positive("mu0", self.mu0)
+            factor = check_positive("mu_factor", self.mu_factor, above=1.0, remedy="The paper's is 2.")
+            values = [mu0 * factor**i for i in range(-(-max_iter // steps))]
+        return [mu for mu in values for _ in range(steps)][:max_iter]
+
+    def _split(self, training: Training) -> tuple[Training, Any, Any]:
+        """The rows to train on, the start for them, and the validation queries or None."""
+        if self.validation is None:
+            return training, self.init, None
+        if isinstance(self.validation, str):
+            if self.validation != "auto":
+                raise InvalidParameter(
+                    "validation", self.validation, "'auto', None, or an array of query rows"
+                )
+            chosen = choose_queries(len(training.X), training.rng)
+            if chosen is None:
+                return training, self.init, None
+            rest = np.setdiff1d(np.arange(len(training.X)), chosen)
+            queries = training.X[chosen]
+            return *subset(training, self.init, rest), queries
+        rows = np.asarray(self.validation)
+        if rows.ndim != 2 or rows.shape[1] != training.X.shape[1] or not len(rows):
+            raise InvalidInput(
+                f"validation must be 'auto', None, or query rows (q, {training.X.shape[1]}), "
+                f"got shape {rows.shape}."
+            )
+        check_finite(rows, training.workers, "validation")
+        return training, self.init, training.scaling.apply(rows)
+
+    def _warn_if_unfinished(self, outcome: Outcome) -> None:
+        if outcome.stopped == "schedule" and self.validation is None:
+            last = outcome.history[-1]
+            warnings.warn(
+                f"The penalty ended at mu={last.mu:.3g} with {last.mismatched} bits of Z unlike h(X). "
+                "Raise max_iter or mu_factor, or extend mu_schedule.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+
+class BinaryFactorAnalysis(_Trained):
+    """Binary factor analysis (BFA): min Σ‖x − f(z)‖² over free codes z, then a classifier for each bit.
+
+    As in the paper, MAC with a small, constant penalty: the filter approach to compare BA with.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    init : as for BinaryAutoencoder; "tpca" works best for BFA in the paper.
+    mu : the constant penalty, on data scaled to a largest range of 1.
+    tol : the alternation ends when E_Q falls by less than this share.
+    Other parameters as for BinaryAutoencoder.
+    """
+
+    def __init__(
+        self, n_bits: int = 32, *, init: Any = "tpca", normalize: bool = False, mu: float = 1e-4,
+        tol: float = 1e-4, C: float = 100.0, z_solver: str = "auto", z_start: str = "best",
+        group_size: int = 1, z_options: dict[str, Any] | None = None, max_iter: int = 50,
+        callback: Callable[[Record], object] | None = None, random_state: Any = None,
+        n_jobs: int | None = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
+        self.n_bits = n_bits
+        self.init = init
+        self.normalize = normalize
+        self.mu = mu
+        self.tol = tol
+        self.C = C
+        self.z_solver = z_solver
+        self.z_start = z_start
+        self.group_size = group_size
+        self.z_options = z_options
+        self.max_iter = max_iter
+        self.callback = callback
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _learn(self, training: Training) -> Learned:
+        mu, tol = check_positive("mu", self.mu), check_positive("tol", self.tol)
+        max_iter = check_integer("max_iter", self.max_iter, 1)
+        start = first_codes(self.init, training)
+        data = self._rows(training, start.codes)
+        steps = _until_settled(alternate(data, repeat(mu, max_iter), h=start.encoder), tol)
+        outcome = follow(steps, callback=self._report, energy_unit=training.scaling.scale**2)
+        h = data.h_step(outcome.h, exact=True)
+        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
+        return Learned(h, data.decoder_of(h), attributes)
+
+
+def _until_settled(steps: Iterable[Any], tol: float) -> Iterable[Any]:
+    """Pass steps on until E_Q falls by less than `tol` of itself."""
+    previous = np.inf
+    for step in steps:
+        yield step
+        if previous - step.report.E_Q <= tol * abs(step.report.E_Q):
+            return
+        previous = step.report.E_Q
+
+
+def _show_log() -> None:
+    """Let verbose=1 be seen where the program has not set up logging itself."""
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)

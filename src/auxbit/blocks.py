@@ -1,0 +1,144 @@
+"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel.
+
+Blocks do not depend on the number of threads, each block runs with BLAS on one thread, and sums are
+added in the order of the blocks, in float64. So results are the same to the last bit for any `n_jobs`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+from auxbit.errors import InvalidInput, InvalidParameter
+
+BLOCK_ROWS = 4096
+
+T = TypeVar("T")
+
+
+def block_slices(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
+    """The fixed blocks of `n_rows` rows."""
+    for start in range(0, n_rows, block_rows):
+        yield slice(start, min(start + block_rows, n_rows))
+
+
+def resolve_n_jobs(n_jobs: int | None) -> int:
+    """None: every core this process may use; -1 the same, -2 all but one; otherwise the number itself."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if n_jobs is None:
+        return available
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise InvalidParameter("n_jobs", n_jobs, "None, a positive integer, or -1 for all cores")
+    return int(n_jobs) if n_jobs > 0 else max(1, available + 1 + int(n_jobs))
+
+
+class Workers:
+    """A pool of threads, each with single-threaded BLAS, for the length of a `with` block."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        self.n_jobs = resolve_n_jobs(n_jobs)
+
+    def __enter__(self) -> Self:
+        self._thread_limit = _limit_thread()
+        _limit_process()
+        self._pool = ThreadPoolExecutor(self.n_jobs, initializer=_limit_thread) if self.n_jobs > 1 else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        _release_process()
+        self._thread_limit.restore_original_limits()
+
+    def map(self, function: Callable[[slice], T], n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[T]:
+        """Yield `function(block)` for each block of rows, in order; few results wait at a time."""
+        blocks = block_slices(n_rows, block_rows)
+        if self._pool is None or n_rows <= block_rows:
+            yield from map(function, blocks)
+            return
+        waiting: deque[Future[T]] = deque()
+        try:
+            for block in blocks:
+                waiting.append(self._pool.submit(function, block))
+                if len(waiting) > 4 * self.n_jobs:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def run(self, function: Callable[[slice], object], n_rows: int, block_rows: int = BLOCK_ROWS) -> None:
+        """Call `function` on each block for its effects."""
+        for _ in self.map(function, n_rows, block_rows):
+            pass
+
+    def sum(
+        self, function: Callable[[slice], tuple[Any, ...]], n_rows: int, block_rows: int = BLOCK_ROWS
+    ) -> tuple[Any, ...]:
+        """Add up the tuples of arrays or numbers that `function` returns, in block order, in float64."""
+        totals: list[Any] | None = None
+        for terms in self.map(function, n_rows, block_rows):
+            if totals is None:
+                totals = [np.array(term, dtype=np.float64) for term in terms]
+            else:
+                for total, term in zip(totals, terms, strict=True):
+                    total += term
+        if totals is None:
+            raise InvalidInput("no rows to sum over")
+        return tuple(totals)
+
+
+_lock = threading.Lock()
+_open: list[Any] = []  # an entry for each `with Workers` that is open, in any thread; the first is the limit
+
+
+def _limit_process() -> None:
+    """Limit the BLAS libraries that have one pool a process, until the last open `Workers` ends."""
+    with _lock:
+        _open.append(None if _open else _controllers(len(sys.modules))[1].limit(limits=1))
+        _share_control()
+
+
+def _release_process() -> None:
+    with _lock:
+        limit = _open[0]
+        _open.pop()
+        if not _open:
+            limit.restore_original_limits()
+            _share_control()
+
+
+def _share_control() -> None:
+    """Let other threads set limits: threadpoolctl 3.8 ignores all but the first until a block of its ends."""
+    with _controllers(len(sys.modules))[1].select(filepath=[]).limit():
+        pass
+
+
+def _limit_thread() -> Any:
+    """Limit OpenMP and BLAS libraries built on it: they keep their number of threads by calling thread."""
+    return _controllers(len(sys.modules))[0].limit(limits=1)
+
+
+@lru_cache(maxsize=1)
+def _controllers(n_modules: int) -> tuple[ThreadpoolController, ThreadpoolController]:
+    """The libraries with one limit a thread, and those with one a process; looked up after new imports."""
+    import scipy.linalg  # noqa: F401  the controller sees only BLAS libraries that are loaded
+
+    found = ThreadpoolController()
+    by_thread = found.select(internal_api="openmp", threading_layer="openmp")
+    theirs = {library["filepath"] for library in by_thread.info()}
+    rest = [library["filepath"] for library in found.info() if library["filepath"] not in theirs]
+    return by_thread, found.select(filepath=rest)

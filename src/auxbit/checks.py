@@ -1,0 +1,51 @@
+"""Checks of what users pass in; each failure names the parameter, what is allowed, what came, the remedy."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.blocks import Workers
+from auxbit.errors import InvalidInput, InvalidParameter
+
+
+def check_integer(name: str, value: object, low: int, high: int | None = None, remedy: str = "") -> int:
+    """Return `value` as an int in low..high."""
+    allowed = f"an integer in {low}..{high}" if high is not None else f"an integer of at least {low}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidParameter(name, value, allowed, remedy)
+    if value < low or (high is not None and value > high):
+        raise InvalidParameter(name, value, allowed, remedy)
+    return int(value)
+
+
+def check_positive(name: str, value: object, *, above: float = 0.0, remedy: str = "") -> float:
+    """Return `value` as a finite float greater than `above`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) < np.inf:
+        raise InvalidParameter(name, value, f"a finite number greater than {above:g}", remedy)
+    return float(value)
+
+
+def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None:
+    """Refuse NaN and infinity, naming the first row and column that has one."""
+    if X.dtype.kind not in "fc":
+        return
+
+    def first_bad(rows: slice) -> tuple[int, int] | None:
+        bad = ~np.isfinite(X[rows])
+        if not bad.any():
+            return None
+        row, column = np.unravel_index(int(bad.argmax()), bad.shape)
+        return rows.start + int(row), int(column)
+
+    for found in workers.map(first_bad, len(X)):
+        if found is not None:
+            row, column = found
+            what = "NaN" if np.isnan(X[row, column]) else "inf"
+            raise InvalidInput(
+                f"{name} contains {what} at row {row}, column {column}. "
+                "Drop or fill such rows first, e.g. X[np.isfinite(X).all(axis=1)]."
+            )

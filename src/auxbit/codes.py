@@ -1,0 +1,86 @@
+"""Binary codes: packing, unpacking, words for popcounts. The one place that knows the bit order.
+
+Bits are little-endian within a byte: bit l of a code is bit l % 8 of byte l // 8, as in FAISS,
+so packed codes go there without conversion. Unused bits of the last byte are zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.errors import InvalidInput, InvalidParameter
+
+MAX_BITS = 1024
+
+Bits = npt.NDArray[np.uint8]
+Packed = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+
+def check_n_bits(n_bits: object) -> int:
+    """Return `n_bits` as an int, or say what is allowed."""
+    if isinstance(n_bits, bool) or not isinstance(n_bits, (int, np.integer)) or not 1 <= n_bits <= MAX_BITS:
+        raise InvalidParameter("n_bits", n_bits, f"an integer in 1..{MAX_BITS}", "Try n_bits=32.")
+    return int(n_bits)
+
+
+def bytes_per_code(n_bits: int) -> int:
+    """How many bytes a packed code of `n_bits` bits takes."""
+    return -(-n_bits // 8)
+
+
+def pack(Z: npt.ArrayLike) -> Packed:
+    """Pack bits. Z : (n, L) of 0/1 → (n, ceil(L/8)) uint8."""
+    bits = np.asarray(Z)
+    if bits.ndim != 2:
+        raise InvalidInput(f"pack expects a 2-D array of 0 and 1, got {bits.ndim} dimension(s).")
+    if bits.dtype != np.bool_ and bits.size and not ((bits == 0) | (bits == 1)).all():
+        raise InvalidInput("pack expects only 0 and 1. Packed codes are already packed; unpack them first.")
+    return np.packbits(bits.astype(np.bool_), axis=1, bitorder="little")
+
+
+def unpack(codes: npt.ArrayLike, n_bits: int) -> Bits:
+    """Unpack codes. codes : (n, ceil(n_bits/8)) uint8 → (n, n_bits) uint8 of 0/1."""
+    packed = check_packed(codes, n_bits)
+    return np.unpackbits(packed, axis=1, count=n_bits, bitorder="little")
+
+
+def check_packed(codes: Any, n_bits: int, name: str = "codes") -> Packed:
+    """Return `codes` as packed codes of `n_bits` bits, or say what is wrong with them."""
+    packed = np.asarray(codes)
+    width = bytes_per_code(check_n_bits(n_bits))
+    if packed.ndim != 2 or packed.shape[1] != width or packed.dtype != np.uint8:
+        raise InvalidInput(
+            f"{name} must be packed codes of {n_bits} bits: a (n, {width}) array of uint8, "
+            f"got shape {packed.shape} of {packed.dtype}. encode() makes them, pack() packs 0/1 arrays."
+        )
+    unused = 8 * width - n_bits
+    if unused and packed.size and (packed[:, -1] >> (8 - unused)).any():
+        raise InvalidInput(f"{name} have bits set beyond the first {n_bits}: were they made with more bits?")
+    return packed
+
+
+def to_words(codes: Packed) -> Words:
+    """Pad packed codes with zero bytes and view them as 64-bit words, (n, ceil(bytes/8)) uint64.
+
+    Only popcounts are taken of words, so the machine's byte order does not matter.
+    """
+    n, width = codes.shape
+    n_words = max(1, -(-width // 8))
+    if width == 8 * n_words and codes.flags.c_contiguous:
+        return codes.view(np.uint64)
+    padded = np.zeros((n, 8 * n_words), dtype=np.uint8)
+    padded[:, :width] = codes
+    return padded.view(np.uint64)
+
+
+def hamming_distances(a: Packed, b: Packed) -> npt.NDArray[np.int32]:
+    """All pairs of Hamming distances. a : (n, w), b : (m, w) packed → (n, m) int32, for small n and m."""
+    if a.shape[1] != b.shape[1]:
+        raise InvalidInput(f"codes of {a.shape[1]} and of {b.shape[1]} bytes have no Hamming distance.")
+    differing = np.bitwise_xor(to_words(a)[:, None, :], to_words(b)[None, :, :])
+    distances: npt.NDArray[np.int32] = np.bitwise_count(differing).sum(axis=2, dtype=np.int32)
+    return distances

@@ -1,0 +1,17 @@
+"""Compiled kernels: numba without the GIL, cached on disk, run by the thread pool of blocks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile with njit(nogil=True, cache=True), keeping the types for mypy."""
+    compiler: Any = njit(nogil=True, cache=True)
+    compiled: F = compiler(function)
+    return compiled

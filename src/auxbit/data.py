@@ -1,0 +1,370 @@
+"""Vectors in files: read as rows of a 2-D array, memory-mapped where the format allows, and written whole.
+
+.npy                     memory-mapped; images (n, h, w, …) become rows (n, h*w*…)
+.npz                     read into memory; `key` names the array, or the path does: "file.npz:name"
+.fvecs .bvecs .ivecs     memory-mapped (TEXMEX: each row is its dimension as int32, then its values)
+.parquet                 read by chunks; a column of lists, or all numeric columns  (extra `data`)
+.h5 .hdf5                read by chunks; the dataset `key`, "train" if not given     (extra `data`)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import codes, files
+from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
+from auxbit.extras import require
+
+Array = npt.NDArray[Any]
+
+CHUNK_BYTES = 1 << 24
+PARQUET_ROWS = 4096  # the bytes of a list column are not known beforehand
+MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
+SAMPLED_HEADERS = 256
+
+_VECS: dict[str, str] = {".fvecs": "<f4", ".bvecs": "|u1", ".ivecs": "<i4"}
+_FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
+    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+
+
+def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Array:
+    """Return the vectors in a file as the rows of an array, (n, d), read-only if memory-mapped.
+
+    `key` names the array of an .npz, the column of a .parquet or the dataset of an .h5 file.
+    """
+    source, key = _split_key(path, key)
+    _check_there(source)
+    suffix = source.suffix.lower()
+    if suffix not in _READERS:
+        raise DataFileError(f"{source} has the unknown extension {suffix!r}. Known: {', '.join(_READERS)}.")
+    if key is not None and suffix not in _KEYED:
+        raise InvalidParameter("key", key, f"None for {source}: a {suffix} file holds one array")
+    with _explained(source):
+        return _READERS[suffix](source, key)
+
+
+def read_codes(path: str | os.PathLike[str], n_bits: int) -> codes.Packed:
+    """Return the packed codes in an .npy file, (n, ceil(n_bits/8)) uint8, memory-mapped."""
+    n_bits = codes.check_n_bits(n_bits)
+    source = Path(path)
+    _check_there(source)
+    if source.suffix.lower() != ".npy":
+        raise DataFileError(f"{source} is not an .npy file: packed codes are kept as .npy of uint8.")
+    with _explained(source):
+        packed = _read_npy(source)
+    try:
+        return codes.check_packed(packed, n_bits)
+    except InvalidInput as error:
+        raise DataFileError(f"{source}: {error}") from error
+
+
+def write_vectors(path: str | os.PathLike[str], array: npt.ArrayLike, *, overwrite: bool = False) -> None:
+    """Write rows, (n, d), as .npy, .fvecs, .bvecs or .ivecs by the extension of `path`; all or nothing."""
+    target, rows = Path(path), np.asarray(array)
+    suffix = target.suffix.lower()
+    if suffix != ".npy" and suffix not in _VECS:
+        raise DataFileError(f"{target} cannot be written: known extensions are .npy, {', '.join(_VECS)}.")
+    if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind not in "buif":
+        raise InvalidInput(
+            f"{target}: expected a 2-D array of numbers with rows and columns, "
+            f"got shape {rows.shape} of {rows.dtype}."
+        )
+    if suffix in _VECS:
+        _check_fits(rows, suffix, target)
+    with files.replacing(target, overwrite=overwrite) as temporary, temporary.open("wb") as file:
+        if suffix == ".npy":
+            np.save(file, rows, allow_pickle=False)
+        else:
+            _save_vecs(file, rows, _VECS[suffix])
+
+
+@contextmanager
+def write_npy_rows(
+    path: str | os.PathLike[str], shape: tuple[int, ...], dtype: npt.DTypeLike, *, overwrite: bool = False
+) -> Iterator[Array]:
+    """Yield a memory-mapped array to fill, `out[a:b] = …`; it becomes the file `path` if all went well."""
+    target = Path(path)
+    if target.suffix.lower() != ".npy":
+        raise DataFileError(f"{target} cannot be written by rows: only .npy can.")
+    if np.dtype(dtype).hasobject:
+        raise InvalidParameter("dtype", dtype, "a type of numbers, not Python objects")
+    with files.replacing(target, overwrite=overwrite) as temporary:
+        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a SIGBUS while writing
+            with temporary.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
+        yield out
+        out.flush()
+        out.flags.writeable = False  # the array outlives the block; the finished file is not to change
+
+
+def embedded_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return scikit-learn's handwritten digits, (1797, 64) float32 of 0..16, and their labels."""
+    from sklearn.datasets import load_digits  # 2 s to import
+
+    X, labels = load_digits(return_X_y=True)
+    return X.astype(np.float32), labels.astype(np.int64)
+
+
+def _split_key(path: str | os.PathLike[str], key: str | None) -> tuple[Path, str | None]:
+    """Take "file.npz:name" apart, unless a file of that whole name is there."""
+    text = os.fspath(path)
+    parts = re.fullmatch(rf"(.+?(?:{'|'.join(map(re.escape, sorted(_KEYED)))})):(.+)", text, re.IGNORECASE)
+    if parts is None or os.path.lexists(text):
+        return Path(text), key
+    if key not in (None, parts[2]):
+        raise InvalidParameter("key", key, f"{parts[2]!r} or None, since the path names {parts[2]!r}")
+    return Path(parts[1]), parts[2]
+
+
+def _check_there(source: Path) -> None:
+    if source.is_dir():
+        raise DataFileError(f"{source} is a folder; expected a file of vectors.")
+    if not source.exists():
+        if not source.parent.is_dir():
+            raise DataFileError(f"{source} does not exist: there is no folder {source.parent}.")
+        near = _nearest(source.name, (entry.name for entry in source.parent.iterdir()))
+        raise DataFileError(f"{source} does not exist.{near}")
+    if source.stat().st_size == 0:
+        raise DataFileError(f"{source} is empty (0 bytes).")
+
+
+@contextmanager
+def _explained(source: Path) -> Iterator[None]:
+    """Turn what other libraries raise on a broken file into a DataFileError that names it."""
+    try:
+        yield
+    except AuxbitError:
+        raise
+    except _FAILURES as error:
+        kind = source.suffix.lower()
+        raise DataFileError(f"{source} cannot be read as {kind}: {error or type(error).__name__}") from error
+
+
+def _check_rows(source: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse what is not rows of numbers, before any of it is read."""
+    if dtype.hasobject:
+        raise DataFileError(f"{source} holds pickled Python objects, which are never loaded; save numbers.")
+    if dtype.kind not in "buif":
+        raise DataFileError(f"{source} holds {dtype}; expected real numbers.")
+    if len(shape) == 1:
+        raise DataFileError(
+            f"{source} holds a 1-D array of {shape[0]} values; expected rows (n, d). Save it as "
+            "reshape(-1, 1) for rows of one value, or as reshape(1, -1) for a single row."
+        )
+    if not shape or 0 in shape:
+        what = "a single value" if not shape else "no rows" if shape[0] == 0 else "rows without values"
+        raise DataFileError(f"{source} holds {what} (shape {shape}); expected rows (n, d).")
+
+
+def _npy_header(file: IO[bytes], source: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    start = file.read(np.lib.format.MAGIC_LEN)
+    if start[:6] != np.lib.format.MAGIC_PREFIX:
+        raise DataFileError(f"{source} is not an .npy array: it starts with {start!r}.")
+    file.seek(0)
+    is_first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _read_npy(source: Path, key: str | None = None) -> Array:
+    with source.open("rb") as file:
+        shape, dtype = _npy_header(file, source)
+        _check_rows(source, shape, dtype)
+        there = source.stat().st_size - file.tell()
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    if there < shape[0] * row_bytes:
+        raise DataFileError(
+            f"{source} is truncated: expected {shape[0]} rows of {row_bytes} bytes, "
+            f"there are {there // row_bytes} whole rows."
+        )
+    array: Array = np.load(source, mmap_mode="r", allow_pickle=False)
+    return array.reshape(len(array), -1)
+
+
+def _read_npz(source: Path, key: str | None) -> Array:
+    with zipfile.ZipFile(source) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        if key is None and len(members) == 1:
+            (key,) = members
+        if key not in members:
+            raise _choose(source, "array", key, members)
+        with archive.open(members[key]) as file:
+            _check_rows(source, *_npy_header(file, source))
+            file.seek(0)
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array.reshape(len(array), -1)
+
+
+def _read_vecs(source: Path, key: str | None = None) -> Array:
+    dtype = np.dtype(_VECS[source.suffix.lower()])
+    size = source.stat().st_size
+    with source.open("rb") as file:
+        dimension = int.from_bytes(file.read(4), "little", signed=True)
+    if size < 4 or not 1 <= dimension <= MAX_DIMENSION:
+        raise DataFileError(
+            f"{source} is not a {source.suffix} file, there are 0 whole records: expected it to start with "
+            f"a dimension in 1..{MAX_DIMENSION} as int32, got {dimension if size >= 4 else f'{size} bytes'}."
+        )
+    record = 4 + dimension * dtype.itemsize
+    n, rest = divmod(size, record)
+    expected = f"expected records of {record} bytes (4 + {dimension} values of {dtype.name})"
+    if n == 0 or rest:
+        raise DataFileError(
+            f"{source} is truncated or not a {source.suffix} file: {expected}, "
+            f"there are {n} whole records and {rest} bytes more."
+        )
+    raw = np.memmap(source, dtype=np.uint8, mode="r", shape=(n, record))
+    sample = np.unique(np.linspace(0, n - 1, min(n, SAMPLED_HEADERS)).astype(np.intp))
+    headers = np.ascontiguousarray(raw[sample, :4]).view("<i4")[:, 0]
+    if (headers != dimension).any():
+        wrong = int(np.flatnonzero(headers != dimension)[0])
+        raise DataFileError(
+            f"{source} is inconsistent: {expected}, which makes {n} whole records, "
+            f"but record {sample[wrong]} says that its dimension is {headers[wrong]}."
+        )
+    return raw[:, 4:].view(dtype)
+
+
+def _check_fits(rows: Array, suffix: str, target: Path) -> None:
+    """Refuse rows that would not be read back as they are."""
+    dtype = np.dtype(_VECS[suffix])
+    if suffix == ".fvecs":
+        if not np.can_cast(rows.dtype, dtype, "safe"):
+            raise InvalidInput(f"{target} keeps float32, got {rows.dtype}. Convert by astype(np.float32).")
+        return
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if rows.dtype.kind == "f":
+        raise InvalidInput(f"{target} keeps integers of {low}..{high}, got {rows.dtype}. Try .fvecs or .npy.")
+    least, most = int(rows.min()), int(rows.max())
+    if least < low or most > high:
+        raise InvalidInput(f"{target} keeps integers of {low}..{high}, got {least}..{most}. Try .npy.")
+
+
+def _save_vecs(file: IO[bytes], rows: Array, dtype: str) -> None:
+    record = np.dtype([("dimension", "<i4"), ("values", dtype, (rows.shape[1],))])
+    for part in _chunks(len(rows), record.itemsize):
+        records = np.empty(len(rows[part]), dtype=record)
+        records["dimension"], records["values"] = rows.shape[1], rows[part]
+        file.write(records.tobytes())
+
+
+def _read_parquet(source: Path, key: str | None) -> Array:
+    parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
+    with parquet.ParquetFile(source) as file:
+        names, dtype, of_lists = _choose_columns(source, file.schema_arrow, key)
+        n, row, out = file.metadata.num_rows, 0, np.empty((0, 0), dtype)
+        _check_rows(source, (n, len(names)), dtype)
+        for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=names):
+            for name in names:
+                _refuse_nulls(source, name, batch.column(name), row)
+            if of_lists:
+                values = _list_rows(source, names[0], batch.column(names[0]), row, out.shape[1])
+            else:
+                values = np.stack([batch.column(name).to_numpy().astype(dtype) for name in names], axis=1)
+            if row == 0:
+                out = np.empty((n, values.shape[1]), dtype)
+            out[row : row + len(values)] = values
+            row += len(values)
+    return out
+
+
+def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
+    """The columns that make the matrix, the NumPy type of their numbers, and whether they are lists."""
+    types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
+    lists: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for field in schema:
+        kind, found = field.type, numbers
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind, found = kind.value_type, lists
+        if types.is_integer(kind) or types.is_floating(kind):
+            found[field.name] = kind.to_pandas_dtype()
+    if (key is None and len(lists) > 1) or (key is not None and key not in lists):
+        raise _choose(source, "list column", key, lists)
+    chosen = {key: lists[key]} if key is not None else lists or numbers
+    if not chosen:
+        raise DataFileError(f"{source} has no column of numbers, nor of lists of numbers.")
+    return list(chosen), np.result_type(*chosen.values()), bool(lists)
+
+
+def _list_rows(source: Path, name: str, column: Any, row: int, dimension: int) -> Array:
+    """One chunk of a column of lists, from `row` on, as (rows, d); `dimension` is 0 if not yet known."""
+    compute = require("pyarrow.compute", extra="data", purpose="reading .parquet files")
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    dimension = dimension or int(lengths[0])
+    if (lengths != dimension).any() or dimension == 0:
+        wrong = int((lengths != dimension).argmax())
+        raise DataFileError(
+            f"{source}: column {name!r} has a list of {lengths[wrong]} values in row {row + wrong}; "
+            f"expected lists of {dimension or 'at least 1'}, the same for every row."
+        )
+    values = column.flatten()
+    _refuse_nulls(source, name, values, row, per_row=dimension)
+    rows: Array = values.to_numpy().reshape(-1, dimension)
+    return rows
+
+
+def _refuse_nulls(source: Path, name: str, values: Any, row: int, per_row: int = 1) -> None:
+    if values.null_count:
+        at = int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
+        raise DataFileError(f"{source}: column {name!r} has a null in row {row + at}; expected numbers only.")
+
+
+def _read_hdf5(source: Path, key: str | None) -> Array:
+    h5py = require("h5py", extra="data", purpose="reading .h5 files")
+    name = "train" if key is None else key
+    with h5py.File(source, "r") as file:
+        dataset = file.get(name)
+        if not isinstance(dataset, h5py.Dataset):
+            found: list[str] = []
+            file.visititems(lambda path, item: found.append(path) if isinstance(item, h5py.Dataset) else None)
+            raise _choose(source, "dataset", name, found)
+        _check_rows(source, dataset.shape or (), dataset.dtype)
+        out: Array = np.empty(dataset.shape, dataset.dtype)
+        for part in _chunks(len(out), out[0].nbytes):
+            dataset.read_direct(out, part, part)
+    return out.reshape(len(out), -1)
+
+
+def _chunks(n_rows: int, row_bytes: int) -> Iterator[slice]:
+    step = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def _choose(source: Path, what: str, key: str | None, names: Iterable[str]) -> DataFileError:
+    """The error for a `key` that is not among `names`, or that is needed."""
+    names = list(names)
+    if not names:
+        return DataFileError(f"{source} has no {what} at all.")
+    problem = f"several {what}s." if key is None else f"no {what} {key!r}.{_nearest(key, names)}"
+    return DataFileError(f"{source} has {problem} Choose by key=, of {', '.join(names)}.")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+_READERS: dict[str, Callable[[Path, str | None], Array]] = {
+    ".npy": _read_npy, ".npz": _read_npz, ".fvecs": _read_vecs, ".bvecs": _read_vecs, ".ivecs": _read_vecs,
+    ".parquet": _read_parquet, ".h5": _read_hdf5, ".hdf5": _read_hdf5,
+}  # fmt: skip
+_KEYED = frozenset({".npz", ".parquet", ".h5", ".hdf5"})

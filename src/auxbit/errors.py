@@ -1,0 +1,49 @@
+"""Every error that auxbit raises on purpose.
+
+AuxbitError
+├── InvalidInput        (also ValueError)   data or a parameter that cannot be used
+│   └── InvalidParameter                    one named parameter
+├── FileProblem         (also OSError)      a file that is missing, truncated, foreign, or in the way
+│   ├── DataFileError                       vectors or codes that cannot be read
+│   ├── ModelFileError                      not a model of ours, truncated, or of a newer version
+│   └── FileExists                          would be overwritten
+└── MissingExtra        (also ImportError)  an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+
+class AuxbitError(Exception):
+    """Base of all errors that auxbit raises on purpose."""
+
+
+class InvalidInput(AuxbitError, ValueError):
+    """Data or a parameter that cannot be used."""
+
+
+class InvalidParameter(InvalidInput):
+    """One parameter has a value that is not allowed; the message names the remedy."""
+
+    def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
+        text = f"{name}={value!r} is invalid: expected {expected}."
+        super().__init__(f"{text} {remedy}" if remedy else text)
+
+
+class FileProblem(AuxbitError, OSError):
+    """A file that is missing, truncated, foreign, or in the way."""
+
+
+class DataFileError(FileProblem):
+    """Vectors or codes that cannot be read."""
+
+
+class ModelFileError(FileProblem):
+    """Not a model of ours, truncated, or of a newer version."""
+
+
+class FileExists(FileProblem):
+    """The output exists and would be overwritten."""
+
+
+class MissingExtra(AuxbitError, ImportError):
+    """An optional dependency is not installed."""

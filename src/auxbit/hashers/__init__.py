@@ -1,0 +1,1 @@
+"""Hashing methods, one a file, all with the contract of base.py."""

@@ -1,0 +1,151 @@
+"""Model files: safetensors with a JSON header. Nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_safetensors
+
+from auxbit import files
+from auxbit.errors import InvalidInput, ModelFileError
+from auxbit.hashers.base import Hasher
+from auxbit.maps import LinearDecoder, LinearEncoder, Scaling
+
+FORMAT, FORMAT_VERSION = "auxbit model", 1
+
+HASHERS = {
+    "LSH": "auxbit.hashers.lsh",
+    "ThresholdedPCA": "auxbit.hashers.tpca",
+    "ITQ": "auxbit.hashers.itq",
+    "BinaryAutoencoder": "auxbit.autoencoder",
+    "BinaryFactorAnalysis": "auxbit.autoencoder",
+}
+ENCODERS: dict[str, Any] = {"LinearEncoder": LinearEncoder}
+
+
+def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+    """Write a fitted model, atomically."""
+    name = type(model).__name__
+    if not hasattr(model, "encoder_"):
+        raise InvalidInput(f"this {name} is not fitted: call fit before save.")
+    if HASHERS.get(name) != type(model).__module__:
+        raise InvalidInput(f"{name} is not one of auxbit's methods, so a model file could not be read back.")
+    tensors = {f"encoder.{key}": value for key, value in model.encoder_.tensors().items()}
+    tensors |= {
+        "decoder.A": model.decoder_.A,
+        "decoder.b": model.decoder_.b,
+        "scaling.mean": model.scaling_.mean,
+    }
+    tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
+    header = {
+        "class": name,
+        "encoder": type(model.encoder_).__name__,
+        "parameters": {key: _parameter(value) for key, value in model.get_params(deep=False).items()},
+        "scaling": {"scale": model.scaling_.scale, "normalize": model.scaling_.normalize},
+        "n_features_in": model.n_features_in_,
+        "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
+        "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
+        "checksum": _checksum(tensors),
+    }
+    from auxbit import __version__
+
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "auxbit_version": __version__,
+        "model": json.dumps(header),
+    }
+    files.write_bytes(path, to_safetensors(tensors, metadata), overwrite=overwrite)
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The JSON header of a model file, with format_version and auxbit_version; tensors are not read."""
+    return _open(path)[0]
+
+
+def load(path: str | os.PathLike[str]) -> Hasher:
+    """Read a model file back into the estimator that was saved."""
+    header, tensors = _open(path)
+    if _checksum(tensors) != header["checksum"]:
+        raise ModelFileError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
+    try:
+        model_class = getattr(importlib.import_module(HASHERS[header["class"]]), header["class"])
+        encoder_class = ENCODERS[header["encoder"]]
+        model: Hasher = model_class(**header["parameters"])
+        parts = {
+            key.removeprefix("encoder."): value
+            for key, value in tensors.items()
+            if key.startswith("encoder.")
+        }
+        model.encoder_ = encoder_class(**parts)
+        model.decoder_ = LinearDecoder(tensors["decoder.A"], tensors["decoder.b"])
+        model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
+        model.n_features_in_ = header["n_features_in"]
+        if header["feature_names_in"]:
+            model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
+        if header["attributes"]:
+            model._restore_attributes(header["attributes"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
+    return model
+
+
+def _open(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    if not Path(path).is_file():
+        raise ModelFileError(f"{path} does not exist or is not a file.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(
+            f"{path} is not an auxbit model, or was cut short: {error}. "
+            "Models are made by `auxbit fit` or save()."
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise ModelFileError(f"{path} is a safetensors file, but not an auxbit model.")
+    version = metadata.get("format_version", "")
+    if not version.isdigit() or int(version) > FORMAT_VERSION:
+        made_by = metadata.get("auxbit_version", "a newer version")
+        raise ModelFileError(
+            f"{path} has format {version or '?'}, made by auxbit {made_by}; this version reads up to format "
+            f"{FORMAT_VERSION}. Upgrade: pip install -U auxbit."
+        )
+    try:
+        header = json.loads(metadata["model"])
+    except (KeyError, ValueError) as error:
+        raise ModelFileError(f"{path} has no readable header: {error!r}.") from error
+    header |= {"format_version": int(version), "auxbit_version": metadata.get("auxbit_version")}
+    return header, tensors
+
+
+def _checksum(tensors: dict[str, npt.NDArray[Any]]) -> str:
+    chunks = (
+        part
+        for key in sorted(tensors)
+        for part in (key.encode(), np.ascontiguousarray(tensors[key]).tobytes())
+    )
+    return files.checksum(chunks)
+
+
+def _parameter(value: object) -> object:
+    """A parameter as JSON: a hasher by its name; arrays, callbacks and generators as None."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_parameter(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _parameter(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return type(value).__name__ if isinstance(value, Hasher) else None

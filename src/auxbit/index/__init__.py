@@ -1,0 +1,5 @@
+"""Indexes over packed binary codes."""
+
+from auxbit.index.linear import HammingIndex
+
+__all__ = ["HammingIndex"]

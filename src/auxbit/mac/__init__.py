@@ -1,0 +1,1 @@
+"""The method of auxiliary coordinates, one idea of the paper a file."""

@@ -1,0 +1,129 @@
+"""The MAC algorithm (fig. 1 of the paper): alternate the three steps while μ grows, and know when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from auxbit.mac.shards import ZReport
+from auxbit.maps import LinearDecoder, LinearEncoder
+
+
+class Data(Protocol):
+    """Rows of data, wherever they live, that answer the three steps."""
+
+    def h_step(self, h: LinearEncoder | None) -> LinearEncoder:
+        """The L classifiers for the current codes."""
+
+    def f_step(self) -> LinearDecoder:
+        """The decoder for the current codes."""
+
+    def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
+        """New codes."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration of MAC: an entry of `history_`. `changed` and `mismatched` count bits."""
+
+    iteration: int
+    mu: float
+    E_Q: float
+    E_BA: float
+    changed: int
+    mismatched: int
+    precision: float | None
+    kept: bool
+    seconds_h: float
+    seconds_f: float
+    seconds_z: float
+    pruned: int
+    certified: int
+    unproven: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the path stands after one iteration."""
+
+    mu: float
+    h: LinearEncoder
+    f: LinearDecoder
+    report: ZReport
+    seconds: tuple[float, float, float]
+
+
+def alternate(data: Data, schedule: Iterable[float], *, h: LinearEncoder | None = None) -> Iterator[Step]:
+    """Yield a step for each μ of the schedule; ends after a Z step that leaves Z = h(X)."""
+    for mu in schedule:
+        start = time.perf_counter()
+        h = data.h_step(h)
+        after_h = time.perf_counter()
+        f = data.f_step()
+        after_f = time.perf_counter()
+        report = data.z_step(h, f, mu)
+        after_z = time.perf_counter()
+        yield Step(mu, h, f, report, (after_h - start, after_f - after_h, after_z - after_f))
+        if report.mismatched == 0:
+            return
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The hash function kept and how it was reached; `stopped` says why: matched, patience or schedule."""
+
+    h: LinearEncoder
+    history: list[Record]
+    stopped: str
+
+
+def follow(
+    steps: Iterable[Step],
+    *,
+    precision: Callable[[LinearEncoder], float] | None = None,
+    patience: int = 3,
+    callback: Callable[[Record], object] | None = None,
+    energy_unit: float = 1.0,
+) -> Outcome:
+    """Walk along the path and keep the h of the last step, or, with `precision`, the most precise h.
+
+    A μ that does not raise the precision above the best so far is skipped: its h is not kept. After
+    `patience` such values of μ in a row the walk ends. Energies are recorded times `energy_unit`.
+    """
+    history: list[Record] = []
+    best: LinearEncoder | None = None
+    best_precision = -1.0
+    last_mu, improved_mu = None, None
+    misses, stopped = 0, "schedule"
+    for step in steps:
+        if last_mu is not None and step.mu != last_mu:
+            misses = 0 if improved_mu == last_mu else misses + 1
+            if precision is not None and misses >= patience:
+                stopped = "patience"
+                break
+        last_mu = step.mu
+        score = precision(step.h) if precision is not None else None
+        kept = score is None or score > best_precision
+        if kept:
+            best, improved_mu = step.h, step.mu
+            best_precision = score if score is not None else best_precision
+        record = _record(len(history) + 1, step, score, kept, energy_unit)
+        history.append(record)
+        if callback is not None:
+            callback(record)
+        if step.report.mismatched == 0:
+            stopped = "matched"
+    if best is None:
+        raise ValueError("the schedule has no value of mu")
+    return Outcome(best, history, stopped)
+
+
+def _record(iteration: int, step: Step, precision: float | None, kept: bool, unit: float) -> Record:
+    report = step.report
+    record = Record(
+        iteration, step.mu, report.E_Q, report.E_BA, report.changed, report.mismatched, precision, kept,
+        *step.seconds, report.pruned, report.certified, report.unproven,
+    )  # fmt: skip
+    return replace(record, E_Q=record.E_Q * unit, E_BA=record.E_BA * unit)

@@ -1,0 +1,138 @@
+"""Rows of data that answer the three steps of MAC. Here: rows in memory."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.blocks import Workers
+from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.h_step import ArraySvmRows, SvmOptions, solve_svms
+from auxbit.mac.z_step import ZOptions, ZSolver
+from auxbit.maps import Float32, Float64, LinearDecoder, LinearEncoder
+
+Bits = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ZReport:
+    """What a Z step did. Energies are totals over all rows; `changed` and `mismatched` count bits."""
+
+    E_Q: float
+    E_BA: float
+    changed: int
+    mismatched: int
+    pruned: int
+    certified: int
+    unproven: int
+    codes_evaluated: int
+    dimensions_evaluated: int
+
+
+class Rows:
+    """Scaled rows and their codes. X : (N, D) float32, Z : (N, L) uint8 of 0/1, changed in place."""
+
+    def __init__(self, X: Float32, Z: Bits, workers: Workers, *, svm: SvmOptions, z: ZOptions) -> None:
+        self.X, self.Z, self.workers = X, Z, workers
+        self.svm, self.z = svm, z
+        self._gram, self._squared_norm, self._total = _moments(X, workers)
+        self._ones = self._count_ones()
+        L = Z.shape[1]
+        self._solved = np.zeros(L, dtype=bool)  # bits whose SVM is solved for the codes as they are
+        self._warm = (Z.astype(np.float32), np.zeros(Z.shape, np.float32)) if z.uses_relaxed else None
+
+    def h_step(self, h: LinearEncoder | None, *, exact: bool = False) -> LinearEncoder:
+        """The L SVMs for the current codes, from h as a warm start; bits solved already are skipped."""
+        N, L = self.Z.shape
+        W = np.zeros((self.X.shape[1] + 1, L))
+        if h is not None:
+            W[:-1], W[-1] = h.weights, h.bias
+        one_class = (self._ones == 0) | (self._ones == N)
+        W[:, one_class] = 0.0
+        W[-1, one_class] = np.where(self._ones[one_class] > 0, 1.0, -1.0)
+        todo = np.flatnonzero(~one_class & ~self._solved)
+        if len(todo):
+            Z = self.Z if len(todo) == L else np.ascontiguousarray(self.Z[:, todo])
+            options = replace(self.svm, max_newton=100) if exact else self.svm
+            solution = solve_svms(
+                ArraySvmRows(self.X, Z, self.workers),
+                W[:, todo],
+                self._gram,
+                self._zero_norm()[todo],
+                options,
+            )
+            W[:, todo] = solution.W
+            self._solved[todo] = solution.converged
+        return LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
+
+    def f_step(self) -> LinearDecoder:
+        """The least-squares decoder for the current codes."""
+        self._sums = decoder_sums(self.X, self.Z, self.workers)
+        return f_step(self._sums)
+
+    def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
+        """New codes for every row; no row's e(z) rises."""
+        solver = ZSolver(f, mu, self.z)
+
+        def block(rows: slice) -> tuple[Any, ...]:
+            X, codes = self.X[rows], self.Z[rows]
+            H, old = h(X), codes.copy()
+            warm = (self._warm[0][rows], self._warm[1][rows]) if self._warm is not None else None
+            counts = solver.solve(X, H, codes, warm)
+            return *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H)
+
+        *sums, flips, mismatched = self.workers.sum(block, len(self.X))
+        energy, hash_energy, projected, *counts = (float(s) for s in sums)
+        rest = self._squared_norm - 2 * float(f.b @ self._total) + len(self.X) * float(f.b @ f.b) - projected
+        self._solved &= flips == 0
+        self._ones = self._count_ones()
+        return ZReport(
+            energy + rest, hash_energy + rest, int(flips.sum()), int(mismatched), *map(int, counts)
+        )
+
+    def decoder_of(self, h: LinearEncoder) -> LinearDecoder:
+        """The least-squares decoder for the codes h(X)."""
+        return f_step(decoder_sums(self.X, encode_rows(self.X, h, self.workers), self.workers))
+
+    def _count_ones(self) -> Float64:
+        ones = self.workers.sum(lambda rows: (self.Z[rows].sum(axis=0, dtype=np.int64),), len(self.Z))[0]
+        return np.asarray(ones, dtype=np.float64)
+
+    def _zero_norm(self) -> Float64:
+        """‖gradient‖ at W = 0 times the share of the rarer class: what LIBLINEAR's tolerance refers to."""
+        N = len(self.X)
+
+        def block(rows: slice) -> tuple[Float32, Float64]:
+            y = self.Z[rows].astype(np.float32) * 2 - 1
+            return self.X[rows].T @ y, y.sum(axis=0, dtype=np.float64)
+
+        Xy, y = self.workers.sum(block, N)
+        norm = 2 * self.svm.C * np.sqrt(np.einsum("dl,dl->l", Xy, Xy) + y * y)
+        return np.asarray(norm * np.maximum(np.minimum(self._ones, N - self._ones), 1) / N)
+
+
+def encode_rows(X: Float32, h: LinearEncoder, workers: Workers) -> Bits:
+    """h(X), block by block. → (n, L) uint8 of 0/1."""
+    Z = np.empty((len(X), len(h.bias)), dtype=np.uint8)
+
+    def fill(rows: slice) -> None:
+        Z[rows] = h(X[rows])
+
+    workers.run(fill, len(X))
+    return Z
+
+
+def _moments(X: Float32, workers: Workers) -> tuple[Float64, float, Float64]:
+    """XᵀX with a feature of 1 (D+1, D+1), Σ‖x‖² and Σx."""
+
+    def block(rows: slice) -> tuple[Float32, Float64]:
+        return X[rows].T @ X[rows], X[rows].sum(axis=0, dtype=np.float64)
+
+    XX, total = workers.sum(block, len(X))
+    D = X.shape[1]
+    gram = np.empty((D + 1, D + 1))
+    gram[:D, :D], gram[:D, D], gram[D, :D], gram[D, D] = XX, total, total, len(X)
+    return gram, float(np.trace(XX)), total
