@@ -9,8 +9,10 @@ import pytest
 from hypothesis import settings
 
 # the two cores are shared with other work, so that the time of a single example says nothing
-settings.register_profile("auxbit", deadline=None, max_examples=50)
-settings.load_profile("auxbit")
+# the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
+settings.register_profile("auxbit", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS", "auxbit"))
 
 
 @pytest.fixture(scope="session")

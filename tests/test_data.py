@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from auxbit import codes, data, extras
+from auxbit import codes, data, extras, tables
 from auxbit.data import embedded_digits, read_codes, read_vectors, write_npy_rows, write_vectors
 from auxbit.errors import DataFileError, FileExists, InvalidInput, InvalidParameter, MissingExtra
 
@@ -83,7 +83,7 @@ def test_npz_parquet_and_hdf5_give_back_what_their_libraries_wrote(rows):
 
 
 def test_vecs_are_written_in_chunks_as_texmex_defines_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "CHUNK_BYTES", 40)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 40)
     rows = some_rows(11, 2)
     write_vectors(tmp_path / "a.fvecs", rows)
     expected = b"".join(struct.pack("<iff", 2, *map(float, row)) for row in rows)
@@ -261,7 +261,7 @@ def test_the_last_of_many_records_is_always_looked_at(tmp_path):
 )
 @pytest.mark.parametrize("key", [None, "vector"])
 def test_a_list_column_is_found_and_read_over_row_groups_and_chunks(tmp_path, kind, key, monkeypatch):
-    monkeypatch.setattr(data, "PARQUET_ROWS", 4)
+    monkeypatch.setattr(tables, "PARQUET_ROWS", 4)
     rows = some_rows(23, 3)
     save_lists(tmp_path / "a.parquet", list(rows), kind, row_group_size=10)
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.parquet", key=key), rows)
@@ -309,7 +309,7 @@ def test_an_empty_row_group_is_passed_over(tmp_path):
     ],
 )
 def test_lists_that_make_no_matrix_are_refused(tmp_path, rows, problem, monkeypatch):
-    monkeypatch.setattr(data, "PARQUET_ROWS", 2)
+    monkeypatch.setattr(tables, "PARQUET_ROWS", 2)
     save_lists(tmp_path / "a.parquet", rows, pa.list_(pa.float32()))
     with pytest.raises(DataFileError, match=problem):
         read_vectors(tmp_path / "a.parquet")
@@ -342,7 +342,7 @@ def test_a_parquet_column_must_be_there_and_the_only_candidate(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".h5", ".hdf5"])
 def test_hdf5_is_read_in_chunks_and_train_is_the_default(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr(data, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 50)
     path = tmp_path / f"a{suffix}"
     with h5py.File(path, "w") as file:
         file.create_dataset("train", data=some_rows(11), chunks=(4, 3), compression="gzip")

@@ -38,9 +38,10 @@ class _Trained(Hasher):
     callback: Callable[[Record], object] | None
     verbose: int
 
-    def _rows(self, training: Training, codes: Any) -> Rows:
-        z = ZOptions.resolve(training.n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
-        return Rows(training.X, codes, training.workers, svm=SvmOptions(C=check_positive("C", self.C)), z=z)
+    def _step_options(self, n_bits: int) -> dict[str, Any]:
+        """The options of the h and Z steps, checked: before the start is computed, which takes time."""
+        z = ZOptions.resolve(n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
+        return {"svm": SvmOptions(C=check_positive("C", self.C)), "z": z}
 
     def _report(self, record: Record) -> None:
         if self.verbose:
@@ -130,9 +131,10 @@ class BinaryAutoencoder(_Trained):
     def _learn(self, training: Training) -> Learned:
         schedule = self._schedule()
         patience = check_integer("patience", self.patience, 1)
+        options = self._step_options(training.n_bits)
         train, init, queries = self._split(training)
         start = first_codes(init, train)
-        data = self._rows(train, start.codes)
+        data = Rows(train.X, start.codes, train.workers, **options)
         judge = Validation(train.X, queries, train.workers) if queries is not None else None
         outcome = follow(
             alternate(data, schedule, h=start.encoder),
@@ -174,22 +176,23 @@ class BinaryAutoencoder(_Trained):
             queries = training.X[chosen]
             return *subset(training, self.init, rest), queries
         rows = np.asarray(self.validation)
-        if rows.ndim != 2 or rows.shape[1] != training.X.shape[1] or not len(rows):
+        D = training.X.shape[1]
+        if rows.ndim != 2 or rows.shape[1] != D or not len(rows) or rows.dtype.kind not in "buif":
             raise InvalidInput(
-                f"validation must be 'auto', None, or query rows (q, {training.X.shape[1]}), "
-                f"got shape {rows.shape}."
+                f"validation must be 'auto', None, or query rows (q, {D}) of numbers, "
+                f"got shape {rows.shape} of {rows.dtype}."
             )
         check_finite(rows, training.workers, "validation")
         return training, self.init, training.scaling.apply(rows)
 
     def _warn_if_unfinished(self, outcome: Outcome) -> None:
-        if outcome.stopped == "schedule" and self.validation is None:
-            last = outcome.history[-1]
+        last = outcome.history[-1]
+        if outcome.stopped == "schedule" and last.precision is None:
             warnings.warn(
                 f"The penalty ended at mu={last.mu:.3g} with {last.mismatched} bits of Z unlike h(X). "
                 "Raise max_iter or mu_factor, or extend mu_schedule.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -233,8 +236,9 @@ class BinaryFactorAnalysis(_Trained):
     def _learn(self, training: Training) -> Learned:
         mu, tol = check_positive("mu", self.mu), check_positive("tol", self.tol)
         max_iter = check_integer("max_iter", self.max_iter, 1)
+        options = self._step_options(training.n_bits)
         start = first_codes(self.init, training)
-        data = self._rows(training, start.codes)
+        data = Rows(training.X, start.codes, training.workers, **options)
         steps = _until_settled(alternate(data, repeat(mu, max_iter), h=start.encoder), tol)
         outcome = follow(steps, callback=self._report, energy_unit=training.scaling.scale**2)
         h = data.h_step(outcome.h, exact=True)

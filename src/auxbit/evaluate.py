@@ -21,7 +21,25 @@ from auxbit.checks import check_integer
 from auxbit.codes import Packed, check_n_bits, check_packed, to_words
 from auxbit.compiled import kernel
 from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.neighbours import ground_truth
 from auxbit.popcount import CHUNK, chunk_distances, query_words, to_planes
+
+__all__ = [
+    "PrecisionRecall",
+    "PrecisionRecallCurve",
+    "Ranking",
+    "code_counts",
+    "effective_bits",
+    "effective_bits_bound",
+    "ground_truth",
+    "hamming_ranking",
+    "mean_average_precision",
+    "precision_recall_at_k",
+    "precision_recall_at_radius",
+    "precision_recall_curve",
+    "recall_at",
+    "retrieved_ranking",
+]
 
 Ids = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

@@ -20,7 +20,7 @@ from auxbit.maps import LinearEncoder
 NAMES = ("itq", "agh", "tpca", "lsh", "random")
 
 # ITQ as a start is run to its end from a few rotations: MAC's end depends on it more than on the schedule
-ITQ_ITERATIONS, ITQ_ROTATIONS = 200, 4
+ITQ_ITERATIONS, ITQ_ROTATIONS, ITQ_ROWS = 200, 8, 10_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def _by_name(name: str, training: Training) -> Start:
     X, L, workers, rng = training.X, training.n_bits, training.workers, training.rng
     n_axes = min(L, *X.shape)
     if name == "itq":
-        directions = itq_directions(X, n_axes, workers, rng, n_iter=ITQ_ITERATIONS, n_init=ITQ_ROTATIONS)
+        directions = itq_directions(
+            X, n_axes, workers, rng, n_iter=ITQ_ITERATIONS, n_init=ITQ_ROTATIONS, max_rows=ITQ_ROWS
+        )
     else:
         directions = principal_axes(X, n_axes, workers)
     if n_axes < L:
@@ -65,7 +67,7 @@ def _by_name(name: str, training: Training) -> Start:
         warnings.warn(
             f"n_bits={L} is more than init={name!r} has axes for ({n_axes}): "
             f"{L - n_axes} bits start from signs of random rotations.",
-            stacklevel=5,
+            stacklevel=6,
         )
     return _linear(directions, training)
 
@@ -86,7 +88,10 @@ def _by_hasher(hasher: Hasher, training: Training) -> Start:
     if hasher.n_bits != training.n_bits:
         raise InvalidInput(f"init has {hasher.n_bits} bits, but n_bits={training.n_bits}.")
     if not hasattr(hasher, "encoder_"):
-        hasher = clone(hasher).fit(training.raw)
+        hasher = clone(hasher)
+        if hasher.random_state is None:  # so that our own seed decides
+            hasher.set_params(random_state=training.rng.randint(np.iinfo(np.int32).max))
+        hasher.fit(training.raw)
     return Start(hasher.transform(training.raw))
 
 
@@ -109,6 +114,6 @@ def _from_array(init: Any, n_rows: int, n_bits: int) -> Bits:
 def subset(training: Training, init: Any, rows: Any) -> tuple[Training, Any]:
     """The same training on some of its rows; an array of codes is cut to them as well."""
     part = replace(training, raw=training.raw[rows], X=np.ascontiguousarray(training.X[rows]))
-    if not isinstance(init, (str, Hasher)) and np.ndim(init) == 2 and len(init) == len(training.X):
-        init = np.asarray(init)[rows]
+    if not isinstance(init, (str, Hasher)):
+        init = _from_array(init, len(training.X), training.n_bits)[rows]
     return part, init

@@ -7,6 +7,7 @@ scaling, encoding in threaded blocks, a least-squares decoder for the method's o
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -18,8 +19,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.blocks import Workers, resolve_n_jobs
 from auxbit.checks import check_finite
-from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, check_packed, pack, unpack
-from auxbit.errors import InvalidInput
+from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, unpack
+from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, LinearDecoder, Scaling
 
@@ -67,10 +68,21 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         raise NotImplementedError
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Learn the hash function from the rows of X, (n, D); y is ignored."""
+        """Learn the hash function from the rows of X, (n, D); y is ignored.
+
+        All or nothing: where it fails, a model fitted before stays as it was.
+        """
+        before = dict(vars(self))
+        try:
+            return self._fit(X)
+        except BaseException:
+            self.__dict__ = before  # validate_data has noted the new number of features by then
+            raise
+
+    def _fit(self, X: npt.ArrayLike) -> Self:
         n_bits = check_n_bits(self.n_bits)
         resolve_n_jobs(self.n_jobs)
-        rng = check_random_state(self.random_state)
+        rng = self._generator()
         raw = self._validate(X, reset=True)
         with Workers(self.n_jobs) as workers:
             check_finite(raw, workers)
@@ -93,26 +105,24 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def transform(self, X: npt.ArrayLike) -> Bits:
         """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1."""
-        return self._blocks(X, self.n_bits, lambda bits: bits.view(np.uint8))
+        return self._blocks(X, lambda n_bits: n_bits, lambda bits: bits.view(np.uint8))
 
     def encode(self, X: npt.ArrayLike) -> Packed:
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8."""
-        return self._blocks(
-            X, bytes_per_code(self.n_bits), lambda bits: np.packbits(bits, axis=1, bitorder="little")
-        )
+        return self._blocks(X, bytes_per_code, lambda bits: np.packbits(bits, axis=1, bitorder="little"))
 
     def inverse_transform(self, Z: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction f(z), in the units of X. Z : (n, n_bits) of 0/1 → (n, D)."""
         check_is_fitted(self)
-        bits = unpack(pack(Z), self.n_bits) if np.asarray(Z).ndim == 2 else pack(Z)
-        if np.asarray(Z).shape[1] != self.n_bits:
-            raise InvalidInput(f"Z has {np.asarray(Z).shape[1]} columns, expected {self.n_bits} bits.")
-        return self.decoder_(bits)
+        codes, width = pack(Z), np.shape(Z)[1]
+        if width != self._n_features_out:
+            raise InvalidInput(f"Z has {width} columns, expected {self._n_features_out} bits.")
+        return self.decoder_(unpack(codes, width))
 
     def decode(self, codes: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction of packed codes. codes : (n, ceil(n_bits/8)) uint8 → (n, D)."""
         check_is_fitted(self)
-        return self.decoder_(unpack(check_packed(codes, self.n_bits), self.n_bits))
+        return self.decoder_(unpack(codes, self._n_features_out))
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Minus the mean over rows of the squared reconstruction error, in the units of X."""
@@ -135,10 +145,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         save(self, path, overwrite=overwrite)
 
-    def _blocks(self, X: npt.ArrayLike, width: int, pack_bits: Any) -> npt.NDArray[np.uint8]:
+    def _blocks(
+        self, X: npt.ArrayLike, width: Callable[[int], int], pack_bits: Callable[[Any], Any]
+    ) -> npt.NDArray[np.uint8]:
         check_is_fitted(self)
         raw = self._validate(X, reset=False)
-        out = np.empty((len(raw), width), dtype=np.uint8)
+        out = np.empty((len(raw), width(self._n_features_out)), dtype=np.uint8)
 
         def fill(rows: slice) -> None:
             out[rows] = pack_bits(self.encoder_.scores(self.scaling_.apply(raw[rows])) >= 0)
@@ -148,20 +160,32 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             workers.run(fill, len(raw))
         return out
 
+    def _generator(self) -> np.random.RandomState:
+        try:
+            rng: np.random.RandomState = check_random_state(self.random_state)
+        except ValueError as error:
+            allowed = "None, an integer of at least 0, or a numpy RandomState"
+            raise InvalidParameter("random_state", self.random_state, allowed) from error
+        return rng
+
     def _validate(self, X: npt.ArrayLike, *, reset: bool) -> npt.NDArray[Any]:
-        rows: npt.NDArray[Any] = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype="numeric",
-            ensure_all_finite=False,
-            ensure_min_samples=2 if reset else 1,
-        )
+        try:
+            rows: npt.NDArray[Any] = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype="numeric",
+                ensure_all_finite=False,
+                ensure_min_samples=2 if reset else 1,
+            )
+        except ValueError as error:  # a TypeError says what it must by itself
+            raise InvalidInput(str(error)) from error
         return rows
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_bits
+        """The bits of the fitted model, whatever n_bits has been set to since."""
+        return int(self.decoder_.A.shape[1])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

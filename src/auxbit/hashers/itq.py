@@ -14,6 +14,9 @@ from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.mac.objective import E_BFA
 from auxbit.maps import Float32, Float64, LinearEncoder
 
+# several rotations are tried on a sample, and only the best goes on with all rows
+TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+
 
 class ITQ(Hasher):
     """min ‖B − VR‖² over B in {−1, 1} and rotations R (eq. 1 of the paper), by alternation.
@@ -49,23 +52,39 @@ class ITQ(Hasher):
 
 
 def itq_directions(
-    X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState, *, n_iter: int, n_init: int
+    X: Float32,
+    n_bits: int,
+    workers: Workers,
+    rng: np.random.RandomState,
+    *,
+    n_iter: int,
+    n_init: int,
+    max_rows: int | None = None,
 ) -> Float64:
-    """The projections of ITQ, (D, n_bits): principal axes times the best rotation found."""
+    """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
     axes = principal_axes(X, n_bits, workers)
-    V = np.empty((len(X), n_bits), dtype=np.float32)
     axes32 = axes.astype(np.float32)
+    X = _sample(X, max_rows, rng)
+    V = np.empty((len(X), n_bits), dtype=np.float32)
     workers.run(lambda rows: V.__setitem__(rows, X[rows] @ axes32), len(X))
-    best, best_error = np.eye(n_bits), np.inf
-    for _ in range(n_init):
-        rotation = rotate_to_binary(V, random_rotation(n_bits, rng), n_iter, workers)
-        if n_init == 1:
-            return np.asarray(axes @ rotation)
-        Z = (V @ rotation.astype(np.float32) >= 0).view(np.uint8)
-        error = E_BFA(V, Z, f_step(decoder_sums(V, Z, workers)), workers)
-        if error < best_error:
-            best, best_error = rotation, error
-    return np.asarray(axes @ best)
+    rotation = random_rotation(n_bits, rng)
+    if n_init > 1:
+        trial = _sample(V, TRIAL_ROWS, rng)
+        trials = [rotation, *(random_rotation(n_bits, rng) for _ in range(n_init - 1))]
+        trials = [rotate_to_binary(trial, R, min(n_iter, TRIAL_ITERATIONS), workers) for R in trials]
+        rotation = min(trials, key=lambda R: _reconstruction_error(trial, R, workers))
+    return np.asarray(axes @ rotate_to_binary(V, rotation, n_iter, workers))
+
+
+def _sample(X: Float32, max_rows: int | None, rng: np.random.RandomState) -> Float32:
+    if max_rows is None or len(X) <= max_rows:
+        return X
+    return X[np.sort(rng.choice(len(X), max_rows, replace=False))]
+
+
+def _reconstruction_error(V: Float32, R: Float64, workers: Workers) -> float:
+    Z = (V @ R.astype(np.float32) >= 0).view(np.uint8)
+    return E_BFA(V, Z, f_step(decoder_sums(V, Z, workers)), workers)
 
 
 def rotate_to_binary(V: Float32, R: Float64, n_iter: int, workers: Workers) -> Float64:

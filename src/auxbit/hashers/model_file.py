@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,16 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
         "scaling.mean": model.scaling_.mean,
     }
     tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
+    parameters, left_out = _parameters(model)
     header = {
         "class": name,
         "encoder": type(model.encoder_).__name__,
-        "parameters": {key: _parameter(value) for key, value in model.get_params(deep=False).items()},
+        "parameters": parameters,
+        "left_out": left_out,
         "scaling": {"scale": model.scaling_.scale, "normalize": model.scaling_.normalize},
         "n_features_in": model.n_features_in_,
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
         "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
-        "checksum": _checksum(tensors),
     }
     from auxbit import __version__
 
@@ -63,19 +64,18 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
         "auxbit_version": __version__,
         "model": json.dumps(header),
     }
+    metadata["checksum"] = _checksum(metadata, tensors)
     files.write_bytes(path, to_safetensors(tensors, metadata), overwrite=overwrite)
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The JSON header of a model file, with format_version and auxbit_version; tensors are not read."""
+    """The JSON header of a model file that is whole, with format_version and auxbit_version."""
     return _open(path)[0]
 
 
 def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a model file back into the estimator that was saved."""
     header, tensors = _open(path)
-    if _checksum(tensors) != header["checksum"]:
-        raise ModelFileError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
     try:
         model_class = getattr(importlib.import_module(HASHERS[header["class"]]), header["class"])
         encoder_class = ENCODERS[header["encoder"]]
@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str]) -> Hasher:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
         if header["attributes"]:
             model._restore_attributes(header["attributes"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
     return model
 
@@ -113,39 +113,50 @@ def _open(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, npt.N
     if metadata.get("format") != FORMAT:
         raise ModelFileError(f"{path} is a safetensors file, but not an auxbit model.")
     version = metadata.get("format_version", "")
-    if not version.isdigit() or int(version) > FORMAT_VERSION:
+    if version not in map(str, range(1, FORMAT_VERSION + 1)):
         made_by = metadata.get("auxbit_version", "a newer version")
         raise ModelFileError(
             f"{path} has format {version or '?'}, made by auxbit {made_by}; this version reads up to format "
             f"{FORMAT_VERSION}. Upgrade: pip install -U auxbit."
         )
+    if metadata.pop("checksum", None) != _checksum(metadata, tensors):
+        raise ModelFileError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
     try:
-        header = json.loads(metadata["model"])
-    except (KeyError, ValueError) as error:
+        header: dict[str, Any] = dict(json.loads(metadata["model"]))
+    except (KeyError, ValueError, TypeError) as error:
         raise ModelFileError(f"{path} has no readable header: {error!r}.") from error
     header |= {"format_version": int(version), "auxbit_version": metadata.get("auxbit_version")}
     return header, tensors
 
 
-def _checksum(tensors: dict[str, npt.NDArray[Any]]) -> str:
-    chunks = (
-        part
-        for key in sorted(tensors)
-        for part in (key.encode(), np.ascontiguousarray(tensors[key]).tobytes())
-    )
-    return files.checksum(chunks)
+def _checksum(metadata: dict[str, str], tensors: dict[str, npt.NDArray[Any]]) -> str:
+    """Of everything that makes up the model, so that no byte of it can change unnoticed."""
+
+    def chunks() -> Iterator[bytes]:
+        yield json.dumps(metadata, sort_keys=True).encode()
+        for key, tensor in sorted(tensors.items()):
+            yield f"{key} {tensor.dtype.str} {tensor.shape}".encode()
+            yield tensor.tobytes()
+
+    return files.checksum(chunks())
 
 
-def _parameter(value: object) -> object:
-    """A parameter as JSON: a hasher by its name; arrays, callbacks and generators as None."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (list, tuple)):
-        return [_parameter(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _parameter(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return type(value).__name__ if isinstance(value, Hasher) else None
+def _parameters(model: Hasher) -> tuple[dict[str, object], dict[str, str]]:
+    """The parameters that JSON can hold, and the types of those left out: loaded, they have the default.
+
+    Left out are hashers, callbacks, generators and arrays of more than one dimension.
+    """
+    kept: dict[str, object] = {}
+    left_out: dict[str, str] = {}
+    for name, value in model.get_params(deep=False).items():
+        try:
+            kept[name] = json.loads(json.dumps(value, default=_as_json))
+        except (TypeError, ValueError):
+            left_out[name] = type(value).__name__
+    return kept, left_out
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON")

@@ -1,4 +1,4 @@
-"""The f step (section 3.1): the least-squares decoder f(z) = Az + b, from sums over rows.
+"""The f step (section 4.1): the least-squares decoder f(z) = Az + b, from sums over rows.
 
 The rows are touched only through ZᵀZ, Zᵀ1, ZᵀX and Xᵀ1, so it does not matter where they live.
 """

@@ -53,11 +53,12 @@ class Step:
     f: LinearDecoder
     report: ZReport
     seconds: tuple[float, float, float]
+    ends_mu: bool = True
 
 
 def alternate(data: Data, schedule: Iterable[float], *, h: LinearEncoder | None = None) -> Iterator[Step]:
     """Yield a step for each μ of the schedule; ends after a Z step that leaves Z = h(X)."""
-    for mu in schedule:
+    for mu, next_mu in _with_next(schedule):
         start = time.perf_counter()
         h = data.h_step(h)
         after_h = time.perf_counter()
@@ -65,7 +66,7 @@ def alternate(data: Data, schedule: Iterable[float], *, h: LinearEncoder | None 
         after_f = time.perf_counter()
         report = data.z_step(h, f, mu)
         after_z = time.perf_counter()
-        yield Step(mu, h, f, report, (after_h - start, after_f - after_h, after_z - after_f))
+        yield Step(mu, h, f, report, (after_h - start, after_f - after_h, after_z - after_f), mu != next_mu)
         if report.mismatched == 0:
             return
 
@@ -95,19 +96,12 @@ def follow(
     history: list[Record] = []
     best: LinearEncoder | None = None
     best_precision = -1.0
-    last_mu, improved_mu = None, None
-    misses, stopped = 0, "schedule"
+    improved, misses, stopped = False, 0, "schedule"
     for step in steps:
-        if last_mu is not None and step.mu != last_mu:
-            misses = 0 if improved_mu == last_mu else misses + 1
-            if precision is not None and misses >= patience:
-                stopped = "patience"
-                break
-        last_mu = step.mu
         score = precision(step.h) if precision is not None else None
         kept = score is None or score > best_precision
         if kept:
-            best, improved_mu = step.h, step.mu
+            best, improved = step.h, True
             best_precision = score if score is not None else best_precision
         record = _record(len(history) + 1, step, score, kept, energy_unit)
         history.append(record)
@@ -115,9 +109,26 @@ def follow(
             callback(record)
         if step.report.mismatched == 0:
             stopped = "matched"
+            break
+        if step.ends_mu:
+            misses, improved = 0 if improved else misses + 1, False
+            if misses >= patience:
+                stopped = "patience"
+                break
     if best is None:
         raise ValueError("the schedule has no value of mu")
     return Outcome(best, history, stopped)
+
+
+def _with_next(values: Iterable[float]) -> Iterator[tuple[float, float | None]]:
+    """Each value with the one that follows it, the last with None."""
+    waiting: float | None = None
+    for value in values:
+        if waiting is not None:
+            yield waiting, value
+        waiting = value
+    if waiting is not None:
+        yield waiting, None
 
 
 def _record(iteration: int, step: Step, precision: float | None, kept: bool, unit: float) -> Record:

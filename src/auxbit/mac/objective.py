@@ -1,4 +1,4 @@
-"""The objective functions of the paper: E_BA (eq. 1), E_BFA (eq. 2) and the penalised E_Q (eq. 4)."""
+"""The objective functions of the paper: E_BA (eq. 2), E_BFA (eq. 3) and the penalised E_Q (eq. 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relaxed Z step: min ‖y − Rz‖² + μ‖z − h‖² over z in [0, 1]^L, by ADMM (section 3.3).
+"""The relaxed Z step: min ‖y − Rz‖² + μ‖z − h‖² over z in [0, 1]^L, by ADMM (section 4.3).
 
 All N problems share G = RᵀR + μI, so one factorisation serves them all and an iteration is a matrix
 product and a clip. Warm-started from the previous Z step's solution.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,15 @@ class Rows:
         self._gram, self._squared_norm, self._total = _moments(X, workers)
         self._ones = self._count_ones()
         L = Z.shape[1]
+        self._begun = False
         self._solved = np.zeros(L, dtype=bool)  # bits whose SVM is solved for the codes as they are
         self._warm = (Z.astype(np.float32), np.zeros(Z.shape, np.float32)) if z.uses_relaxed else None
 
     def h_step(self, h: LinearEncoder | None, *, exact: bool = False) -> LinearEncoder:
-        """The L SVMs for the current codes, from h as a warm start; bits solved already are skipped."""
+        """The L SVMs for the current codes, from h as a warm start; bits solved already are skipped.
+
+        With `exact`, to full tolerance; otherwise as far as the loop needs it.
+        """
         N, L = self.Z.shape
         W = np.zeros((self.X.shape[1] + 1, L))
         if h is not None:
@@ -56,16 +60,17 @@ class Rows:
         todo = np.flatnonzero(~one_class & ~self._solved)
         if len(todo):
             Z = self.Z if len(todo) == L else np.ascontiguousarray(self.Z[:, todo])
-            options = replace(self.svm, max_newton=100) if exact else self.svm
+            options = self.svm.for_next_steps() if self._begun else self.svm.for_first_step()
+            self._begun = True
             solution = solve_svms(
                 ArraySvmRows(self.X, Z, self.workers),
                 W[:, todo],
                 self._gram,
                 self._zero_norm()[todo],
-                options,
+                self.svm if exact else options,
             )
             W[:, todo] = solution.W
-            self._solved[todo] = solution.converged
+            self._solved[todo] = solution.residual <= self.svm.tol
         return LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
 
     def f_step(self) -> LinearDecoder:

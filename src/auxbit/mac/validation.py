@@ -1,4 +1,4 @@
-"""Early stopping (section 3.4): the precision of h on queries that are not trained on."""
+"""Early stopping (section 4.4): the precision of h on queries that are not trained on."""
 
 from __future__ import annotations
 

@@ -128,6 +128,15 @@ def alternate_groups(G: Any, z: Any, v: Any, g: Any, tol: Any) -> None:
 
 
 @kernel
+def descend(G: Any, z: Any, v: Any, g: Any, tol: Any) -> None:
+    """Alternate over groups of g bits."""
+    if g == 1:
+        alternate_bits(G, z, v, tol)
+    else:
+        alternate_groups(G, z, v, g, tol)
+
+
+@kernel
 def alternate_points(
     G: Any,
     C: Any,
@@ -163,11 +172,13 @@ def alternate_points(
         if from_old:
             z[:] = Z[k]
             v[:] = v_old
-        if g == 1:
-            alternate_bits(G, z, v, tol)
-        else:
-            alternate_groups(G, z, v, g, tol)
+        descend(G, z, v, g, tol)
         new = energy(z, v, c)
+        if new > old and not from_old:  # the relaxed start led above the old code: go down from that
+            z[:] = Z[k]
+            v[:] = v_old
+            descend(G, z, v, g, tol)
+            new = energy(z, v, c)
         if new <= old:
             Z[k] = z
         else:

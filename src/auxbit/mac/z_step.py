@@ -1,6 +1,6 @@
-"""The Z step (section 3.3): N binary problems min ‖x − f(z)‖² + μ‖z − h(x)‖², reduced, chosen, chained.
+"""The Z step (section 4.3): N binary problems min ‖x − f(z)‖² + μ‖z − h(x)‖², reduced, chosen, chained.
 
-A point goes through: theorem 2 (is h(x) itself optimal?), a start, alternation over groups of bits, a
+A point goes through: theorem 4.3 (is h(x) itself optimal?), a start, alternation over groups of bits, a
 certificate (appendix A), and, for the exact solvers, branch and bound or enumeration.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.checks import check_integer, check_positive
 from auxbit.errors import InvalidParameter
 from auxbit.mac import z_exact, z_kernels
 from auxbit.mac.optimality import Thresholds, thresholds
@@ -50,24 +51,19 @@ class ZOptions:
         """Check the estimator's parameters and settle "auto"."""
         if z_solver not in SOLVERS:
             raise InvalidParameter("z_solver", z_solver, f"one of {', '.join(SOLVERS)}")
-        if z_start not in STARTS:
+        if not isinstance(z_start, str) or z_start not in STARTS:
             raise InvalidParameter("z_start", z_start, f"one of {', '.join(STARTS)}")
-        if not isinstance(group_size, (int, np.integer)) or not 1 <= group_size <= LARGEST_GROUP:
-            raise InvalidParameter(
-                "group_size", group_size, f"an integer in 1..{LARGEST_GROUP}", "A group costs 2^group_size."
-            )
+        group = check_integer("group_size", group_size, 1, LARGEST_GROUP, "A group costs 2^group_size.")
         if z_solver == "enumerate" and n_bits > ENUMERATE_UP_TO:
             raise InvalidParameter(
-                "z_solver", z_solver, f"at most {ENUMERATE_UP_TO} bits for enumeration, not {n_bits}",
+                "z_solver",
+                z_solver,
+                f"at most {ENUMERATE_UP_TO} bits for enumeration, not {n_bits}",
                 "Use z_solver='exact' (branch and bound) or 'alternating'.",
-            )  # fmt: skip
+            )
         if z_solver == "auto":
             z_solver = "exact" if n_bits <= EXACT_UP_TO else "alternating"
-        known = {field.name for field in fields(cls)} - {"solver", "start", "group_size"}
-        extra = dict(z_options or {})
-        if set(extra) - known:
-            raise InvalidParameter("z_options", z_options, f"only the keys {', '.join(sorted(known))}")
-        return cls(z_solver, z_start, min(int(group_size), n_bits), **extra)
+        return cls(z_solver, z_start, min(group, n_bits), **_check_options(z_options))
 
     @property
     def uses_relaxed(self) -> bool:
@@ -77,7 +73,7 @@ class ZOptions:
 
 @dataclass(frozen=True)
 class ZProblem:
-    """What all points share for one decoder and one μ (theorem 3.2): Q, R from A = QR, G = RᵀR + μI."""
+    """What all points share for one decoder and one μ (theorem 4.2): Q, R from A = QR, G = RᵀR + μI."""
 
     Q: Float64
     R: Float64
@@ -177,7 +173,7 @@ class ZSolver:
         counts = ZCounts(hash_energy=float(hash_energy.sum()), projected=float(squared.sum()))
 
         at_hash = hash_energy < mu if self.options.theorem2 else np.zeros(len(Z), dtype=bool)
-        Z[at_hash] = H[at_hash]  # theorem 2: h(x) is a global minimiser
+        Z[at_hash] = H[at_hash]  # theorem 4.3: h(x) is a global minimiser
         counts.pruned = int(at_hash.sum())
         counts.energy = float(hash_energy[at_hash].sum())
         todo = np.flatnonzero(~at_hash)
@@ -240,6 +236,23 @@ class ZSolver:
         )  # fmt: skip
         counts.codes_evaluated, counts.dimensions_evaluated, counts.certified = map(int, tally.sum(axis=0))
         return z_kernels.energies(self.problem.G, points.C, codes)
+
+
+def _check_options(z_options: Any) -> dict[str, Any]:
+    """The switches as given, or an error that names what is allowed."""
+    if z_options is None:
+        return {}
+    known = [field.name for field in fields(ZOptions) if field.name not in ("solver", "start", "group_size")]
+    if not isinstance(z_options, dict) or not set(z_options) <= set(known):
+        raise InvalidParameter("z_options", z_options, f"a dict with keys among {', '.join(known)}")
+    for key, value in z_options.items():
+        if key in ("max_nodes", "admm_iterations"):
+            check_integer(f"z_options[{key!r}]", value, 0)
+        elif key == "admm_tol":
+            check_positive(f"z_options[{key!r}]", value)
+        elif not isinstance(value, bool):
+            raise InvalidParameter(f"z_options[{key!r}]", value, "True or False")
+    return dict(z_options)
 
 
 def _search_order(columns: Float64) -> npt.NDArray[np.intp]:

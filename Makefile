@@ -1,0 +1,48 @@
+# Everything runs in a virtual environment of its own; only Python 3.11+, git and make are needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint types pytest test-slow figures reference clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: $(VENV)/demo  ## install and run the main job on embedded data; results in auxbit-demo/
+	$(BIN)/auxbit demo --out auxbit-demo --force
+
+test: lint types pytest  ## lint, types and tests
+
+lint: $(VENV)/test
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(VENV)/test
+	$(BIN)/mypy
+
+pytest: $(VENV)/test
+	$(BIN)/pytest -n 2 -q -m "not slow"
+
+test-slow: $(VENV)/test  ## the campaigns that take minutes
+	$(BIN)/pytest -q -m slow
+
+figures: $(VENV)/test  ## measure the figures of docs/training.md again (about 20 minutes; NAMES=… for some)
+	$(BIN)/python benchmarks/core.py $(NAMES)
+
+reference: $(VENV)/test  ## write docs/cli.md anew from --help
+	$(BIN)/python -m auxbit.cli.reference
+
+clean:  ## remove the virtual environment and what the demo wrote
+	rm -rf $(VENV) auxbit-demo
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[plot]'
+	@touch $@
+
+$(VENV)/test: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[test]'
+	@touch $@

@@ -1,0 +1,190 @@
+"""The figures of docs/training.md: `python benchmarks/core.py NAME`, raw results in docs/results/.
+
+error       E_BA on digits and siftsmall against the authors' own code
+schedule    how the growth of μ, the start and the h step's effort change E_BA and time
+retrieval   precision on siftsmall against ITQ and the authors' code
+validation  precision by μ on MNIST and siftsmall, and that the model kept is never below the first record
+memory      peak memory of a fit of 50,000 × 320 at 32 bits
+zsteps      what each acceleration of the paper's enumeration saves, and what each solver costs
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from auxbit import ITQ, BinaryAutoencoder
+from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
+from record import Results, data_folder, measured, table
+
+SEEDS = (0, 1, 2)
+AUTHORS = {("digits", 8): 3954.0, ("digits", 16): 2803.8, ("digits", 32): 1711.7,
+           ("siftsmall", 16): 43534.3, ("siftsmall", 32): 34235.9}  # fmt: skip
+
+
+def digits() -> np.ndarray:
+    return load_digits().data / 16
+
+
+def siftsmall(name: str = "learn") -> np.ndarray:
+    return np.load(data_folder() / "siftsmall" / f"{name}.npy")
+
+
+def siftsmall_scaled() -> np.ndarray:
+    X = siftsmall().astype(np.float32)
+    return X / np.ptp(X, axis=0).max()
+
+
+def total_error(model: ITQ | BinaryAutoencoder, X: np.ndarray) -> float:
+    return -model.score(X) * len(X)
+
+
+def error(results: Results) -> str:
+    """E_BA, no validation stop, default parameters."""
+    rows = []
+    for data, X in (("digits", digits()), ("siftsmall", siftsmall_scaled())):
+        for bits in (8, 16, 32) if data == "digits" else (16, 32):
+            for seed in SEEDS:
+                with measured() as cost:
+                    model = BinaryAutoencoder(bits, validation=None, random_state=seed).fit(X)
+                itq = total_error(ITQ(bits, random_state=seed).fit(X), X)
+                results.add(data=data, bits=bits, seed=seed, E_BA=total_error(model, X), E_ITQ=itq,
+                            iterations=model.n_iter_, **cost)  # fmt: skip
+            where = {"data": data, "bits": bits}
+            means = [
+                results.mean(column, **where) for column in ("E_ITQ", "E_BA", "iterations", "cpu_seconds")
+            ]
+            rows.append([data, bits, f"{means[0]:.1f}", AUTHORS[data, bits], f"**{means[1]:.1f}**",
+                         f"{means[2]:.0f}", f"{means[3]:.1f}"])  # fmt: skip
+    return table(["data", "bits", "ITQ", "authors' code", "auxbit", "iterations", "CPU s"], rows)
+
+
+def schedule(results: Results) -> str:
+    """The default growth of μ, chosen by measurement."""
+    rows = []
+    sets = {"digits": digits(), "siftsmall": siftsmall_scaled()}
+    for data, bits in (("digits", 8), ("digits", 32), ("siftsmall", 16), ("siftsmall", 32)):
+        X = sets[data]
+        for factor in (2.0, 1.5, 1.3, 1.2):
+            for seed in SEEDS:
+                with measured() as cost:
+                    model = BinaryAutoencoder(bits, mu_factor=factor, validation=None, random_state=seed).fit(
+                        X
+                    )
+                results.add(data=data, bits=bits, factor=factor, seed=seed, E_BA=total_error(model, X),
+                            iterations=model.n_iter_, **cost)  # fmt: skip
+            where = {"data": data, "bits": bits, "factor": factor}
+            means = [results.mean(column, **where) for column in ("E_BA", "iterations", "cpu_seconds")]
+            rows.append([data, bits, factor, *(f"{mean:.1f}" for mean in means)])
+    return table(["data", "bits", "mu_factor", "E_BA", "iterations", "CPU s"], rows)
+
+
+def retrieval(results: Results) -> str:
+    """Trained on learn; rows 0 to 499 of base are queries, the rest is searched; K = k = 50."""
+    X, base = siftsmall(), siftsmall("base")
+    queries, base = base[:500], base[500:]
+    truth = ground_truth(base, queries, 50)
+    authors = {16: 0.160, 32: 0.278}
+    methods: dict[str, Callable[[int, int], ITQ | BinaryAutoencoder]] = {
+        "ITQ": lambda bits, seed: ITQ(bits, random_state=seed),
+        "BA": lambda bits, seed: BinaryAutoencoder(bits, random_state=seed),
+        "BA, no validation": lambda bits, seed: BinaryAutoencoder(bits, random_state=seed, validation=None),
+        "BA, mu_factor=2": lambda bits, seed: BinaryAutoencoder(bits, random_state=seed, mu_factor=2),
+    }
+    for bits in authors:
+        for name, make in methods.items():
+            for seed in SEEDS:
+                model = make(bits, seed).fit(X)
+                ranking = hamming_ranking(model.encode(base), model.encode(queries), truth, bits)
+                results.add(
+                    method=name, bits=bits, seed=seed, precision=precision_recall_at_k(ranking, 50).precision
+                )
+    rows = [
+        [name, *(f"{results.mean('precision', method=name, bits=bits):.3f}" for bits in authors)]
+        for name in methods
+    ]
+    rows.insert(1, ["the authors' code", *(f"{value:.3f}" for value in authors.values())])
+    return table(["method", *(f"{bits} bits" for bits in authors)], rows)
+
+
+def validation(results: Results) -> str:
+    """Validation stop on, five seeds: precision by μ."""
+    mnist = np.load(data_folder() / "mnist" / "train_images.npy").reshape(60000, -1)
+    parts = []
+    for data, X in (("siftsmall", siftsmall()), ("mnist", mnist)):
+        for bits in (16, 32):
+            rows = []
+            for seed in range(5):
+                with measured() as cost:
+                    model = BinaryAutoencoder(bits, random_state=seed).fit(X)
+                path = [(record.mu, record.precision, record.kept) for record in model.history_]
+                results.add(data=data, bits=bits, seed=seed, path=path, **cost)
+                kept = max(i for i, step in enumerate(path) if step[2])
+                if path[kept][1] < path[0][1]:
+                    raise SystemExit("the model kept is worse than the first record")
+                shown = [f"{path[i][1]:.4f}" if i < len(path) else "" for i in range(0, 18, 2)]
+                rows.append(
+                    [
+                        seed,
+                        *shown,
+                        f"**{path[kept][1]:.4f}** at {path[kept][0]:.3f}",
+                        f"{cost['cpu_seconds']:.0f}",
+                    ]
+                )
+            head = ["seed", *(f"μ={0.01 * 1.3**i:.3f}" for i in range(0, 18, 2)), "kept", "CPU s"]
+            parts.append(f"{data}, {bits} bits\n\n" + table(head, rows))
+            print(parts[-1], flush=True)
+    return "\n\n".join(parts)
+
+
+def memory(results: Results) -> str:
+    """MNIST pixels under a random rotation, cut to 320 dimensions."""
+    images = np.load(data_folder() / "mnist" / "train_images.npy").reshape(60000, -1)[:50000]
+    rotation = np.linalg.qr(np.random.RandomState(0).standard_normal((784, 784)))[0][:, :320]
+    X = (images @ rotation.astype(np.float32)).astype(np.float32)
+    del images
+    BinaryAutoencoder(32, max_iter=2, random_state=0).fit(X[:5000])  # compile
+    with measured() as cost:
+        model = BinaryAutoencoder(32, random_state=0).fit(X)
+    results.add(rows=len(X), dims=X.shape[1], bits=32, iterations=model.n_iter_, **cost)
+    row = ["50,000 × 320", 32, cost["peak_mb"], model.n_iter_, cost["cpu_seconds"], cost["seconds"]]
+    return table(["rows × dims", "bits", "peak above the data, MB", "iterations", "CPU s", "wall s"], [row])
+
+
+def zsteps(results: Results) -> str:
+    """The Z steps of one path on digits at 12 bits, the paper's enumeration with each switch off in turn."""
+    X = digits()
+    switches = ("theorem2", "running_bound", "incremental", "optimality")
+    settings = {"all on": {}} | {f"{name} off": {name: False} for name in switches}
+    settings |= {"all off": dict.fromkeys(switches, False)}
+    runs = {name: ("enumerate", options) for name, options in settings.items()}
+    runs |= {"branch and bound": ("exact", {}), "alternating": ("alternating", {})}
+    for name, (solver, options) in runs.items():
+        start = time.process_time()
+        model = BinaryAutoencoder(12, z_solver=solver, z_options=options, mu_factor=2, validation=None,
+                                  random_state=0, n_jobs=1).fit(X)  # fmt: skip
+        results.add(setting=name, seconds_z=sum(record.seconds_z for record in model.history_),
+                    E_BA=total_error(model, X), cpu_seconds=time.process_time() - start)  # fmt: skip
+    rows = [[row["setting"], f"{row['seconds_z']:.3f}", f"{row['E_BA']:.1f}"] for row in results.rows]
+    return table(["setting", "seconds in Z steps", "E_BA"], rows)
+
+
+BENCHMARKS = {job.__name__: job for job in (error, schedule, retrieval, validation, memory, zsteps)}
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := set(names) - set(BENCHMARKS):
+        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(BENCHMARKS)}")
+    for name in names:
+        results = Results(f"core-{name}", f"python benchmarks/core.py {name}")
+        print(f"\n## {name}: {BENCHMARKS[name].__doc__}\n", flush=True)
+        print(BENCHMARKS[name](results), flush=True)
+
+
+if __name__ == "__main__":
+    main()

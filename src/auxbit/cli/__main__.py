@@ -1,0 +1,5 @@
+"""`python -m auxbit.cli`."""
+
+from auxbit.cli import main
+
+main()

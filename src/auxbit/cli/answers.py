@@ -1,0 +1,144 @@
+"""What `search` and `evaluate` do with files: plain functions that print nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auxbit import evaluate, files, plot
+from auxbit.cli import tasks
+from auxbit.errors import DataFileError, FileProblem
+from auxbit.experiments.compare import Task, figures, prepare, rank
+from auxbit.experiments.demo import as_csv
+from auxbit.experiments.methods import METHODS
+from auxbit.index import HammingIndex
+
+Step = Callable[[str], object]
+
+RECALL_AT = (1, 10, 100)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answers in FAISS's layout: those to query i are from lims[i] up to lims[i+1]."""
+
+    lims: tasks.Array
+    distances: tasks.Array
+    ids: tasks.Array
+    about: dict[str, Any]
+
+    @property
+    def n_queries(self) -> int:
+        """How many queries there were."""
+        return len(self.lims) - 1
+
+    def line(self, query: int, most: int) -> tuple[str, int, str]:
+        """A row of a table: the query, how many were found, and the nearest of them."""
+        start, stop = int(self.lims[query]), int(self.lims[query + 1])
+        shown = zip(self.ids[start:stop][:most].tolist(), self.distances[start:stop][:most].tolist())
+        return str(query), stop - start, "  ".join(f"{row} ({distance})" for row, distance in shown)
+
+    def document(self, *, whole: bool) -> dict[str, Any]:
+        """For JSON: with every answer, or only what was asked where a file has the answers."""
+        if not whole:
+            return self.about
+        starts = zip(self.lims[:-1].tolist(), self.lims[1:].tolist())
+        results = [
+            {"ids": self.ids[a:b].tolist(), "distances": self.distances[a:b].tolist()} for a, b in starts
+        ]
+        return self.about | {"results": results}
+
+
+def search_files(
+    model: str, base: str, queries: str, *, k: int | None, radius: int | None, codes: bool, out: str | None,
+    force: bool, n_jobs: int | None, step: Step,
+) -> Found:  # fmt: skip
+    """Search the rows of one file for those of another; with `out`, write distances and ids there."""
+    if out is not None:
+        if Path(out).suffix.lower() != ".npz":
+            raise FileProblem(f"{out} cannot be written: results are kept as .npz.")
+        tasks.check_output(out, force=force)
+    hasher = tasks.load_model(model)
+    index = HammingIndex(hasher.n_bits, n_jobs=n_jobs)
+    step("encoding the base")
+    index.add(tasks.codes_of(hasher, base, are_codes=codes))
+    step("encoding the queries")
+    asked = tasks.codes_of(hasher, queries)
+    step("searching")
+    about: dict[str, Any] = {
+        "bits": hasher.n_bits,
+        "n_base": len(index),
+        "queries": len(asked),
+        "k": k,
+        "radius": radius,
+    }
+    if radius is not None:
+        lims, distances, ids = index.search_radius(asked, radius)
+        arrays: dict[str, Any] = {"lims": lims, "distances": distances, "ids": ids}
+    else:
+        distances, ids = index.search(asked, 10 if k is None else min(k, len(index)))
+        lims = np.arange(len(asked) + 1) * ids.shape[1]
+        arrays = {"distances": distances, "ids": ids}
+    if out is not None:
+        with files.replacing(out, overwrite=force) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        about["written"] = out
+    return Found(lims, distances.ravel(), ids.ravel(), about)
+
+
+def evaluate_files(
+    model: str, base: str, queries: str, *, truth: str | None, K: int, k: int, radius: int, curve: str | None,
+    picture: str | None, force: bool, n_jobs: int | None, step: Step,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure a model on files; with `curve` and `picture`, write the PR curve there."""
+    if picture is not None:
+        plot.check_output(picture)
+    for path in filter(None, (curve, picture)):
+        tasks.check_output(path, force=force)
+    hasher = tasks.load_model(model)
+    X, asked = tasks.read(base), tasks.read(queries)
+    for rows, name in ((X, base), (asked, queries)):
+        tasks.check_columns(hasher, rows, name)
+        tasks.check_all_finite(rows, name)
+    step("finding true neighbours")
+    if truth is None:
+        task = prepare(X, asked, K=K, k=k, radius=radius, n_jobs=n_jobs)
+    else:
+        task = Task(X, asked, read_truth(truth, K), k, radius, n_jobs)
+    step("measuring")
+    base_codes, ranking = rank(hasher, task)
+    label = next(
+        (m.label for m in METHODS.values() if m.estimator == type(hasher).__name__), type(hasher).__name__
+    )
+    about = {"method": label, "bits": hasher.n_bits}
+    points = evaluate.precision_recall_curve(ranking)
+    table = [
+        about | {"radius": int(r), "precision": _number(p), "recall": _number(share), "answered": int(n)}
+        for r, p, share, n in zip(*points)
+    ]
+    if curve is not None:
+        files.write_text(curve, as_csv(table), overwrite=force)
+    if picture is not None:
+        title = f"{label}, {hasher.n_bits} bits: precision and recall within radius r"
+        plot.write(plot.pr_curves(table, title=title), picture, overwrite=force)
+    recall = {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X) >= R}
+    sizes = {"queries": len(asked), "n_base": len(X), "K": K, "k": k, "radius": radius}
+    return about | sizes | figures(hasher, task, base_codes, ranking) | {"recall_at": recall, "curve": table}
+
+
+def read_truth(path: str, K: int) -> Any:
+    """The first K columns of a file of true neighbours."""
+    true = tasks.read(path)
+    if true.shape[1] < K:
+        raise DataFileError(
+            f"{path} has {true.shape[1]} true neighbours a query, fewer than K={K}. Lower --K."
+        )
+    return np.ascontiguousarray(true[:, :K])
+
+
+def _number(value: Any) -> float | None:
+    return None if np.isnan(value) else float(value)

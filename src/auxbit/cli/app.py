@@ -1,0 +1,76 @@
+"""The app: groups of commands put together, errors translated, exit codes.
+
+0 fine; 1 an error of ours or of the system, "error: …" on stderr; 2 wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from auxbit import __version__
+from auxbit.cli import experiments, models, output, searching
+from auxbit.errors import AuxbitError
+
+
+class Commands(TyperGroup):
+    """The group of all commands, in which errors become messages and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except BrokenPipeError:
+                raise  # typer ends quietly
+            except (AuxbitError, OSError, MemoryError) as error:
+                output.note(str(error) or "there is not enough memory", "error")
+                raise typer.Exit(1) from error
+            except KeyboardInterrupt as error:
+                output.note("interrupted; nothing half-written is left")
+                raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (models, searching, experiments):
+    group.register(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        output.say(f"auxbit {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog="Start with: auxbit demo")
+def auxbit(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Short binary codes for vectors: train, encode, search, evaluate."""
+
+
+def main() -> None:
+    """The entry point `auxbit`."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without μ shows "?"
+    app(prog_name="auxbit")
+
+
+def _show_warning(message: Any, *args: object, **kwargs: object) -> None:
+    output.note(str(message), "warning")

@@ -1,0 +1,89 @@
+"""What a file is, for `auxbit info`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auxbit.cli import tasks
+from auxbit.cli.output import number
+from auxbit.codes import bytes_per_code
+
+Facts = dict[str, Any]
+
+
+def describe(name: str) -> Facts:
+    """The facts of a model file, or else of a file of vectors."""
+    if Path(name).suffix.lower() == ".safetensors" or _is_safetensors(Path(name)):
+        return _describe_model(name)
+    return _describe_data(name)
+
+
+def as_lines(facts: Facts) -> list[tuple[str, object]]:
+    """The facts for reading: names with spaces, parameters on a line."""
+    lines: list[tuple[str, object]] = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}={number(item)}" for key, item in value.items()) or "none"
+        lines.append((name.replace("_", " ") if name.islower() else name, value))
+    return lines
+
+
+def _is_safetensors(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(10)
+    return len(start) == 10 and start[8:] == b'{"'
+
+
+def _describe_model(name: str) -> Facts:
+    from auxbit.hashers.model_file import load, read_header
+
+    header, model = read_header(name), load(name)
+    facts: Facts = {
+        "file": name,
+        "kind": "model",
+        "class": header["class"],
+        "bits": model.n_bits,
+        "bytes_per_code": bytes_per_code(model.n_bits),
+        "dimensions": int(model.n_features_in_),
+        "parameters": {key: value for key, value in header["parameters"].items() if key != "n_bits"},
+        "format": header["format_version"],
+        "made_by": f"auxbit {header['auxbit_version']}",
+    }
+    history = getattr(model, "history_", None)
+    if history:
+        kept = [record for record in history if record.kept][-1]
+        facts["iterations"] = len(history)
+        facts["kept"] = {"iteration": kept.iteration, "mu": round(kept.mu, 6)}
+        facts["E_BA"] = {"first": history[0].E_BA, "kept": kept.E_BA, "last": history[-1].E_BA}
+        if kept.precision is not None:
+            facts["validation_precision"] = {"first": history[0].precision, "kept": kept.precision}
+    return facts
+
+
+def _describe_data(name: str) -> Facts:
+    X = tasks.read(name)
+    low, high, bad = np.inf, -np.inf, 0
+    for rows in tasks.blocks(X):
+        block = np.asarray(X[rows])
+        finite = block[np.isfinite(block)]
+        bad += block.size - finite.size
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    facts: Facts = {
+        "file": name,
+        "kind": "data",
+        "rows": len(X),
+        "columns": X.shape[1],
+        "dtype": str(X.dtype),
+        "megabytes": round(X.size * X.dtype.itemsize / 1e6, 3),
+        "memory_mapped": isinstance(X, np.memmap),
+        "smallest": low,
+        "largest": high,
+        "nan_or_infinite": bad,
+    }
+    return facts

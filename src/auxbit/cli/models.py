@@ -1,0 +1,221 @@
+"""`fit`, `encode`, `decode`, `info`: making models and codes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from auxbit.cli import output
+from auxbit.errors import AuxbitError
+
+DATA_HELP = (
+    "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
+    "file.npz:name. Or the word digits: scikit-learn's handwritten digits."
+)
+MODEL_HELP = "A model file, as written by fit."
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
+Jobs = Annotated[int | None, typer.Option(help="Threads; all cores unless given.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    for command in (fit, encode, decode, info):
+        app.command()(command)
+
+
+def _method(name: str) -> str:
+    from auxbit.experiments.methods import HASHERS, find_method
+
+    try:
+        find_method(name, HASHERS)
+    except AuxbitError as error:
+        raise typer.BadParameter(str(error)) from error
+    return name.lower()
+
+
+def fit(
+    data: Data,
+    out: Annotated[str, typer.Option("--out", "-o", help="The model file to write.", show_default=False)],
+    method: Annotated[
+        str, typer.Option(metavar="ba|bfa|itq|tpca|lsh", callback=_method, help="How codes are learned.")
+    ] = "ba",
+    bits: Annotated[int, typer.Option(help="Bits a code, 1 to 1024.")] = 32,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="itq|tpca|lsh|random",
+            help="The codes that ba and bfa start from. ba starts from itq, bfa from tpca.",
+            show_default=False,
+        ),
+    ] = None,
+    mu0: Annotated[
+        float | None, typer.Option(help="ba: the first penalty μ; 0.01 unless given.", show_default=False)
+    ] = None,
+    mu_factor: Annotated[
+        float | None,
+        typer.Option(
+            help="ba: μ grows by this factor; nearer to 1 is slower and better.", show_default=False
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|none",
+            help="ba: auto keeps the μ with the best precision on a tenth of the rows; none runs to the end.",
+            show_default=False,
+        ),
+    ] = None,
+    max_iter: Annotated[
+        int | None, typer.Option(help="ba and bfa: iterations at most.", show_default=False)
+    ] = None,
+    z_solver: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|exact|enumerate|alternating",
+            help="ba and bfa: how codes are optimised; auto is exact to 16 bits and alternating above.",
+            show_default=False,
+        ),
+    ] = None,
+    normalize: Annotated[
+        bool,
+        typer.Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours."),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Learn a model from vectors."""
+    from auxbit.cli import tasks
+
+    given = {
+        "init": init, "mu0": mu0, "mu_factor": mu_factor, "max_iter": max_iter, "z_solver": z_solver,
+        "normalize": normalize or None, "validation": validation,
+    }  # fmt: skip
+    options = _applicable(method, {name: value for name, value in given.items() if value is not None})
+    with output.progress(f"fitting {method}", _most_iterations(method, options), time_left=False) as bar:
+        if "max_iter" in _parameters(method):
+            options["callback"] = lambda record: bar.show(done=record.iteration, detail=_detail(record))
+        options |= {"random_state": seed, "n_jobs": jobs}
+        summary = tasks.fit_file(data, out, method, bits, options, force=force)
+    if json:
+        output.print_json(summary)
+        return
+    output.print_facts(
+        [
+            ("model", summary["model"]),
+            (
+                "fitted",
+                f"{summary['method']}, {bits} bits, to {summary['n_rows']:,} × {summary['n_features']}",
+            ),
+            ("seconds", summary["seconds"]),
+            ("iterations", summary["iterations"]),
+            ("squared error a row", summary["reconstruction_error"]),
+            ("effective bits", _effective(summary)),
+        ]
+    )
+    output.say(f"\nNext: auxbit encode {out} {data} --out codes.npy")
+
+
+def encode(
+    model: Model,
+    data: Data,
+    out: Annotated[str, typer.Option("--out", "-o", help="The .npy file to write.", show_default=False)],
+    unpacked: Annotated[
+        bool, typer.Option("--unpacked", help="A column of 0 and 1 for each bit instead of packed bytes.")
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Turn vectors into codes, block by block."""
+    from auxbit.cli import tasks
+
+    tasks.check_output(out, force=force)
+    hasher, X = tasks.load_model(model), tasks.read(data)
+    with output.progress("encoding", len(X)) as bar:
+        done = tasks.encode_file(hasher, data, X, out, unpacked=unpacked, force=force, advance=bar.advance)
+    if json:
+        output.print_json(done)
+        return
+    output.say(
+        f"{out}: {done['n_rows']:,} codes of {done['n_bits']} bits, {done['bytes_per_row']} bytes each"
+    )
+    if not unpacked:
+        output.say(f"\nNext: auxbit search {model} --base {out} --queries {data}")
+
+
+def decode(
+    model: Model,
+    codes: Annotated[
+        str, typer.Argument(metavar="CODES", help="An .npy file of codes, as written by encode.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="The .npy file to write.", show_default=False)],
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Turn codes back into approximate vectors, block by block."""
+    from auxbit.cli import tasks
+
+    tasks.check_output(out, force=force)
+    hasher, packed = tasks.load_model(model), tasks.read(codes)
+    with output.progress("decoding", len(packed)) as bar:
+        done = tasks.decode_file(hasher, codes, packed, out, force=force, advance=bar.advance)
+    if json:
+        output.print_json(done)
+    else:
+        output.say(f"{out}: {done['n_rows']:,} vectors of {done['n_features']} dimensions, float32")
+
+
+def info(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="MODEL|DATA", help="A model file or a file of vectors.", show_default=False),
+    ],
+    json: Json = False,
+) -> None:
+    """Say what a model or data file is."""
+    from auxbit.cli import describe
+
+    facts = describe.describe(file)
+    if json:
+        output.print_json(facts)
+    else:
+        output.print_facts(describe.as_lines(facts))
+
+
+def _parameters(method: str) -> set[str]:
+    from auxbit.experiments.methods import parameters_of
+
+    return parameters_of(method)
+
+
+def _applicable(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as parameters of the estimator, or which of them the method does not have."""
+    for name in options.keys() - _parameters(method):
+        raise typer.BadParameter(
+            f"it does not apply to --method {method}.", param_hint=f"--{name.replace('_', '-')}"
+        )
+    if options.get("validation") == "none":
+        options["validation"] = None
+    return options
+
+
+def _most_iterations(method: str, options: dict[str, Any]) -> float | None:
+    if "max_iter" not in _parameters(method):
+        return None
+    most: int = options.get("max_iter") or 50
+    return most
+
+
+def _detail(record: Any) -> str:
+    precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
+    return f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}"
+
+
+def _effective(summary: dict[str, Any]) -> str:
+    return f"{summary['effective_bits']:.2f} of at most {summary['effective_bits_bound']:.2f}"

@@ -1,0 +1,55 @@
+"""docs/cli.md, written from the commands themselves: `python -m auxbit.cli.reference docs/cli.md`.
+
+It asks each command what `--help` would ask it, rather than copy its print, whose looks change with typer.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from auxbit import files
+from auxbit.cli.app import app
+
+HEAD = """# The command line
+
+<!-- Written by `python -m auxbit.cli.reference docs/cli.md`; a test keeps it up to date. -->
+
+Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine, 1 an error
+(`error: …` says what and how to mend it), 2 wrong usage, 130 interrupted. Files that exist are overwritten
+only with `--force`, and written to a temporary name first.
+"""
+
+
+def reference() -> str:
+    """The reference as Markdown."""
+    group: Any = typer.main.get_command(app)
+    parts = [HEAD]
+    for name, command in group.commands.items():
+        arguments = [param for param in command.params if param.param_type_name == "argument"]
+        options = [param for param in command.params if param.param_type_name == "option"]
+        needed = [f"{param.opts[0]} {param.name.upper()}" for param in options if param.required]
+        usage = " ".join([f"auxbit {name}", *(param.metavar for param in arguments), *needed, "[OPTIONS]"])
+        lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
+        lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
+        parts.append("\n".join(lines))
+    return "\n".join(parts)
+
+
+def _line(param: Any) -> str:
+    is_option = param.param_type_name == "option"
+    name = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len, reverse=True)) if is_option else ""
+    if is_option and param.metavar:
+        name += " " + param.metavar.replace("|", "\\|")
+    notes = [param.help.replace("|", "\\|")]
+    if param.required:
+        notes.append("Required.")
+    elif param.show_default and param.default is not None and param.default is not False:
+        notes.append(f"Default: `{param.default}`.")
+    return f"| {name or '`' + param.metavar.replace('|', chr(92) + '|') + '`'} | {' '.join(notes)} |"
+
+
+if __name__ == "__main__":
+    files.write_text(sys.argv[1], reference())

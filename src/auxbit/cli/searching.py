@@ -1,0 +1,131 @@
+"""`search` and `evaluate`: using models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from auxbit.cli import output
+from auxbit.cli.models import DATA_HELP, Force, Jobs, Json, Model
+
+BASE_HELP = "The rows to search: vectors, which are encoded, or packed codes as written by encode."
+SHOWN_QUERIES, SHOWN_NEIGHBOURS = 10, 5
+
+Queries = Annotated[
+    str, typer.Option("--queries", "-q", help=f"The rows to search for. {DATA_HELP}", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    for command in (search, evaluate):
+        app.command()(command)
+
+
+def search(
+    model: Model,
+    base: Annotated[str, typer.Option("--base", "-b", help=BASE_HELP, show_default=False)],
+    queries: Queries,
+    k: Annotated[
+        int | None, typer.Option(help="How many neighbours; 10 unless given.", show_default=False)
+    ] = None,
+    radius: Annotated[
+        int | None,
+        typer.Option(help="All within this Hamming distance instead of the k nearest.", show_default=False),
+    ] = None,
+    codes: Annotated[
+        bool, typer.Option("--codes", help="--base holds packed codes, where its shape leaves that open.")
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="Write distances and ids to this .npz file.", show_default=False),
+    ] = None,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Find the nearest codes to each query."""
+    if k is not None and radius is not None:
+        raise typer.BadParameter("give --k or --radius, not both.", param_hint="--k")
+    from auxbit.cli import answers
+
+    with output.progress("searching") as bar:
+        found = answers.search_files(
+            model, base, queries, k=10 if k is None and radius is None else k, radius=radius, codes=codes,
+            out=out, force=force, n_jobs=jobs, step=lambda what: bar.show(what=what),
+        )  # fmt: skip
+    if json:
+        output.print_json(found.document(whole=out is None))
+        return
+    rows = [found.line(query, SHOWN_NEIGHBOURS) for query in range(min(SHOWN_QUERIES, found.n_queries))]
+    output.print_table(["query", "found", "nearest rows, with their distance"], rows)
+    if found.n_queries > SHOWN_QUERIES:
+        output.say(f"… and {found.n_queries - SHOWN_QUERIES:,} queries more.")
+    output.say(f"Written to {out}." if out else "--out results.npz writes all of it, --json prints it.")
+
+
+def evaluate(
+    model: Model,
+    base: Annotated[str, typer.Option("--base", "-b", help="The vectors to search.", show_default=False)],
+    queries: Queries,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="True neighbours: row numbers of the base, nearest first, .npy or .ivecs; else computed.",
+            show_default=False,
+        ),
+    ] = None,
+    K: Annotated[int, typer.Option("--K", help="How many true neighbours a query has.")] = 50,
+    k: Annotated[int, typer.Option("--k", help="How many of the nearest codes are looked at.")] = 50,
+    radius: Annotated[int, typer.Option(help="Hamming radius.")] = 2,
+    curve: Annotated[
+        str | None,
+        typer.Option(help="Write precision and recall by radius to this .csv.", show_default=False),
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="Draw that curve to this .png or .svg.", show_default=False)
+    ] = None,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Measure precision and recall of a model.
+
+    What is true are the Euclidean neighbours of the vectors.
+    """
+    from auxbit.cli import answers
+
+    with output.progress("evaluating") as bar:
+        result = answers.evaluate_files(
+            model, base, queries, truth=truth, K=K, k=k, radius=radius, curve=curve, picture=plot,
+            force=force, n_jobs=jobs, step=lambda what: bar.show(what=what),
+        )  # fmt: skip
+    if json:
+        output.print_json(result)
+        return
+    output.say(
+        f"{result['method']}, {result['bits']} bits: {result['queries']:,} queries, "
+        f"{result['n_base']:,} rows, {K} true neighbours each"
+    )
+    output.print_table(
+        ["of what is retrieved", "precision", "recall"],
+        [
+            (f"the {k} nearest, ties by id", result["precision"], result["recall"]),
+            (f"the {k} nearest, ties averaged", result["precision_average"], result["recall_average"]),
+            (f"within radius {radius}", result["precision_radius"], result["recall_radius"]),
+        ],
+    )
+    output.print_facts(
+        [
+            ("mean average precision", result["map"]),
+            *((f"recall@{R}", share) for R, share in result["recall_at"].items()),
+            ("squared error a row", result["reconstruction_error"]),
+            (
+                "effective bits",
+                f"{result['effective_bits']:.2f} of at most {result['effective_bits_bound']:.2f}",
+            ),
+        ]
+    )
+    for written in filter(None, (curve, plot)):
+        output.say(f"Written: {written}")

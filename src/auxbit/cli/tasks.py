@@ -1,0 +1,174 @@
+"""What the commands do with files: plain functions of paths that print nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import data, files
+from auxbit.codes import Packed, bytes_per_code, check_packed, pack
+from auxbit.errors import DataFileError, FileProblem, InvalidInput
+
+if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
+
+Array = npt.NDArray[Any]
+Advance = Callable[[int], object]
+
+DIGITS = "digits"
+BLOCK_BYTES = 1 << 26
+
+
+def read(name: str) -> Array:
+    """The rows of a file, or of the embedded digits where `name` is that word and no file is called so."""
+    if name == DIGITS and not Path(name).exists():
+        return data.embedded_digits()[0]
+    if Path(name).suffix.lower() == ".safetensors":
+        raise DataFileError(f"{name} looks like a model; expected a file of vectors here.")
+    return data.read_vectors(name)
+
+
+def check_output(path: str | os.PathLike[str], *, force: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    target = Path(path)
+    files.refuse_existing(target, overwrite=force)
+    folder = next(parent for parent in target.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise FileProblem(f"{target} cannot be written: {folder} is a file, not a folder.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileProblem(f"{target} cannot be written: no permission to write in {folder}.")
+
+
+def load_model(path: str) -> Hasher:
+    """The model in a file."""
+    from auxbit.hashers.model_file import load
+
+    return load(path)
+
+
+def fit_file(source: str, out: str, method: str, bits: int, options: dict[str, Any], *, force: bool) -> Any:
+    """Fit a method to the rows of a file and write the model; returns a summary."""
+    from auxbit.evaluate import effective_bits, effective_bits_bound
+    from auxbit.experiments.methods import find_method, make_hasher
+
+    check_output(out, force=force)
+    model = make_hasher(method, bits, **options)
+    X = read(source)
+    if len(X) < 2:
+        raise InvalidInput(f"{source} has {len(X)} row; a model needs at least 2 to be fitted to.")
+    start = time.perf_counter()
+    model.fit(X)
+    seconds = time.perf_counter() - start
+    model.save(out, overwrite=force)
+    history = [asdict(record) for record in getattr(model, "history_", [])]
+    return {
+        "model": str(out),
+        "method": find_method(method).label,
+        "n_bits": model.n_bits,
+        "n_rows": len(X),
+        "n_features": X.shape[1],
+        "seconds": seconds,
+        "iterations": len(history) or None,
+        "reconstruction_error": -model.score(X),
+        "effective_bits": effective_bits(model.encode(X)),
+        "effective_bits_bound": effective_bits_bound(model.n_bits, len(X)),
+        "history": history,
+    }
+
+
+def blocks(X: Array) -> Iterator[slice]:
+    """Blocks of rows of some 64 MB."""
+    step = max(1, BLOCK_BYTES // max(1, X[:1].nbytes))
+    for start in range(0, len(X), step):
+        yield slice(start, min(start + step, len(X)))
+
+
+def encode_blocks(
+    model: Hasher, X: Array, source: str, *, packed: bool = True
+) -> Iterator[tuple[slice, Array]]:
+    """The codes of the rows, block by block."""
+    check_columns(model, X, source)
+    for rows in blocks(X):
+        try:
+            yield rows, model.encode(X[rows]) if packed else model.transform(X[rows])
+        except InvalidInput:
+            check_all_finite(X, source)  # names the row in the file, not in the block
+            raise
+
+
+def encode_file(
+    model: Hasher, source: str, X: Array, out: str, *, unpacked: bool, force: bool, advance: Advance
+) -> dict[str, Any]:
+    """Write the codes of the rows of a file as .npy."""
+    check_output(out, force=force)
+    shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
+    with data.write_npy_rows(out, shape, np.uint8, overwrite=force) as codes:
+        for rows, block in encode_blocks(model, X, source, packed=not unpacked):
+            codes[rows] = block
+            advance(rows.stop - rows.start)
+    return {"codes": str(out), "n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1]}
+
+
+def decode_file(
+    model: Hasher, source: str, codes: Array, out: str, *, force: bool, advance: Advance
+) -> dict[str, Any]:
+    """Write the reconstructions of the codes in a file as .npy of float32."""
+    check_output(out, force=force)
+    shape = (len(codes), int(model.n_features_in_))
+    with data.write_npy_rows(out, shape, np.float32, overwrite=force) as vectors:
+        for rows in blocks(codes):
+            vectors[rows] = model.decode(as_packed(model, codes[rows], source))
+            advance(rows.stop - rows.start)
+    return {"vectors": str(out), "n_rows": shape[0], "n_features": shape[1]}
+
+
+def as_packed(model: Hasher, codes: Array, source: str) -> Packed:
+    """Codes of a file, packed or a column a bit, as packed codes."""
+    try:
+        if codes.shape[1] == model.n_bits != bytes_per_code(model.n_bits):
+            return pack(codes)
+        return check_packed(codes, model.n_bits)
+    except InvalidInput as error:
+        raise DataFileError(f"{source}: {error}") from error
+
+
+def holds_codes(model: Hasher, X: Array) -> bool:
+    """Whether rows can only be packed codes of this model, and not vectors."""
+    width = bytes_per_code(model.n_bits)
+    return X.dtype == np.uint8 and X.shape[1] == width != model.n_features_in_
+
+
+def codes_of(model: Hasher, source: str, *, are_codes: bool = False) -> Packed:
+    """The packed codes of a file of vectors or of codes, in memory."""
+    X = read(source)
+    if are_codes or holds_codes(model, X):
+        return as_packed(model, X, source)
+    out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
+    for rows, block in encode_blocks(model, X, source):
+        out[rows] = block
+    return out
+
+
+def check_columns(model: Hasher, X: Array, source: str) -> None:
+    """Refuse rows of another dimension than the model was fitted to."""
+    if X.shape[1] != model.n_features_in_:
+        raise InvalidInput(
+            f"{source} has {X.shape[1]} columns, and the model was fitted to {model.n_features_in_}. "
+            "Use the data it was made for, or fit another model."
+        )
+
+
+def check_all_finite(X: Array, source: str) -> None:
+    """Refuse NaN and infinity, naming the file, row and column."""
+    from auxbit.blocks import Workers
+    from auxbit.checks import check_finite
+
+    with Workers() as workers:
+        check_finite(X, workers, source)

@@ -1,0 +1,204 @@
+"""Several methods and numbers of bits side by side: a row for each method, bits and seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import evaluate
+from auxbit.blocks import Workers
+from auxbit.checks import check_finite, check_integer
+from auxbit.codes import Packed, check_n_bits
+from auxbit.errors import InvalidInput
+from auxbit.experiments.kept import Cell, Row
+from auxbit.experiments.methods import find_method, make_hasher
+from auxbit.experiments.product import ProductQuantizer
+from auxbit.neighbours import ground_truth
+
+if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
+
+Array = npt.NDArray[Any]
+
+DEFAULT_METHODS = ("ba", "bfa", "itq", "tpca", "lsh", "pq", "opq")
+IDENTITY = ("method", "bits", "seed", "search", "skipped")
+
+
+class Task(NamedTuple):
+    """What codes are measured on: rows to search, queries, their K true neighbours, and where to look."""
+
+    base: Array
+    queries: Array
+    truth: npt.NDArray[np.int64]
+    k: int = 50
+    radius: int = 2
+    n_jobs: int | None = None
+
+
+def compare(
+    X_train: Array,
+    X_base: Array,
+    X_query: Array,
+    methods: Sequence[str] = DEFAULT_METHODS,
+    bits: Sequence[int] = (8, 16, 24, 32),
+    *,
+    K: int = 50,
+    k: int = 50,
+    radius: int = 2,
+    seeds: Sequence[int] = (0, 1, 2),
+    n_jobs: int | None = None,
+    known: Mapping[Cell, Row] | None = None,
+    on_row: Callable[[Row], object] | None = None,
+) -> list[Row]:
+    """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
+
+    `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. Where
+    a method cannot have so many bits, its row says why under "skipped" and has no figures.
+    """
+    wanted = cells(methods, bits, seeds)
+    known = known or {}
+    rows: list[Row] = []
+    task: Task | None = None
+    for cell in wanted:
+        if cell in known:
+            rows.append(dict(known[cell]))
+            continue
+        if task is None:
+            task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs)
+            _check_training(X_train, task)
+        rows.append(_run(cell, X_train, task))
+        if on_row is not None:
+            on_row(rows[-1])
+    return rows
+
+
+def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
+    """Every (method's label, bits, seed) once; a method without randomness has the first seed only."""
+    found = {name.lower(): find_method(name) for name in methods}
+    bits, seeds = [check_n_bits(each) for each in bits], list(seeds)
+    if not (found and bits and seeds):
+        raise InvalidInput("methods, bits and seeds must not be empty.")
+    every = (
+        (method.label, each, seed)
+        for method in found.values()
+        for each in bits
+        for seed in (seeds if method.seeded else seeds[:1])
+    )
+    return list(dict.fromkeys(every))
+
+
+def prepare(X_base: Array, X_query: Array, *, K: int, k: int, radius: int, n_jobs: int | None) -> Task:
+    """Check the rows and find the true neighbours."""
+    with Workers(n_jobs) as workers:
+        check_finite(X_base, workers, "the base")
+        check_finite(X_query, workers, "the queries")
+    check_integer("k", k, 1, len(X_base), f"There are {len(X_base)} rows to search.")
+    check_integer("K", K, 1, len(X_base), f"There are {len(X_base)} rows to search.")
+    radius = check_integer("radius", radius, 0, None, "It is a Hamming distance.")
+    return Task(X_base, X_query, ground_truth(X_base, X_query, K, n_jobs=n_jobs), k, radius, n_jobs)
+
+
+def measure(model: Hasher, task: Task) -> Row:
+    """The figures of a fitted hasher."""
+    return figures(model, task, *rank(model, task))
+
+
+def rank(model: Hasher, task: Task) -> tuple[Packed, evaluate.Ranking]:
+    """The codes of the base, and where the true neighbours come among them."""
+    base, queries = model.encode(task.base), model.encode(task.queries)
+    return base, evaluate.hamming_ranking(base, queries, task.truth, model.n_bits, n_jobs=task.n_jobs)
+
+
+def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) -> Row:
+    """What a row says. Precision and recall are at k, with ties by id and averaged."""
+    by_id = evaluate.precision_recall_at_k(ranking, task.k)
+    averaged = evaluate.precision_recall_at_k(ranking, task.k, ties="average")
+    within = evaluate.precision_recall_at_radius(ranking, min(task.radius, model.n_bits))
+    return {
+        "reconstruction_error": -model.score(task.base),
+        "precision": by_id.precision,
+        "recall": by_id.recall,
+        "precision_average": averaged.precision,
+        "recall_average": averaged.recall,
+        "precision_radius": within.precision,
+        "recall_radius": within.recall,
+        "map": evaluate.mean_average_precision(ranking, ties="average"),
+        "effective_bits": evaluate.effective_bits(base),
+        "effective_bits_bound": evaluate.effective_bits_bound(model.n_bits, len(base)),
+    }
+
+
+def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
+    """One row for each method and number of bits: means, spreads as `…_std`, and how many seeds."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["method"], row["bits"]), []).append(row)
+    return [_mean(group) for group in groups.values()]
+
+
+def _mean(group: list[Row]) -> Row:
+    first = group[0]
+    mean: Row = {key: first[key] for key in IDENTITY if key != "seed"} | {"seeds": len(group)}
+    for key in first:
+        values = [row[key] for row in group]
+        if key not in IDENTITY:
+            mean[key] = None if None in values else fmean(values)
+            if not key.endswith("_bound"):
+                mean[f"{key}_std"] = None if None in values else pstdev(values)
+    return mean
+
+
+def _run(cell: Cell, X_train: Array, task: Task) -> Row:
+    label, bits, seed = cell
+    search = "Hamming" if find_method(label).estimator else "asymmetric"
+    row: Row = {"method": label, "bits": bits, "seed": seed, "search": search, "skipped": None}
+    try:
+        return row | (_run_hasher if search == "Hamming" else _run_product)(cell, X_train, task)
+    except InvalidInput as error:  # the data were checked before: it is about this method and these bits
+        return row | {"skipped": str(error)}
+
+
+def _run_hasher(cell: Cell, X_train: Array, task: Task) -> Row:
+    label, bits, seed = cell
+    model = make_hasher(label, bits, random_state=seed, n_jobs=task.n_jobs)
+    start = time.perf_counter()
+    model.fit(X_train)
+    return {"seconds_fit": time.perf_counter() - start} | measure(model, task)
+
+
+def _run_product(cell: Cell, X_train: Array, task: Task) -> Row:
+    """PQ and OPQ give lists of ids: no Hamming radius, no ties to average."""
+    label, bits, seed = cell
+    model = ProductQuantizer(bits, rotate=label == "OPQ", seed=seed, n_jobs=task.n_jobs)
+    seconds = model.fit(X_train)
+    codes = model.encode(task.base)
+    ranking = evaluate.retrieved_ranking(model.search(task.base, task.queries, task.k), task.truth)
+    found = evaluate.precision_recall_at_k(ranking, task.k)
+    nothing = dict.fromkeys(
+        ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
+    )
+    return {
+        "seconds_fit": seconds,
+        "reconstruction_error": model.error(task.base, codes),
+        "precision": found.precision,
+        "recall": found.recall,
+        **nothing,
+        "effective_bits": evaluate.effective_bits(codes),
+        "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
+    }
+
+
+def _check_training(X_train: Array, task: Task) -> None:
+    if len(X_train) < 2 or X_train.shape[1] != task.base.shape[1]:
+        raise InvalidInput(
+            f"the rows to train on must be at least 2, with {task.base.shape[1]} columns, "
+            f"got shape {X_train.shape}."
+        )
+    if X_train is not task.base:
+        with Workers(task.n_jobs) as workers:
+            check_finite(X_train, workers, "the rows to train on")

@@ -1,0 +1,161 @@
+"""The main job on embedded data: tPCA, ITQ, BFA and BA at 16 bits on scikit-learn's handwritten digits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from auxbit import data, files, plot
+from auxbit.errors import FileProblem
+from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
+from auxbit.experiments.kept import Row
+from auxbit.experiments.methods import find_method, make_hasher
+from auxbit.index import HammingIndex
+
+if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
+
+METHODS, BITS, SEEDS = ("tpca", "itq", "bfa", "ba"), 16, (0, 1, 2)
+N_QUERIES, K, K_SMALL = 300, 50, 10
+SHOWN_QUERIES, SHOWN_NEIGHBOURS = 6, 8
+FILES = {
+    "model": "model.safetensors",
+    "codes": "codes.npy",
+    "history": "history.png",
+    "precision": "precision.png",
+    "digits": "digits.png",
+    "table": "table.csv",
+    "results": "results.json",
+}
+
+
+def run_demo(
+    out_dir: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    n_jobs: int | None = None,
+    progress: Callable[[str], object] = lambda step: None,
+) -> dict[str, Any]:
+    """Train, measure and draw into `out_dir`; returns settings, table rows, seconds and the files written.
+
+    300 of the 1,797 digits, drawn with a fixed seed, are queries; the rest are trained on and searched. Rows
+    are means over three seeds; the model, codes and pictures are those of the first seed.
+    """
+    start = time.perf_counter()
+    folder = Path(out_dir)
+    check_folder(folder, overwrite=overwrite)
+    plot.check_output(folder / FILES["history"])
+    X, labels = data.embedded_digits()
+    order = np.random.RandomState(0).permutation(len(X))
+    asked, base = np.sort(order[:N_QUERIES]), np.sort(order[N_QUERIES:])
+    progress("true neighbours")
+    task = prepare(X[base], X[asked], K=K, k=K, radius=2, n_jobs=n_jobs)
+    rows: list[Row] = []
+    models: dict[str, Hasher] = {}
+    for name in METHODS:
+        method = find_method(name)
+        progress(f"training {method.label}")
+        for seed in SEEDS if method.seeded else SEEDS[:1]:
+            model, row = _train(name, seed, task)
+            rows.append(row)
+            models.setdefault(method.label, model)
+    progress("drawing")
+    table = mean_over_seeds(rows)
+    ba = models["BA"]
+    written = {key: folder / name for key, name in FILES.items()}
+    ba.save(written["model"], overwrite=overwrite)
+    data.write_vectors(written["codes"], ba.encode(task.base), overwrite=overwrite)
+    history = [asdict(record) for record in ba.history_]
+    plot.write(plot.history(history), written["history"], overwrite=overwrite)
+    drawn = plot.precision(
+        table,
+        values={
+            f"precision_{K_SMALL}": f"of the {K_SMALL} nearest",
+            "precision_average": f"of the {K} nearest",
+        },
+        title=f"Digits at {BITS} bits: how many of the nearest codes are true neighbours",
+    )
+    plot.write(drawn, written["precision"], overwrite=overwrite)
+    panels = digit_panels(models, task, labels[base], labels[asked])
+    title = f"The nearest by pixels (exact) and by {BITS}-bit codes; framed: another digit than the query"
+    plot.write(plot.retrieved(panels, title=title), written["digits"], overwrite=overwrite)
+    files.write_text(written["table"], as_csv(table), overwrite=overwrite)
+    result = {
+        "data": "scikit-learn digits",
+        "bits": BITS,
+        "train_and_base_rows": len(base),
+        "queries": len(asked),
+        "K": K,
+        "k": K,
+        "seeds": list(SEEDS),
+        "rows": table,
+        "history": history,
+        "seconds": round(time.perf_counter() - start, 2),
+        "files": {key: str(path) for key, path in written.items()},
+    }
+    files.write_text(written["results"], json.dumps(result, indent=2), overwrite=overwrite)
+    return result
+
+
+def check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse before the work what would be refused after it."""
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
+    for name in FILES.values():
+        files.refuse_existing(folder / name, overwrite=overwrite)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, query_labels: Any) -> list[Any]:
+    """The first query of each of several digits, with the true and the retrieved neighbours."""
+    chosen = [int(np.flatnonzero(query_labels == digit)[0]) for digit in (2, 3, 5, 7, 8, 9)][:SHOWN_QUERIES]
+    lists = {"exact": task.truth[chosen, :SHOWN_NEIGHBOURS]}
+    for label, model in models.items():
+        index = HammingIndex(model.n_bits, n_jobs=task.n_jobs)
+        index.add(model.encode(task.base))
+        lists[label] = index.search(model.encode(task.queries[chosen]), SHOWN_NEIGHBOURS)[1]
+    return [
+        {
+            "query": task.queries[query].reshape(8, 8),
+            "label": int(query_labels[query]),
+            "rows": [
+                (name, task.base[ids[place]].reshape(-1, 8, 8), base_labels[ids[place]].tolist())
+                for name, ids in lists.items()
+            ],
+        }
+        for place, query in enumerate(chosen)
+    ]
+
+
+def _train(name: str, seed: int, task: Task) -> tuple[Hasher, Row]:
+    start = time.perf_counter()
+    model = make_hasher(name, BITS, random_state=seed, n_jobs=task.n_jobs).fit(task.base)
+    seconds = time.perf_counter() - start
+    row = {
+        "method": find_method(name).label,
+        "bits": BITS,
+        "seed": seed,
+        "search": "Hamming",
+        "skipped": None,
+    }
+    nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
+    few = {f"precision_{K_SMALL}": nearer["precision_average"]}
+    return model, row | {"seconds_fit": seconds} | measure(model, task) | few

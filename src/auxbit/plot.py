@@ -1,0 +1,319 @@
+"""Every figure, drawn from tables (lists of dicts). Nothing here computes a metric, and pyplot is not used.
+
+figure = precision(rows)          # rows: method, bits, precision
+write(figure, "precision.svg")    # .png or .svg, all or nothing
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from auxbit import files
+from auxbit.errors import InvalidParameter
+from auxbit.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Table = Sequence[Mapping[str, Any]]
+
+FORMATS = (".png", ".svg")
+DPI = 200
+INK, FAINT, WRONG = "#222222", "#b0b0b0", "#c2185b"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks, the same in every figure."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+# Okabe and Ito's colours, and three more that stay apart from them under common colour blindness;
+# methods that do not search by Hamming distance are dashed.
+STYLES = {
+    "BA": Style("#d55e00", "o"),
+    "BFA": Style("#e69f00", "s"),
+    "ITQ": Style("#0072b2", "D"),
+    "tPCA": Style("#56b4e9", "^"),
+    "LSH": Style("#8c8c8c", "v"),
+    "SH": Style("#009e73", "<"),
+    "KLSH": Style("#cc79a7", ">"),
+    "AGH": Style("#882255", "P"),
+    "SPH": Style("#999933", "X"),
+    "PQ": Style("#000000", "*", "--"),
+    "OPQ": Style("#555555", "p", "--"),
+}
+OTHER = Style("#332288", "h")
+
+
+def style(method: str) -> Style:
+    """The look of a method; unknown ones share one."""
+    return STYLES.get(method, OTHER)
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """Say now, before the work, what would keep a figure from being written to `path`."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise InvalidParameter("plot", os.fspath(path), f"a name that ends in {' or '.join(FORMATS)}")
+    require("matplotlib", extra="plot", purpose="plotting")
+
+
+def write(figure: Figure, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a figure as .png or .svg by the extension of `path`; the same figure gives the same bytes."""
+    check_output(path)
+    matplotlib = require("matplotlib", extra="plot", purpose="plotting")
+    kind = Path(path).suffix.lower().removeprefix(".")
+    metadata = {"Date": None} if kind == "svg" else None
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "auxbit", "svg.fonttype": "none"}),
+        files.replacing(path, overwrite=overwrite) as temporary,
+    ):
+        figure.savefig(temporary, format=kind, dpi=DPI, metadata=metadata)
+
+
+# ---- figures
+
+
+def history(records: Table, *, title: str = "Training the binary autoencoder") -> Figure:
+    """E_Q and E_BA by iteration, μ along the top; below, the validation precision if there is one.
+
+    records : iteration, mu, E_Q, E_BA, and with validation also precision and kept.
+    """
+    iterations = [row["iteration"] for row in records]
+    judged = [row for row in records if row.get("precision") is not None]
+    figure = _figure(5.0, 4.6 if judged else 3.2)
+    heights = [2, 1] if judged else [1]
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    energy = panels[0]
+    ends = []
+    for name, label, look in (("E_BA", "$E_{BA}$", STYLES["BA"]), ("E_Q", "$E_Q$", STYLES["ITQ"])):
+        values = [row[name] for row in records]
+        energy.plot(iterations, values, color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5)
+        ends.append((values[-1], label, look.colour))
+    _label_ends(energy, iterations[-1], ends)
+    energy.set_ylabel("squared error, training rows")
+    energy.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}" if value < 1e7 else f"{value:.4g}")
+    _mark_penalties(energy, records)
+    if judged:
+        _validation_panel(panels[1], judged)
+    for panel in panels:
+        _tidy(panel)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    panels[-1].set_xlabel("iteration")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def precision(
+    rows: Table, *, values: Mapping[str, str] | None = None, title: str = "Precision of the nearest codes"
+) -> Figure:
+    """Precision by bits, a line a method; with one number of bits only, a bar a method.
+
+    rows : method, bits, and for each of `values`, column to panel title, its mean and perhaps `…_std`. Rows
+    without the value are left out.
+    """
+    values = values or {"precision": ""}
+    known = [row for row in rows if row.get(next(iter(values))) is not None]
+    if not known:
+        raise InvalidParameter("values", list(values), "columns with at least one number to draw")
+    several = len({row["bits"] for row in known}) > 1
+    figure = _figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
+    panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
+    for panel, (value, name) in zip(panels, values.items()):
+        if several:
+            _lines_by_bits(panel, [row for row in known if row.get(value) is not None], value)
+            panel.set_xlabel("bits a code")
+        else:
+            _bars_by_method(panel, known, value)
+        panel.set_title(name, fontsize=9, color=INK)
+        _tidy(panel)
+    for panel in panels:  # after all are drawn: they may share the axis
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylabel("precision")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r") -> Figure:
+    """Precision by recall, a curve a method (and number of bits, if several); radii 0, 1, 2 are marked.
+
+    rows : method, bits, radius, precision, recall, in rising radius; None where nothing was retrieved.
+    """
+    known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
+    figure = _figure(5.0, 3.4)
+    axes = figure.subplots()
+    several = len({row["bits"] for row in known}) > 1
+    curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
+    for method, bits in curves:
+        curve = [row for row in known if (row["method"], row["bits"]) == (method, bits)]
+        look = style(method)
+        axes.plot(
+            [row["recall"] for row in curve], [row["precision"] for row in curve], look.line,
+            color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5, clip_on=False,
+            label=f"{method}, {bits} bits" if several else method,
+        )  # fmt: skip
+        if len(curves) == 1:
+            _mark_radii(axes, curve)
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
+    _tidy(axes)
+    if len(curves) > 1:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def retrieved(
+    panels: Table, *, columns: int = 2, title: str = "What each method retrieves; wrong labels framed"
+) -> Figure:
+    """Pictures that were asked for, beside what each method retrieves, a row a method.
+
+    panels : query (h, w), label, and rows: a list of (method, pictures (k, h, w), their labels).
+    """
+    n_methods, n_found = len(panels[0]["rows"]), len(panels[0]["rows"][0][1])
+    n_lines, picture = -(-len(panels) // columns), 0.27
+    figure = _figure(columns * (n_found + 3.9) * picture, n_lines * (n_methods + 0.5) * picture + 0.3)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, hspace=0.04, wspace=0.04)
+    grid = figure.subplots(n_lines, columns, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        axes.set_axis_off()
+        if place < len(panels):
+            _draw_panel(axes, panels[place])
+    figure.suptitle(title, fontsize=9, color=INK)
+    return figure
+
+
+# ---- parts of figures
+
+
+def _figure(width: float, height: float) -> Figure:
+    made: Figure = require("matplotlib.figure", extra="plot", purpose="plotting").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    return made
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["right"]].set_visible(False)
+    axes.spines[["top"]].set_visible(False)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, color=FAINT)
+    axes.xaxis.label.set_fontsize(9)
+    axes.yaxis.label.set_fontsize(9)
+
+
+def _mark_penalties(axes: Axes, records: Table) -> None:
+    """Write μ along the top, at no more than seven iterations."""
+    step = -(-len(records) // 7)
+    shown = list(records[::step])
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(
+        [row["iteration"] for row in shown],
+        [f"{row['mu']:{'.2g' if row['mu'] < 10 else '.0f'}}" for row in shown],
+    )
+    top.set_xlabel("penalty μ", fontsize=9)
+    top.tick_params(labelsize=8, color=FAINT)
+    top.spines["top"].set_visible(False)
+
+
+def _validation_panel(axes: Axes, judged: Table) -> None:
+    look = STYLES["BA"]
+    x, y = [row["iteration"] for row in judged], [row["precision"] for row in judged]
+    axes.plot(x, y, color=INK, marker=".", linewidth=1.2)
+    kept = [row for row in judged if row["kept"]][-1]
+    axes.plot(kept["iteration"], kept["precision"], look.marker, color=look.colour, markersize=7)
+    axes.annotate(
+        "model kept", (kept["iteration"], kept["precision"]), xytext=(0, 7), textcoords="offset points",
+        ha="center", fontsize=8, color=look.colour,
+    )  # fmt: skip
+    axes.set_ylabel("validation\nprecision")
+    axes.margins(y=0.4)
+
+
+def _lines_by_bits(axes: Axes, rows: Table, value: str) -> None:
+    ends, last = [], max(row["bits"] for row in rows)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for method in reversed(methods):  # the first one ends up on top
+        line = sorted((row for row in rows if row["method"] == method), key=lambda row: int(row["bits"]))
+        look = style(method)
+        axes.errorbar(
+            [row["bits"] for row in line], [row[value] for row in line],
+            yerr=[row.get(f"{value}_std") or 0.0 for row in line], linestyle=look.line, color=look.colour,
+            marker=look.marker, markersize=5, linewidth=1.5, elinewidth=1,
+        )  # fmt: skip
+        ends.append((line[-1][value], method, look.colour))
+    axes.set_xticks(sorted({row["bits"] for row in rows}))
+    axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+    _label_ends(axes, last, ends)
+
+
+def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
+    for place, row in enumerate(rows):
+        look = style(row["method"])
+        spread = row.get(f"{value}_std") or None
+        axes.bar(place, row[value], width=0.62, color=look.colour, yerr=spread, ecolor=INK)
+        axes.annotate(
+            f"{row[value]:.3f}", (place, row[value] + (spread or 0.0)), xytext=(0, 2),
+            textcoords="offset points", ha="center", fontsize=8, color=INK,
+        )  # fmt: skip
+    axes.set_xticks(range(len(rows)), [row["method"] for row in rows])
+    axes.margins(y=0.12)
+
+
+def _mark_radii(axes: Axes, curve: Table) -> None:
+    for row in curve[:6]:
+        axes.annotate(
+            f"r = {row['radius']}", (row["recall"], row["precision"]), xytext=(5, 3),
+            textcoords="offset points", fontsize=7, color=INK,
+        )  # fmt: skip
+
+
+def _label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> None:
+    """Name lines at their right ends, moved apart where they would overlap."""
+    low, high = axes.get_ylim()
+    gap = 0.055 * (high - low)
+    wanted = sorted(ends)
+    groups: list[list[float]] = []  # labels that touch, placed around the mean of their wanted places
+    for y, _, _ in wanted:
+        groups.append([y])
+        while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    places = [place for group in groups for place in _spread(group, gap)]
+    for place, (_, label, colour) in zip(places, wanted):
+        axes.annotate(
+            label, (x, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5,
+            color=colour, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _spread(group: Sequence[float], gap: float) -> list[float]:
+    first = sum(group) / len(group) - gap * (len(group) - 1) / 2
+    return [first + gap * place for place in range(len(group))]
+
+
+def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
+    patches = require("matplotlib.patches", extra="plot", purpose="plotting")
+    rows, n_found = panel["rows"], len(panel["rows"][0][1])
+    left, middle = 3.5, len(rows) / 2
+    axes.imshow(panel["query"], cmap="gray_r", extent=(0, 1.7, middle + 0.85, middle - 0.85))
+    axes.text(0.85, middle - 1.0, f"query: {panel['label']}", ha="center", fontsize=7.5, color=INK)
+    for line, (method, pictures, labels) in enumerate(rows):
+        look = STYLES.get(method)
+        axes.text(left - 0.15, line + 0.5, method, ha="right", va="center", fontsize=7.5, weight="bold",
+                  color=look.colour if look else INK)  # fmt: skip
+        for place, (found, label) in enumerate(zip(pictures, labels)):
+            x = left + place
+            axes.imshow(found, cmap="gray_r", extent=(x + 0.06, x + 0.94, line + 0.94, line + 0.06))
+            if label != panel["label"]:
+                frame = patches.Rectangle((x + 0.05, line + 0.05), 0.9, 0.9, fill=False, edgecolor=WRONG)
+                axes.add_patch(frame)
+    axes.set(xlim=(-0.05, left + n_found), ylim=(len(rows), -0.1), aspect="equal")

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
+
+from auxbit.blocks import BLOCK_ROWS, Workers
+from auxbit.mac import relax, z_kernels
+from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.relax import RelaxedSolver
+from auxbit.mac.shards import Rows
+from auxbit.mac.z_step import ZOptions
+from slow_truths import greedy_bits, make_points, points
+
+mus = st.floats(-3, 3).map(lambda power: 10.0**power)
+
+
+def bounded_least_squares(case):
+    """The relaxed problem of each row by scipy: ‖y − Rz‖² + μ‖z − h‖² over the box."""
+    problem, L = case.problem, case.H.shape[1]
+    stacked = np.vstack([problem.R, np.sqrt(case.mu) * np.eye(L)])
+    targets = np.hstack([case.Y, np.sqrt(case.mu) * case.H])
+    return np.array([lsq_linear(stacked, t, (0, 1), method="bvls", tol=1e-14).x for t in targets])
+
+
+def linear_terms(case):
+    return case.problem.linear_terms(case.Y, case.H)
+
+
+def solve(case, *, max_iter=20_000, tol=1e-9, warm=None):
+    solver = RelaxedSolver.factorise(case.problem.G, max_iter=max_iter, tol=tol)
+    w, u = warm or (case.Z.astype(np.float32), np.zeros(case.Z.shape, np.float32))
+    return solver.solve(linear_terms(case), w, u), w, u
+
+
+def relaxed_energy(case, z):
+    return np.square(case.Y - z @ case.problem.R.T).sum(1) + case.mu * np.square(z - case.H).sum(1)
+
+
+@settings(max_examples=40)
+@given(points(st.integers(1, 10), mus))
+def test_admm_run_long_enough_solves_the_relaxed_problem(case):
+    solution, w, _ = solve(case)
+    truth = bounded_least_squares(case)
+    assert solution.min() >= 0
+    assert solution.max() <= 1
+    best = relaxed_energy(case, truth)
+    assert (relaxed_energy(case, solution) <= best * (1 + 1e-6) + 1e-7 * np.square(case.Y).sum(1)).all()
+    np.testing.assert_allclose(w, solution, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["random", "correlated", "repeated", "orthogonal"])
+@pytest.mark.parametrize(("D", "L"), [(12, 8), (4, 8)])
+def test_the_relaxed_minimiser_is_unique_and_found(kind, D, L):
+    case = make_points(kind, D, L, 0.1, seed=3, n=20)
+    truth = bounded_least_squares(case)
+    assert ((truth > 0.01) & (truth < 0.99)).any()
+    np.testing.assert_allclose(solve(case)[0], truth, atol=1e-5)
+
+
+@given(points(st.integers(1, 8), mus))
+def test_a_warm_start_at_the_solution_stays_there(case):
+    solution, w, u = solve(case)
+    again, w, _ = solve(case, max_iter=1, warm=(w, u))
+    np.testing.assert_allclose(again, solution, atol=1e-4)
+    np.testing.assert_allclose(w, solution, atol=1e-4)
+
+
+def test_a_warm_start_needs_fewer_iterations_than_a_cold_one():
+    case = make_points("correlated", 12, 8, 0.1, seed=1, n=50)
+    solution, w, u = solve(case)
+    warm, cold = solve(case, max_iter=5, warm=(w, u))[0], solve(case, max_iter=5)[0]
+    assert np.abs(warm - solution).max() < 0.01 * np.abs(cold - solution).max()
+
+
+def test_one_factorisation_serves_all_points(monkeypatch):
+    n_calls = 0
+    factor = relax.cho_factor
+
+    def counted(*args, **options):
+        nonlocal n_calls
+        n_calls += 1
+        return factor(*args, **options)
+
+    monkeypatch.setattr(relax, "cho_factor", counted)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * BLOCK_ROWS + 3, 5)).astype(np.float32)
+    Z = rng.integers(0, 2, (len(X), 6)).astype(np.uint8)
+    with Workers(2) as workers:
+        rows = Rows(X, Z, workers, svm=SvmOptions(), z=ZOptions("alternating", start="relaxed"))
+        h, f = rows.h_step(None), rows.f_step()
+        rows.z_step(h, f, 0.01)
+    assert n_calls == 1
+
+
+def test_the_state_of_admm_is_kept_for_the_next_z_step():
+    case = make_points("correlated", 8, 6, 0.01, seed=2, n=30)
+    with Workers(1) as workers:
+        options = ZOptions("alternating", start="relaxed", theorem2=False, admm_iterations=3)
+        rows = Rows(case.X, case.Z.copy(), workers, svm=SvmOptions(), z=options)
+        h = rows.h_step(None)
+        for _ in range(300):
+            rows.z_step(h, case.f, case.mu)
+        kept = rows._warm[0]
+    case.H = h(case.X)
+    np.testing.assert_allclose(kept, bounded_least_squares(case), atol=1e-3)
+
+
+@given(points(st.integers(1, 10)), st.booleans())
+def test_greedy_binarisation_equals_its_definition(case, from_box):
+    G, C = case.problem.G, linear_terms(case)
+    x = solve(case, max_iter=10)[0] if from_box else np.random.default_rng(0).random(case.H.shape)
+    for c, start in zip(C, x, strict=True):
+        z, v = np.empty(len(c), dtype=np.uint8), np.empty(len(c))
+        z_kernels.binarise(G, c, start, z, v)
+        truth = greedy_bits(G, c, start)
+        if not (z == truth).all():  # only where both values of a bit are equally good
+            i = int((z != truth).argmax())
+            both = np.r_[truth[:i], [0.5], start[i + 1 :]]
+            slope = G[i, i] / 2 + (G[i] @ both - G[i, i] * 0.5) - c[i]
+            assert abs(slope) < 1e-12 * (np.abs(G[i]).sum() + abs(c[i]))
+        np.testing.assert_allclose(v, G @ z - c, atol=1e-12 * (np.abs(G).sum() + np.abs(c).sum()))
+
+
+def test_greedy_binarisation_goes_from_the_first_bit_to_the_last():
+    # either bit alone is worth having, both are not: whoever is asked first gets it
+    G, c = np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([0.8, 0.8])
+    z, v = np.empty(2, dtype=np.uint8), np.empty(2)
+    z_kernels.binarise(G, c, np.array([0.0, 0.0]), z, v)
+    assert z.tolist() == [1, 0]
+    z_kernels.binarise(G, c, np.array([0.0, 1.0]), z, v)
+    assert z.tolist() == [0, 1]
