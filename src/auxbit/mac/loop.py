@@ -42,6 +42,8 @@ class Record:
     pruned: int
     certified: int
     unproven: int
+    codes_evaluated: int
+    dimensions_evaluated: int
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def _record(iteration: int, step: Step, precision: float | None, kept: bool, uni
     report = step.report
     record = Record(
         iteration, step.mu, report.E_Q, report.E_BA, report.changed, report.mismatched, precision, kept,
-        *step.seconds, report.pruned, report.certified, report.unproven,
+        *step.seconds, report.pruned, report.certified, report.unproven, report.codes_evaluated,
+        report.dimensions_evaluated,
     )  # fmt: skip
     return replace(record, E_Q=record.E_Q * unit, E_BA=record.E_BA * unit)

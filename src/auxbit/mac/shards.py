@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers
-from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.f_step import DecoderSums, decoder_sums, f_step
 from auxbit.mac.h_step import ArraySvmRows, SvmOptions, solve_svms
 from auxbit.mac.z_step import ZOptions, ZSolver
 from auxbit.maps import Float32, Float64, LinearDecoder, LinearEncoder
@@ -39,7 +39,7 @@ class Rows:
         self.X, self.Z, self.workers = X, Z, workers
         self.svm, self.z = svm, z
         self._gram, self._squared_norm, self._total = _moments(X, workers)
-        self._ones = self._count_ones()
+        self._current: DecoderSums | None = None
         L = Z.shape[1]
         self._begun = False
         self._solved = np.zeros(L, dtype=bool)  # bits whose SVM is solved for the codes as they are
@@ -54,9 +54,10 @@ class Rows:
         W = np.zeros((self.X.shape[1] + 1, L))
         if h is not None:
             W[:-1], W[-1] = h.weights, h.bias
-        one_class = (self._ones == 0) | (self._ones == N)
+        ones = self._sums().z
+        one_class = (ones == 0) | (ones == N)
         W[:, one_class] = 0.0
-        W[-1, one_class] = np.where(self._ones[one_class] > 0, 1.0, -1.0)
+        W[-1, one_class] = np.where(ones[one_class] > 0, 1.0, -1.0)
         todo = np.flatnonzero(~one_class & ~self._solved)
         if len(todo):
             Z = self.Z if len(todo) == L else np.ascontiguousarray(self.Z[:, todo])
@@ -75,8 +76,7 @@ class Rows:
 
     def f_step(self) -> LinearDecoder:
         """The least-squares decoder for the current codes."""
-        self._sums = decoder_sums(self.X, self.Z, self.workers)
-        return f_step(self._sums)
+        return f_step(self._sums())
 
     def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
         """New codes for every row; no row's e(z) rises."""
@@ -93,7 +93,7 @@ class Rows:
         energy, hash_energy, projected, *counts = (float(s) for s in sums)
         rest = self._squared_norm - 2 * float(f.b @ self._total) + len(self.X) * float(f.b @ f.b) - projected
         self._solved &= flips == 0
-        self._ones = self._count_ones()
+        self._current = None
         return ZReport(
             energy + rest, hash_energy + rest, int(flips.sum()), int(mismatched), *map(int, counts)
         )
@@ -102,21 +102,18 @@ class Rows:
         """The least-squares decoder for the codes h(X)."""
         return f_step(decoder_sums(self.X, encode_rows(self.X, h, self.workers), self.workers))
 
-    def _count_ones(self) -> Float64:
-        ones = self.workers.sum(lambda rows: (self.Z[rows].sum(axis=0, dtype=np.int64),), len(self.Z))[0]
-        return np.asarray(ones, dtype=np.float64)
+    def _sums(self) -> DecoderSums:
+        """ZᵀX and the like for the codes as they are: one pass serves the h step and the f step."""
+        if self._current is None:
+            self._current = decoder_sums(self.X, self.Z, self.workers)
+        return self._current
 
     def _zero_norm(self) -> Float64:
         """‖gradient‖ at W = 0 times the share of the rarer class: what LIBLINEAR's tolerance refers to."""
-        N = len(self.X)
-
-        def block(rows: slice) -> tuple[Float32, Float64]:
-            y = self.Z[rows].astype(np.float32) * 2 - 1
-            return self.X[rows].T @ y, y.sum(axis=0, dtype=np.float64)
-
-        Xy, y = self.workers.sum(block, N)
+        sums, N = self._sums(), len(self.X)
+        Xy, y = 2 * sums.ZX.T - sums.x[:, None], 2 * sums.z - N
         norm = 2 * self.svm.C * np.sqrt(np.einsum("dl,dl->l", Xy, Xy) + y * y)
-        return np.asarray(norm * np.maximum(np.minimum(self._ones, N - self._ones), 1) / N)
+        return np.asarray(norm * np.maximum(np.minimum(sums.z, N - sums.z), 1) / N)
 
 
 def encode_rows(X: Float32, h: LinearEncoder, workers: Workers) -> Bits:
