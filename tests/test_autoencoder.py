@@ -61,7 +61,7 @@ def precision_on(model, base, queries, k):
 
 
 @both_models
-@pytest.mark.parametrize("init", [name for name in NAMES if name != "agh"])
+@pytest.mark.parametrize("init", NAMES)
 def test_every_named_start_ends_better_than_the_mean_of_all_rows(model_class, init, some):
     model = short(model_class, init=init).fit(some)
     assert error_of(model, some) < 0.9 * ((some - some.mean(axis=0)) ** 2).sum()
@@ -130,7 +130,6 @@ def test_the_array_of_codes_that_was_passed_is_not_changed(model_class, some):
         (LSH(9), "init has 9 bits, but n_bits=8"),
         ("pca", "init='pca' is invalid: expected one of itq, agh, tpca, lsh, random, a hasher"),
         ("ITQ", "init='ITQ' is invalid"),
-        ("agh", "init='agh' is invalid.*AnchorGraphHashing is not here yet: use init='itq'"),
     ],
 )
 def test_a_start_that_is_none_is_refused(init, problem, validation, some):

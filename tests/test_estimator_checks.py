@@ -6,7 +6,17 @@ from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from auxbit import ITQ, LSH, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
+from auxbit import (
+    ITQ,
+    LSH,
+    AnchorGraphHashing,
+    BinaryAutoencoder,
+    BinaryFactorAnalysis,
+    KernelizedLSH,
+    SpectralHashing,
+    SphericalHashing,
+    ThresholdedPCA,
+)
 
 # check → reason, for checks that an estimator cannot pass by its nature. There is none.
 EXPECTED_FAILURES: dict[str, str] = {}
@@ -17,6 +27,11 @@ EXPECTED_FAILURES: dict[str, str] = {}
         LSH(n_bits=2),
         ThresholdedPCA(n_bits=2),
         ITQ(n_bits=2),
+        SpectralHashing(n_bits=2),
+        KernelizedLSH(n_bits=2),
+        AnchorGraphHashing(n_bits=2),
+        AnchorGraphHashing(n_bits=2, n_layers=2),
+        SphericalHashing(n_bits=2),
         BinaryAutoencoder(n_bits=2),
         BinaryFactorAnalysis(n_bits=2),
     ],

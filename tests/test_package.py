@@ -20,10 +20,14 @@ ARCHITECTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
 PUBLIC = {
     "ITQ",
     "LSH",
+    "AnchorGraphHashing",
     "AuxbitError",
     "BinaryAutoencoder",
     "BinaryFactorAnalysis",
     "HammingIndex",
+    "KernelizedLSH",
+    "SpectralHashing",
+    "SphericalHashing",
     "ThresholdedPCA",
     "load",
 }

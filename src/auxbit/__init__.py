@@ -18,31 +18,43 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from auxbit.autoencoder import BinaryAutoencoder, BinaryFactorAnalysis
     from auxbit.errors import AuxbitError
+    from auxbit.hashers.anchor_graph import AnchorGraphHashing
     from auxbit.hashers.itq import ITQ
+    from auxbit.hashers.klsh import KernelizedLSH
     from auxbit.hashers.lsh import LSH
     from auxbit.hashers.model_file import load
+    from auxbit.hashers.spectral import SpectralHashing
+    from auxbit.hashers.spherical import SphericalHashing
     from auxbit.hashers.tpca import ThresholdedPCA
     from auxbit.index import HammingIndex
 
 __all__ = [
     "ITQ",
     "LSH",
+    "AnchorGraphHashing",
     "AuxbitError",
     "BinaryAutoencoder",
     "BinaryFactorAnalysis",
     "HammingIndex",
+    "KernelizedLSH",
+    "SpectralHashing",
+    "SphericalHashing",
     "ThresholdedPCA",
     "load",
 ]
 
 # imported on first use: scikit-learn and numba take seconds, and `import auxbit` should not
 _HOME = {
+    "AnchorGraphHashing": "auxbit.hashers.anchor_graph",
     "AuxbitError": "auxbit.errors",
     "BinaryAutoencoder": "auxbit.autoencoder",
     "BinaryFactorAnalysis": "auxbit.autoencoder",
     "HammingIndex": "auxbit.index",
     "ITQ": "auxbit.hashers.itq",
+    "KernelizedLSH": "auxbit.hashers.klsh",
     "LSH": "auxbit.hashers.lsh",
+    "SpectralHashing": "auxbit.hashers.spectral",
+    "SphericalHashing": "auxbit.hashers.spherical",
     "ThresholdedPCA": "auxbit.hashers.tpca",
     "load": "auxbit.hashers.model_file",
 }

@@ -48,6 +48,8 @@ STYLES = {
     "KLSH": Style("#cc79a7", ">"),
     "AGH": Style("#882255", "P"),
     "SPH": Style("#999933", "X"),
+    "AGH2": Style("#aa4499", "d"),
+    "BA-AGH": Style("#f0027f", "H"),
     "PQ": Style("#000000", "*", "--"),
     "OPQ": Style("#555555", "p", "--"),
 }

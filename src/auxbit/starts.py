@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from auxbit.codes import Bits, bytes_per_code, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.hashers.anchor_graph import AnchorGraphHashing
 from auxbit.hashers.base import Hasher, Training
 from auxbit.hashers.itq import itq_directions
 from auxbit.hashers.pca import principal_axes, random_rotation
@@ -21,6 +22,7 @@ NAMES = ("itq", "agh", "tpca", "lsh", "random")
 
 # ITQ as a start is run to its end from a few rotations: MAC's end depends on it more than on the schedule
 ITQ_ITERATIONS, ITQ_ROTATIONS, ITQ_ROWS = 200, 8, 10_000
+AGH_ANCHORS = 300
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,8 @@ def _by_name(name: str, training: Training) -> Start:
     if name == "lsh":
         return _linear(training.rng.standard_normal((training.X.shape[1], training.n_bits)), training)
     if name == "agh":
-        raise InvalidParameter(
-            "init",
-            name,
-            "a start that exists",
-            "AnchorGraphHashing is not here yet: use init='itq' or 'tpca'.",
-        )
+        n_anchors = max(AGH_ANCHORS, training.n_bits + 1)
+        return _by_hasher(AnchorGraphHashing(training.n_bits, n_anchors=n_anchors), training)
     if name not in NAMES:
         raise InvalidParameter("init", name, f"one of {', '.join(NAMES)}, a hasher, or an array of codes")
     X, L, workers, rng = training.X, training.n_bits, training.workers, training.rng

@@ -43,8 +43,13 @@ def compare(
         typer.Option(help="Other rows to train on; else those that are searched.", show_default=False),
     ] = None,
     methods: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Of ba, bfa, itq, tpca, lsh, and FAISS's pq and opq (slow).")
-    ] = "ba,bfa,itq,tpca,lsh,pq,opq",
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Of ba, ba-agh (started from agh), bfa, itq, agh, agh2 (two layers), sph, sh, klsh, tpca, "
+            "lsh, and FAISS's pq and opq (slow).",
+        ),
+    ] = "ba,bfa,itq,agh,sph,sh,klsh,tpca,lsh,pq,opq",
     bits: Annotated[str, typer.Option(metavar="N,…", help="Numbers of bits.")] = "8,16,24,32",
     K: Annotated[int, typer.Option("--K", help="How many true neighbours a query has.")] = 50,
     k: Annotated[int, typer.Option("--k", help="How many of the nearest codes are looked at.")] = 50,

@@ -42,13 +42,16 @@ def fit(
     data: Data,
     out: Annotated[str, typer.Option("--out", "-o", help="The model file to write.", show_default=False)],
     method: Annotated[
-        str, typer.Option(metavar="ba|bfa|itq|tpca|lsh", callback=_method, help="How codes are learned.")
+        str,
+        typer.Option(
+            metavar="ba|bfa|itq|agh|sph|sh|klsh|tpca|lsh|…", callback=_method, help="How codes are learned."
+        ),
     ] = "ba",
     bits: Annotated[int, typer.Option(help="Bits a code, 1 to 1024.")] = 32,
     init: Annotated[
         str | None,
         typer.Option(
-            metavar="itq|tpca|lsh|random",
+            metavar="itq|agh|tpca|lsh|random",
             help="The codes that ba and bfa start from. ba starts from itq, bfa from tpca.",
             show_default=False,
         ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-DEFAULT_METHODS = ("ba", "bfa", "itq", "tpca", "lsh", "pq", "opq")
+DEFAULT_METHODS = ("ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh", "pq", "opq")
 IDENTITY = ("method", "bits", "seed", "search", "skipped")
 
 

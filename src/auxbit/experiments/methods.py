@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import auxbit
@@ -17,17 +17,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """Its label in tables and figures; the estimator's name, "" for a quantiser of FAISS; is it random?"""
+    """Its label in tables and figures; the estimator's name, "" for a quantiser of FAISS; is it random?
+
+    `options` are parameters of the estimator that make it this method.
+    """
 
     label: str
     estimator: str = ""
     seeded: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 METHODS = {
     "ba": Method("BA", "BinaryAutoencoder"),
+    "ba-agh": Method("BA-AGH", "BinaryAutoencoder", options={"init": "agh"}),
     "bfa": Method("BFA", "BinaryFactorAnalysis"),
     "itq": Method("ITQ", "ITQ"),
+    "agh": Method("AGH", "AnchorGraphHashing"),
+    "agh2": Method("AGH2", "AnchorGraphHashing", options={"n_layers": 2}),
+    "sph": Method("SPH", "SphericalHashing"),
+    "sh": Method("SH", "SpectralHashing", seeded=False),
+    "klsh": Method("KLSH", "KernelizedLSH"),
     "tpca": Method("tPCA", "ThresholdedPCA", seeded=False),
     "lsh": Method("LSH", "LSH"),
     "pq": Method("PQ"),
@@ -53,7 +63,7 @@ def parameters_of(name: str) -> set[str]:
 
 def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:
     """An estimator that is not fitted yet."""
-    made: Hasher = _class_of(name)(n_bits=n_bits, **parameters)
+    made: Hasher = _class_of(name)(n_bits=n_bits, **find_method(name).options | parameters)
     return made
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save as to_safetensors
 from auxbit import files
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
-from auxbit.maps import LinearDecoder, LinearEncoder, Scaling
+from auxbit.maps import LinearDecoder, Scaling
 
 FORMAT, FORMAT_VERSION = "auxbit model", 1
 
@@ -25,10 +25,20 @@ HASHERS = {
     "LSH": "auxbit.hashers.lsh",
     "ThresholdedPCA": "auxbit.hashers.tpca",
     "ITQ": "auxbit.hashers.itq",
+    "SpectralHashing": "auxbit.hashers.spectral",
+    "KernelizedLSH": "auxbit.hashers.klsh",
+    "AnchorGraphHashing": "auxbit.hashers.anchor_graph",
+    "SphericalHashing": "auxbit.hashers.spherical",
     "BinaryAutoencoder": "auxbit.autoencoder",
     "BinaryFactorAnalysis": "auxbit.autoencoder",
 }
-ENCODERS: dict[str, Any] = {"LinearEncoder": LinearEncoder}
+ENCODERS = {
+    "LinearEncoder": "auxbit.maps",
+    "SpectralEncoder": "auxbit.hashers.spectral",
+    "KernelEncoder": "auxbit.hashers.klsh",
+    "AnchorGraphEncoder": "auxbit.hashers.anchor_graph",
+    "SphericalEncoder": "auxbit.hashers.spherical",
+}
 
 
 def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
@@ -77,8 +87,8 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a model file back into the estimator that was saved."""
     header, tensors = _open(path)
     try:
-        model_class = getattr(importlib.import_module(HASHERS[header["class"]]), header["class"])
-        encoder_class = ENCODERS[header["encoder"]]
+        model_class = _named(header["class"], HASHERS)
+        encoder_class = _named(header["encoder"], ENCODERS)
         model: Hasher = model_class(**header["parameters"])
         parts = {
             key.removeprefix("encoder."): value
@@ -96,6 +106,11 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
     return model
+
+
+def _named(name: str, table: dict[str, str]) -> Any:
+    """The class of that name in our table, a KeyError otherwise: a file can call on nothing else."""
+    return getattr(importlib.import_module(table[name]), name)
 
 
 def _open(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -16,7 +16,8 @@ def check_axes(n_bits: int, X: Float32, method: str) -> None:
     if n_bits > min(n, D):
         raise InvalidParameter(
             "n_bits", n_bits, f"at most {min(n, D)} for {method} on data with n_samples={n}, n_features={D}",
-            "LSH, BinaryAutoencoder and BinaryFactorAnalysis allow more bits than that.",
+            "LSH, SpectralHashing, SphericalHashing, KernelizedLSH, BinaryAutoencoder, BinaryFactorAnalysis "
+            "allow more bits.",
         )  # fmt: skip
 
 

@@ -1,0 +1,123 @@
+"""Kernelized locality-sensitive hashing (Kulis & Grauman 2012): random hyperplanes in a kernel's space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+
+from auxbit.blocks import block_slices
+from auxbit.checks import check_integer
+from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.kernels import (
+    PART_ROWS,
+    find_anchors,
+    gaussian,
+    given_bandwidth,
+    median_distance,
+    squared_distances,
+)
+from auxbit.maps import Float32, Float64
+
+EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise that a power of −1/2 would blow up
+
+
+@dataclass(frozen=True)
+class KernelEncoder:
+    """Score l of x is Σ_i w_il (κ(x, u_i) − mean_j κ(u_j, u_i)), κ(x, u) = exp(−‖x − u‖²/2σ²).
+
+    anchors : (m, D) float32, scaled; bandwidth : σ, one float64; means : (m,) float64, of the columns of the
+    anchors' kernel; weights : (m, L) float64, of zero sum, so the other two terms of centring vanish.
+    """
+
+    anchors: Float32
+    bandwidth: Float64
+    means: Float64
+    weights: Float64
+
+    def scores(self, X: Float32) -> Float64:
+        """X : (n, D) scaled → (n, L)."""
+        scores = np.empty((len(X), self.weights.shape[1]))
+        rounding = 1e-12 * np.abs(self.weights).sum(axis=0)
+        for part in block_slices(len(X), PART_ROWS):
+            kernel_rows = gaussian(squared_distances(X[part], self.anchors), self.bandwidth.item())
+            kernel_rows -= self.means
+            scores[part] = kernel_rows @ self.weights
+        scores[np.abs(scores) <= rounding] = 0.0  # so that equal rows have equal bits in any block
+        return scores
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this encoder."""
+        return {
+            "anchors": self.anchors,
+            "bandwidth": self.bandwidth,
+            "means": self.means,
+            "weights": self.weights,
+        }
+
+
+class KernelizedLSH(Hasher):
+    """Signs of projections on random directions of the space of a Gaussian kernel; any number of bits.
+
+    A direction is the mean of a few random anchors, whitened, nearly Gaussian by the central limit theorem:
+    w = K^(−1/2) (e_S/t − e/m) in terms of the m anchors' centred kernel K, S being t of them.
+
+    What surprises: K is singular, always, because it is centred, and nearly singular besides; the paper goes
+    through its eigenvectors, so those without an eigenvalue to speak of (10⁻⁶ of the largest) are left out.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    n_anchors : anchors, from k-means on at most 10,000 rows; where fewer rows are distinct, those are used.
+    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is not looked at then.
+    subset_size : anchors a direction is the mean of, t in the paper; at most half the anchors are taken.
+    bandwidth : σ of exp(−‖x − u‖²/2σ²), in the units of X, the same in fit and in transform. None for the
+        median distance between two anchors.
+    random_state : seed of the anchors and of the directions.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(
+        self, n_bits: int = 32, *, n_anchors: int = 300, anchors: Any = None, subset_size: int = 30,
+        bandwidth: float | None = None, random_state: Any = None, n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.n_bits = n_bits
+        self.n_anchors = n_anchors
+        self.anchors = anchors
+        self.subset_size = subset_size
+        self.bandwidth = bandwidth
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        subset_size = check_integer("subset_size", self.subset_size, 1, remedy="Try subset_size=30.")
+        scaling, rng = training.scaling, training.rng
+        bandwidth = None if self.bandwidth is None else given_bandwidth(self.bandwidth, scaling)
+        anchors = find_anchors(self.anchors, self.n_anchors, training.X, scaling, training.workers, rng)
+        if bandwidth is None:
+            bandwidth = median_distance(anchors)
+        kernel = gaussian(squared_distances(anchors, anchors), bandwidth)
+        means = kernel.mean(axis=0)
+        subsets = random_subsets(len(anchors), subset_size, training.n_bits, rng)
+        weights = inverse_root(kernel - means - means[:, None] + means.mean()) @ subsets
+        weights -= weights.mean(axis=0)  # zero but for rounding
+        return Learned(KernelEncoder(anchors, np.array(bandwidth), means, weights))
+
+
+def random_subsets(n_anchors: int, size: int, n_bits: int, rng: np.random.RandomState) -> Float64:
+    """e_S/t − e/m for a random S of t = min(size, m/2) anchors a bit, (m, n_bits)."""
+    size = max(1, min(size, n_anchors // 2))  # the mean of all anchors is 0
+    subsets = np.full((n_anchors, n_bits), -1.0 / n_anchors)
+    for bit in range(n_bits):
+        subsets[rng.choice(n_anchors, size, replace=False), bit] += 1.0 / size
+    return subsets
+
+
+def inverse_root(K: Float64) -> Float64:
+    """K^(−1/2) on the eigenvectors whose eigenvalues are above the cut, and 0 on the others. K : (m, m)."""
+    values, vectors = eigh(K)
+    kept = values > max(EIGENVALUE_CUT * float(values[-1]), 1e-12 * len(K))
+    return np.asarray((vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T)

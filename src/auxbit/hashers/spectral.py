@@ -1,0 +1,98 @@
+"""Spectral hashing (Weiss, Torralba & Fergus 2009): signs of the Laplacian's eigenfunctions over a box."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.pca import principal_axes
+from auxbit.maps import Float32, Float64
+
+Integers = npt.NDArray[np.int64]
+
+FLAT = 1e-9  # projections that differ by no more than this share of the largest entry differ by rounding
+
+
+class SpectralHashing(Hasher):
+    """Signs of the smoothest analytic eigenfunctions of rows taken as uniform in a box along their PCA axes.
+
+    Over an interval [a, b] the k-th eigenfunction is cos(kπ(x − a)/(b − a)), and its eigenvalue grows with
+    the frequency k/(b − a) alone: so bits go to the smallest frequencies over all axes, several to a long
+    one, and there may be more of them than dimensions. Outside of [a, b] the cosine goes on.
+
+    Surprise: smooth products of cosines along two axes get no bit. The paper leaves them out because their
+    signs are products of other bits' signs, which would break the independence that codes are to have.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    random_state : unused, for a common interface.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        X, n_bits, workers = training.X, training.n_bits, training.workers
+        axes = principal_axes(X, min(n_bits, *X.shape), workers)
+        low, high, largest = np.full(axes.shape[1], np.inf), np.full(axes.shape[1], -np.inf), 0.0
+
+        def extent(rows: slice) -> tuple[Float64, Float64, float]:
+            projected = X[rows].astype(np.float64) @ axes
+            return projected.min(axis=0), projected.max(axis=0), float(np.abs(X[rows]).max())
+
+        for block_low, block_high, block_largest in workers.map(extent, len(X)):
+            np.minimum(low, block_low, out=low)
+            np.maximum(high, block_high, out=high)
+            largest = max(largest, block_largest)
+        ranges = np.where(high - low > FLAT * largest, high - low, 0.0)
+        axis, mode = smoothest_modes(ranges, n_bits)
+        frequency = np.pi * mode / np.where(ranges[axis] > 0, ranges[axis], np.inf)
+        return Learned(SpectralEncoder(axes, low, axis, frequency))
+
+
+@dataclass(frozen=True)
+class SpectralEncoder:
+    """Bit l is the sign of cos(frequency_l · (x · axes[:, axis_l] − low[axis_l])).
+
+    axes : (D, m) float64, low : (m,) float64, axis : (L,) int64, frequency : (L,) float64.
+    """
+
+    axes: Float64
+    low: Float64
+    axis: Integers
+    frequency: Float64
+
+    def scores(self, X: Float32) -> Float64:
+        """X : (n, D) scaled → (n, L); in float64, as high frequencies magnify rounding."""
+        phase = (X.astype(np.float64) @ self.axes - self.low)[:, self.axis]
+        phase *= self.frequency
+        return np.cos(phase, out=phase)
+
+    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
+        """The bits of each row, (n, L) uint8 of 0/1."""
+        return (self.scores(X) >= 0).view(np.uint8)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this encoder."""
+        return {"axes": self.axes, "low": self.low, "axis": self.axis, "frequency": self.frequency}
+
+
+def smoothest_modes(ranges: Float64, n_bits: int) -> tuple[Integers, Integers]:
+    """Choose the n_bits smallest eigenvalues: axis and mode k ≥ 1 of each, (n_bits,) int64, smoothest first.
+
+    1 − exp(−ε²/2 (kπ/range)²) rises with k/range whatever ε is. Mode 0, the constant, is no candidate. Ties
+    go to the earlier axis, and an axis of range 0 comes last.
+    """
+    with np.errstate(divide="ignore"):
+        frequency = np.arange(1, n_bits + 1) / ranges[:, None]  # no axis gets more than n_bits
+    chosen = np.argsort(frequency, axis=None, kind="stable")[:n_bits]
+    axis, mode = np.divmod(chosen, n_bits)
+    return axis.astype(np.int64), mode.astype(np.int64) + 1

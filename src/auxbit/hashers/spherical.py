@@ -1,0 +1,216 @@
+"""Spherical hashing (Heo et al. 2012): a bit says whether a row lies inside a hypersphere.
+
+`auxbit.index.spherical` ranks such codes by the distance that the paper made for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.blocks import Workers
+from auxbit.checks import check_integer, check_positive
+from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.maps import Float32, Float64
+
+logger = logging.getLogger("auxbit")
+
+PIVOT_ROWS = 9  # rows whose mean is a first pivot; odd, so that no pivot lies midway between two clusters
+ROUNDING = 1e-13  # squared distances nearer than this share of the squared norms are equal
+
+
+class SphericalHashing(Hasher):
+    """Spheres that each hold half of the rows, and each two of them a quarter: balanced, independent bits.
+
+    Pivots start as means of a few random rows. Then, round by round, radii are set to medians of distances,
+    and each two pivots push each other away if their spheres share more than a quarter of the rows, and
+    pull each other nearer if they share less. It is trained on a sample, so that it scales to any number
+    of rows. Where the rounds end before the overlaps are near enough, the best spheres seen are kept.
+
+    Surprise: overlaps all alike would not do, nor would their right mean; the paper bounds the mean of
+    |o_ij − m/4| and, by itself, the deviation of o_ij; not by 0 but by 10 and 15 % of m/4, lest it overfits.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    max_iter : rounds, at most. To end at it is normal, above all where there are more bits than the rows
+        have dimensions to be independent in; `converged_` tells, and a line in the log.
+    mean_tol, std_tol : the bounds of the paper on the overlaps, as shares of a quarter of the rows.
+    sample_size : rows to train on, drawn at random; all of them if there are no more than that.
+    random_state : seed of the sample and of the first pivots.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+
+    Attributes
+    ----------
+    converged_ : whether the overlaps came within the bounds.
+    n_iter_ : rounds that were made.
+    """
+
+    def __init__(
+        self, n_bits: int = 32, *, max_iter: int = 100, mean_tol: float = 0.1, std_tol: float = 0.15,
+        sample_size: int = 10_000, random_state: Any = None, n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.n_bits = n_bits
+        self.max_iter = max_iter
+        self.mean_tol = mean_tol
+        self.std_tol = std_tol
+        self.sample_size = sample_size
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        max_iter = check_integer("max_iter", self.max_iter, 1)
+        mean_tol = check_positive("mean_tol", self.mean_tol)
+        std_tol = check_positive("std_tol", self.std_tol)
+        sample_size = check_integer("sample_size", self.sample_size, 2)
+        S, rng = training.X, training.rng
+        if len(S) > sample_size:
+            S = S[np.sort(rng.choice(len(S), sample_size, replace=False))]
+        spheres, n_iter = balanced_spheres(
+            S, first_pivots(S, training.n_bits, rng), training.workers, max_iter, mean_tol, std_tol
+        )
+        converged = spheres.excess(mean_tol, std_tol) <= 1
+        logger.info(
+            "SphericalHashing %s in %d rounds: overlaps differ from a quarter by %.3f of it on average "
+            "(tolerance %g), with a deviation of %.3f (tolerance %g)",
+            "converged" if converged else "did not converge",
+            n_iter, spheres.mean_error, mean_tol, spheres.std_error, std_tol,
+        )  # fmt: skip
+        encoder = SphericalEncoder(spheres.pivots, spheres.radii)
+        return Learned(encoder, attributes={"converged_": converged, "n_iter_": n_iter})
+
+    def _saved_attributes(self) -> dict[str, Any]:
+        return {"converged_": self.converged_, "n_iter_": self.n_iter_}
+
+    def _restore_attributes(self, saved: dict[str, Any]) -> None:
+        self.converged_ = bool(saved["converged_"])
+        self.n_iter_ = int(saved["n_iter_"])
+
+
+@dataclass(frozen=True)
+class SphericalEncoder:
+    """Bit l is 1 where ‖x − pivot_l‖ ≤ radius_l. pivots : (L, D) float64, radii : (L,) float64."""
+
+    pivots: Float64
+    radii: Float64
+
+    def scores(self, X: Float32) -> Float64:
+        """radius² − ‖x − pivot‖². X : (n, D) scaled → (n, L)."""
+        return self.radii**2 - squared_distances(X, self.pivots)
+
+    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
+        """The bits of each row, (n, L) uint8 of 0/1."""
+        return (self.scores(X) >= 0).view(np.uint8)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this encoder."""
+        return {"pivots": self.pivots, "radii": self.radii}
+
+
+class Spheres(NamedTuple):
+    """Pivots with their radii. overlaps : (L, L), shares of the rows that two spheres both hold.
+
+    mean_error, std_error : mean of |o_ij − ¼| and deviation of o_ij over the pairs, as shares of ¼.
+    """
+
+    pivots: Float64
+    radii: Float64
+    overlaps: Float64
+    mean_error: float
+    std_error: float
+
+    def excess(self, mean_tol: float, std_tol: float) -> float:
+        """How many times too large the errors are; converged where it is at most 1."""
+        return max(self.mean_error / mean_tol, self.std_error / std_tol)
+
+
+def balanced_spheres(
+    S: Float32, pivots: Float64, workers: Workers, max_iter: int, mean_tol: float, std_tol: float
+) -> tuple[Spheres, int]:
+    """Alternate radii and forces until the overlaps converge; the best spheres, and the rounds made."""
+    spheres = best = measure(S, pivots, workers)
+    n_iter = 1
+    while best.excess(mean_tol, std_tol) > 1 and n_iter < max_iter:
+        moved = spheres.pivots + forces(spheres.pivots, spheres.overlaps)
+        if np.array_equal(moved, spheres.pivots):
+            break  # pivots at one point cannot part
+        spheres = measure(S, moved, workers)
+        best = min(best, spheres, key=lambda each: each.excess(mean_tol, std_tol))
+        n_iter += 1
+    return best, n_iter
+
+
+def first_pivots(S: Float32, n_bits: int, rng: np.random.RandomState) -> Float64:
+    """Means of random subsets of the rows. S : (m, D) → (n_bits, D)."""
+    n_rows = min(PIVOT_ROWS, (len(S) // 2 - 1) | 1)  # odd
+    pivots = np.empty((n_bits, S.shape[1]))
+    for pivot in pivots:
+        pivot[:] = S[rng.choice(len(S), n_rows, replace=False)].mean(axis=0, dtype=np.float64)
+    return pivots
+
+
+def measure(S: Float32, pivots: Float64, workers: Workers) -> Spheres:
+    """Set each radius so that its sphere holds half of the rows, and count what pairs of spheres share."""
+    m, n_bits = len(S), len(pivots)
+    distances = np.empty((n_bits, m))
+    radii = np.empty(n_bits)
+
+    def fill(rows: slice) -> None:
+        distances[:, rows] = squared_distances(S[rows], pivots).T
+
+    def set_radii(bits: slice) -> None:
+        for bit in range(bits.start, bits.stop):
+            radii[bit] = np.sqrt(halving(distances[bit], rounding[bit]))
+
+    def shared(rows: slice) -> tuple[Float32]:
+        inside = (distances[:, rows] <= radii[:, None] ** 2).astype(np.float32)
+        return (inside @ inside.T,)  # whole numbers, exact in float32
+
+    workers.run(fill, m)
+    largest = np.einsum("nd,nd->n", S, S).max()
+    rounding = ROUNDING * (largest + np.einsum("ld,ld->l", pivots, pivots))
+    workers.run(set_radii, n_bits, 8)
+    (counts,) = workers.sum(shared, m)
+    overlaps = counts / m
+    pairs = overlaps[np.triu_indices(n_bits, 1)] if n_bits > 1 else np.array([0.25])
+    return Spheres(
+        pivots, radii, overlaps, float(np.abs(pairs - 0.25).mean() / 0.25), float(pairs.std() / 0.25)
+    )
+
+
+def halving(squared: Float64, rounding: float) -> float:
+    """Return a squared radius that as nearly as can be half of the squared distances are below.
+
+    It lies midway between two of them that differ, so that no row is on the border and equal rows are on one
+    side. If all are equal, all are inside.
+    """
+    half = len(squared) // 2
+    inner, outer = np.partition(squared, (half - 1, half))[half - 1 : half + 1]
+    if outer - inner > 4 * rounding:
+        return float((inner + outer) / 2)
+    ordered = np.sort(squared)
+    gaps = np.flatnonzero(np.diff(ordered) > 4 * rounding)
+    if not len(gaps):
+        return float(ordered[-1] + 2 * rounding)
+    gap = gaps[np.abs(gaps + 1 - len(squared) / 2).argmin()]
+    return float((ordered[gap] + ordered[gap + 1]) / 2)
+
+
+def forces(pivots: Float64, overlaps: Float64) -> Float64:
+    """How far each pivot moves: f_i = (1/L) Σ_j ½ (o_ij − ¼)/¼ (p_i − p_j). → (L, D)."""
+    strength = 0.5 * (overlaps - 0.25) / 0.25
+    pushed: Float64 = (strength.sum(axis=1)[:, None] * pivots - strength @ pivots) / len(pivots)
+    return pushed
+
+
+def squared_distances(X: Float32, pivots: Float64) -> Float64:
+    """X : (n, D), pivots : (L, D) → (n, L) float64."""
+    rows = X.astype(np.float64)
+    squared = rows @ (-2.0 * pivots.T)
+    squared += np.einsum("nd,nd->n", rows, rows)[:, None]
+    squared += np.einsum("ld,ld->l", pivots, pivots)
+    return np.maximum(squared, 0.0, out=squared)
