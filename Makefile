@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types pytest test-slow figures reference clean
+.PHONY: help demo test lint types pytest figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,13 +22,11 @@ types: $(VENV)/test
 	$(BIN)/mypy
 
 pytest: $(VENV)/test
-	$(BIN)/pytest -n 2 -q -m "not slow"
+	$(BIN)/pytest -n 2 -q
 
-test-slow: $(VENV)/test  ## the campaigns that take minutes
-	$(BIN)/pytest -q -m slow
-
-figures: $(VENV)/test  ## measure the figures of docs/training.md again (about 20 minutes; NAMES=… for some)
-	$(BIN)/python benchmarks/core.py $(NAMES)
+figures: $(VENV)/test  ## measure the figures of docs/training.md and docs/methods.md again (half an hour)
+	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/methods.py
 
 reference: $(VENV)/test  ## write docs/cli.md anew from --help
 	$(BIN)/python -m auxbit.cli.reference

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# the two cores are shared with other work, so that the time of a single example says nothing
+# no deadline: on a busy machine the time of a single example says nothing
 # the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
 settings.register_profile("auxbit", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)

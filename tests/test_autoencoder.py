@@ -11,11 +11,12 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from auxbit import ITQ, LSH, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
+from auxbit.blocks import Workers
 from auxbit.codes import pack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from auxbit.mac.shards import Rows
-from auxbit.mac.validation import choose_queries
+from auxbit.mac.validation import Validation, choose_queries
 from auxbit.starts import NAMES
 
 MODELS = [BinaryAutoencoder, BinaryFactorAnalysis]
@@ -480,3 +481,10 @@ def test_a_wrong_step_option_is_refused_before_the_start_is_computed(some, monke
             short(model_class, group_size=0).fit(some)
         with pytest.raises(InvalidParameter, match="C=0 is invalid"):
             short(model_class, C=0).fit(some)
+
+
+@pytest.mark.parametrize(("n_rows", "k"), [(40, 10), (999, 10), (2500, 25), (10_000, 100), (30_000, 100)])
+def test_validation_looks_at_one_per_cent_of_the_rows_between_10_and_100(n_rows, k):
+    X = np.random.default_rng(0).normal(size=(n_rows, 2)).astype(np.float32)
+    with Workers(1) as workers:
+        assert Validation(X, X[:3], workers).k == k

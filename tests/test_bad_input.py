@@ -206,9 +206,13 @@ SHARED = [
     ("init", ["pca"]),
 ]
 OF_AUTOENCODER = [
-    ("mu0", [0, -0.01, np.inf, np.nan, "0.01", None, True]),
+    ("callback", [3]),
+    ("mu0", [1e300, 0, -0.01, np.inf, np.nan, "0.01", None, True]),
     ("mu_factor", [1, 0.5, -2, np.inf, np.nan, "2", None]),
-    ("mu_schedule", [[], [0.1, 0.1], [0.2, 0.1], [0, 0.1], [-1, 1], [0.1, np.inf], ["a"]]),
+    (
+        "mu_schedule",
+        [5, [[1], [1, 2]], [1e300], [], [0.1, 0.1], [0.2, 0.1], [0, 0.1], [-1, 1], [0.1, np.inf], ["a"]],
+    ),
     ("steps_per_mu", [0, -1, 1.5, None]),
     ("patience", [0, -1, 1.5, None]),
     ("validation", ["yes", "none", ""]),
@@ -275,3 +279,22 @@ def test_errors_of_ours_have_one_base_and_are_value_errors_too():
         with pytest.raises(AuxbitError, match=r".") as caught:
             LSH(3).fit(X)
         assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("hasher", HASHERS, ids=lambda cls: cls.__name__)
+def test_values_that_cannot_be_squared_are_named_with_row_and_column(hasher):
+    X = GOOD.copy()
+    X[7, 2] = 1e200
+    with pytest.raises(InvalidInput, match=r"X contains 1e\+200 at row 7, column 2.*Rescale X first"):
+        hasher(3).fit(X)
+
+
+def test_dates_are_not_numbers():
+    with pytest.raises(InvalidInput, match="dates or times"):
+        LSH(3).fit(np.zeros((10, 2), dtype="datetime64[s]"))
+
+
+@pytest.mark.parametrize("options", [{"max_iter": 5000}, {"mu_factor": 1e10}])
+def test_a_long_or_steep_schedule_ends_before_it_overflows(options):
+    model = BinaryAutoencoder(3, validation=None, random_state=0, **options).fit(GOOD)
+    assert all(record.mu <= 1e12 for record in model.history_)

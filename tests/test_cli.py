@@ -104,7 +104,25 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
 
 def test_the_reference_in_docs_is_up_to_date() -> None:
     written = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
-    assert written.read_text() == reference(), "run: python -m auxbit.cli.reference docs/cli.md"
+    assert written.read_text() == reference(), "run: make reference"
+
+
+def test_the_reference_is_written_to_docs_unless_told_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for arguments, written in (((), "docs/cli.md"), (("other.md",), "other.md")):
+        command = [sys.executable, "-m", "auxbit.cli.reference", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        assert (tmp_path / written).read_text() == reference()
+
+
+def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
+    from auxbit.experiments.methods import DEFAULT_METHODS, HASHERS, METHODS
+
+    text = reference()
+    assert f"`--method` {'|'.join(HASHERS)} ".replace("|", "\\|") in text
+    assert f"Default: `{','.join(DEFAULT_METHODS)}`." in text
+    listed = next(line for line in text.splitlines() if line.startswith("| `--methods`"))
+    assert all(f" {name}" in listed for name in METHODS)
 
 
 # ---- each command at work
@@ -190,7 +208,7 @@ def test_search_within_a_radius_is_in_the_layout_of_faiss(folder: Path) -> None:
 def test_search_takes_k_or_a_radius_but_not_both(folder: Path) -> None:
     both = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 1, "--radius", 1, code=2)
     assert "not both" in both.stderr
-    none = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 0, code=1)
+    none = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 0, code=2)
     assert "k=0 is invalid" in none.stderr
 
 
@@ -219,9 +237,98 @@ def test_evaluate_with_true_neighbours_from_a_file_gives_the_same(folder: Path, 
 
     data.write_vectors("truth.ivecs", ground_truth(digits[300:], digits[:300], 60).astype(np.int32))
     files = ("evaluate", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
-    assert run_json(*files, "--truth", "truth.ivecs") == run_json(*files)
-    assert "Lower --K" in run(*files, "--truth", "truth.ivecs", "--K", 61, code=1).stderr
+    given = run_json(*files, "--truth", "truth.ivecs")
+    assert given.pop("neighbours") == "from truth.ivecs"
+    computed = run_json(*files)
+    assert computed.pop("neighbours") == "Euclidean"
+    assert given == computed
+    assert "Lower K" in run(*files, "--truth", "truth.ivecs", "--K", 61, code=1).stderr
     assert "within radius 2" in run(*files).stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "message"),
+    [
+        (("--K", -5), 2, "K=-5 is invalid"),
+        (("--k", 0), 2, "k=0 is invalid"),
+        (("--radius", -1), 2, "radius=-1 is invalid"),
+        (("--K", 1498), 1, "K=1498 is more than the 1497 rows"),
+        (("--k", 1498), 1, "k=1498 is more than the 1497 rows"),
+    ],
+    ids=str,
+)
+def test_evaluate_checks_its_numbers_with_true_neighbours_from_a_file_too(
+    folder: Path, option: tuple[str, int], code: int, message: str
+) -> None:
+    np.save("truth.npy", np.zeros((300, 60), np.int64) + np.arange(60))
+    files = ("evaluate", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
+    for truth in ((), ("--truth", "truth.npy")):
+        assert message in run(*files, *truth, *option, code=code).stderr
+
+
+def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folder: Path) -> None:
+    from auxbit.neighbours import ground_truth
+
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((400, 8)) * rng.uniform(0.1, 10, (400, 1))
+    X[100] = 0
+    np.save("x.npy", X)
+    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--normalize")
+    assert "squared error a normalised row" in run(*fit).stdout
+    unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
+    np.save("truth.npy", ground_truth(unit, unit[:50], 20))
+    np.save("q.npy", X[:50])
+    files = ("evaluate", "n.safetensors", "--base", "x.npy", "--queries", "q.npy", "--K", 20)
+    computed, given = run_json(*files), run_json(*files, "--truth", "truth.npy")
+    assert computed.pop("neighbours") == "by cosine"
+    assert given.pop("neighbours") == "from truth.npy"
+    assert computed == given
+    shown = run(*files).stdout
+    assert "neighbours by cosine" in shown
+    assert "squared error a normalised row" in shown
+    run("fit", "x.npy", "-o", "raw.safetensors", "--bits", 8, "--max-iter", 3)
+    shown = run("evaluate", "raw.safetensors", *files[2:]).stdout
+    assert "neighbours Euclidean" in shown
+    assert "normalised" not in shown
+
+
+def test_the_files_that_evaluate_writes_are_checked_before_any_work(folder: Path) -> None:
+    files = ("evaluate", "missing.safetensors", "--base", "base.npy", "--queries", "queries.npy")
+    same = run(*files, "--curve", "same.svg", "--plot", "./same.svg", code=2).stderr
+    assert "another file than that of --curve" in same
+    assert "ends in .csv" in run(*files, "--curve", "pr.svg", code=2).stderr
+    assert not list(folder.glob("*.svg"))
+
+
+def test_search_says_how_many_were_retrieved(folder: Path) -> None:
+    files = ("search", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
+    found = run_json(*files, "--k", 99999, "--out", "found.npz")
+    assert (found["k"], found["retrieved_per_query"], found["retrieved"]) == (99999, 1497, 300 * 1497)
+    within = run_json(*files, "--radius", 2)
+    assert within["retrieved"] == sum(len(answer["ids"]) for answer in within["results"])
+
+
+def test_hints_can_be_pasted_into_a_shell(folder: Path) -> None:
+    Path("base.npy").rename("my base (1).npy")
+    fitted = run("fit", "my base (1).npy", "-o", "a model", "--method", "lsh", "--bits", 8).stdout
+    assert "Next: auxbit encode 'a model' 'my base (1).npy' --out codes.npy" in fitted
+    encoded = run("encode", "a model", "my base (1).npy", "-o", "my codes.npy").stdout
+    assert "Next: auxbit search 'a model' --base 'my codes.npy' --queries 'my base (1).npy'" in encoded
+
+
+def test_info_names_the_parameters_that_could_not_be_saved(folder: Path, digits: Any) -> None:
+    auxbit.BinaryAutoencoder(8, init=ITQ(8, random_state=0), max_iter=2, random_state=0).fit(digits).save("i")
+    assert run_json("info", "i")["left_out"] == {"init": "ITQ"}
+    assert "init=ITQ" in run("info", "i").stdout
+    run("fit", "base.npy", "-o", "ba.safetensors", "--bits", 8, "--max-iter", 2)
+    assert "left_out" not in run_json("info", "ba.safetensors")  # not the command's own progress bar
+
+
+def test_one_of_several_arrays_is_chosen_as_the_message_says(folder: Path, digits: Any) -> None:
+    np.savez("two.npz", a=digits[:50], b=digits[50:])
+    fit = ("--method", "lsh", "--bits", 8, "-o", "new.safetensors")
+    assert "on the command line as two.npz:a." in run("fit", "two.npz", *fit, code=1).stderr
+    run("fit", "two.npz:a", *fit)
 
 
 def test_info_says_what_a_model_is_and_how_it_was_trained(folder: Path) -> None:
@@ -318,10 +425,45 @@ def test_one_row_is_too_few_to_fit(folder: Path) -> None:
 
 
 def test_bits_out_of_range_say_what_is_allowed(folder: Path) -> None:
-    assert "1..1024" in run("fit", "base.npy", "-o", "out", "--bits", 0, code=1).stderr
+    assert "1..1024" in run("fit", "base.npy", "-o", "out", "--bits", 0, code=2).stderr
     error = run("fit", "base.npy", "-o", "out", "--method", "itq", "--bits", 65, code=1).stderr
     assert "at most 64" in error
     assert "LSH" in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "base.npy", "-o", "out", "--method", "foo"),
+        ("fit", "base.npy", "-o", "out", "--bits", 5000),
+        ("fit", "base.npy", "-o", "out", "--z-solver", "foo"),
+        ("fit", "base.npy", "-o", "out", "--init", "foo"),
+        ("fit", "base.npy", "-o", "out", "--validation", "foo"),
+        ("fit", "base.npy", "-o", "out", "--mu-factor", 0.5),
+        ("fit", "base.npy", "-o", "out", "--max-iter", 0),
+        ("fit", "base.npy", "-o", "out", "--seed", -1),
+        ("fit", "base.npy", "-o", "out", "--jobs", 0),
+        ("encode", "m.safetensors", "base.npy", "-o", "codes.txt"),
+        ("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "-o", "found.txt"),
+        ("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--radius", -1),
+        ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--plot", "pr.txt"),
+        ("compare", "base.npy", "--methods", "foo"),
+        ("compare", "base.npy", "--bits", "5000"),
+        ("compare", "base.npy", "--K", -5),
+        ("compare", "base.npy", "--n-queries", 0),
+    ],
+    ids=lambda command: f"{command[0]} {command[-2]} {command[-1]}",
+)
+def test_a_value_that_an_option_never_has_is_wrong_usage(folder: Path, command: tuple[object, ...]) -> None:
+    before = set(folder.iterdir())
+    assert "nvalid" in run(*command, code=2).stderr
+    assert set(folder.iterdir()) == before
+
+
+def test_a_seed_out_of_range_says_the_range(folder: Path) -> None:
+    error = run("fit", "base.npy", "-o", "out", "--seed", 99999999999, code=2).stderr
+    assert "0..4294967295" in error
+    run("fit", "base.npy", "-o", "out", "--method", "lsh", "--seed", 4294967295)
 
 
 @pytest.mark.parametrize("kept", [0, 5, 100, 1000])
@@ -359,6 +501,7 @@ def test_a_model_that_is_not_ours_is_refused(folder: Path) -> None:
 )
 def test_an_output_that_exists_stays_as_it_is_without_force(folder: Path, command: tuple[str, ...]) -> None:
     suffix = {"fit": ".safetensors", "encode": ".npy", "search": ".npz", "evaluate": ".png"}[command[0]]
+    suffix = ".csv" if command[-1] == "--curve" else suffix
     out = Path(f"old{suffix}")
     out.write_bytes(b"precious")
     assert "--force" in run(*command, out, code=1).stderr

@@ -128,7 +128,7 @@ def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None
     base, queries = digits[300:], digits[:300]
     with pytest.raises(InvalidParameter, match="Did you mean itq"):
         compare(base, base, queries, ["iqt"], [8])
-    with pytest.raises(InvalidParameter, match=r"k=1500 .* 1\.\.1497"):
+    with pytest.raises(InvalidInput, match="k=1500 is more than the 1497 rows"):
         compare(base, base, queries, ["lsh"], [8], k=1500)
     with pytest.raises(InvalidInput, match="must not be empty"):
         compare(base, base, queries, [], [8])
@@ -198,8 +198,15 @@ def test_compare_needs_no_files_for_the_embedded_digits(
 
 def test_wrong_lists_of_bits_are_wrong_usage() -> None:
     assert "--bits" in invoke("compare", "digits", "--bits", "8,x", code=2).stderr
-    assert "Did you mean itq" in invoke("compare", "digits", "--methods", "iqt", code=1).stderr
-    assert "n_queries" in invoke("compare", "digits", "--n-queries", 1797, code=1).stderr
+    assert "Did you mean itq" in invoke("compare", "digits", "--methods", "iqt", code=2).stderr
+
+
+def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> None:
+    assert "at most 1795" in invoke("compare", "digits", "--n-queries", 1797, code=1).stderr
+    np.save(tmp_path / "one.npy", np.ones((1, 4)))
+    assert (
+        "has 1 row; a comparison needs at least 3" in invoke("compare", tmp_path / "one.npy", code=1).stderr
+    )
 
 
 def test_an_interrupted_comparison_keeps_its_rows_and_goes_on(tmp_path: Path) -> None:

@@ -163,10 +163,13 @@ def test_an_array_of_an_npz_is_chosen_by_key_or_in_the_path(tmp_path):
     assert len(read_vectors(path, key="query")) == 2
     assert len(read_vectors(f"{path}:base")) == 7
     assert len(read_vectors(f"{path}:base", key="base")) == 7
-    with pytest.raises(DataFileError, match=r"a\.npz has several arrays. Choose by key=, of base, query"):
+    with pytest.raises(
+        DataFileError,
+        match=r"several arrays. Choose by key=, of base, query; on the command line as .*a\.npz:base\.",
+    ):
         read_vectors(path)
     with pytest.raises(
-        DataFileError, match=r"no array 'bose'. Did you mean base\? Choose by key=, of base, query"
+        DataFileError, match=r"no array 'bose'. Did you mean base\? Choose by key=, .*a\.npz:base\."
     ):
         read_vectors(path, key="bose")
     with pytest.raises(InvalidParameter, match=r"key='query' is invalid: expected 'base' or None"):
@@ -325,7 +328,7 @@ def test_a_parquet_column_must_be_there_and_the_only_candidate(tmp_path):
     lists = pa.array([[1.0]], pa.list_(pa.float32()))
     pq.write_table(pa.table({"vector": lists, "image": lists, "id": [1]}), tmp_path / "two.parquet")
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "text.parquet")
-    with pytest.raises(DataFileError, match=r"several list columns. Choose by key=, of vector, image"):
+    with pytest.raises(DataFileError, match=r"several list columns. Choose by key=, .*two\.parquet:vector\."):
         read_vectors(tmp_path / "two.parquet")
     with pytest.raises(DataFileError, match=r"no list column 'vectors'. Did you mean vector\?"):
         read_vectors(tmp_path / "two.parquet", key="vectors")

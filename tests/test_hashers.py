@@ -369,7 +369,9 @@ def test_one_bit_and_one_dimension_are_enough(hasher, n_bits):
 def test_more_bits_than_principal_axes_is_an_error_that_names_the_methods_that_allow_it(hasher, shape):
     X = np.random.default_rng(0).normal(size=shape)
     assert made(hasher, 5).fit(X).transform(X).shape == (shape[0], 5)
-    with pytest.raises(InvalidParameter, match=r"n_bits=6 .* at most 5 .*LSH, BinaryAutoencoder and Binary"):
+    with pytest.raises(
+        InvalidParameter, match=r"n_bits=6 .* at most 5 .*LSH, SpectralHashing, .*BinaryAutoencoder, Binary"
+    ):
         made(hasher, 6).fit(X)
 
 

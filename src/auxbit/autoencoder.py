@@ -24,6 +24,8 @@ from auxbit.starts import first_codes, subset
 
 logger = logging.getLogger("auxbit")
 
+LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
+
 
 class _Trained(Hasher):
     """What both models share: parameters of the steps, history, saving."""
@@ -40,6 +42,8 @@ class _Trained(Hasher):
 
     def _step_options(self, n_bits: int) -> dict[str, Any]:
         """The options of the h and Z steps, checked: before the start is computed, which takes time."""
+        if self.callback is not None and not callable(self.callback):
+            raise InvalidParameter("callback", self.callback, "None or something that can be called")
         z = ZOptions.resolve(n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
         return {"svm": SvmOptions(C=check_positive("C", self.C)), "z": z}
 
@@ -151,13 +155,18 @@ class BinaryAutoencoder(_Trained):
         steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
         max_iter = check_integer("max_iter", self.max_iter, 1)
         if self.mu_schedule is not None:
-            values = [check_positive("mu_schedule", value) for value in np.ravel(self.mu_schedule).tolist()]
+            if not isinstance(self.mu_schedule, (list, tuple, np.ndarray)):
+                raise InvalidParameter("mu_schedule", self.mu_schedule, "a rising list of positive numbers")
+            values = [check_positive("mu_schedule", value, most=LARGEST_MU) for value in self.mu_schedule]
             if not values or any(b <= a for a, b in pairwise(values)):
                 raise InvalidParameter("mu_schedule", self.mu_schedule, "a rising list of positive numbers")
         else:
-            mu0 = check_positive("mu0", self.mu0)
+            mu0 = check_positive("mu0", self.mu0, most=LARGEST_MU)
             factor = check_positive("mu_factor", self.mu_factor, above=1.0, remedy="The paper's is 2.")
-            values = [mu0 * factor**i for i in range(-(-max_iter // steps))]
+            values = []
+            while mu0 <= LARGEST_MU and len(values) * steps < max_iter:
+                values.append(mu0)
+                mu0 *= factor
         return [mu for mu in values for _ in range(steps)][:max_iter]
 
     def _split(self, training: Training) -> tuple[Training, Any, Any]:

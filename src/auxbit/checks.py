@@ -11,6 +11,8 @@ import numpy.typing as npt
 from auxbit.blocks import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 
+LARGEST = 1e140  # sums of squares of larger values may overflow
+
 
 def check_integer(name: str, value: object, low: int, high: int | None = None, remedy: str = "") -> int:
     """Return `value` as an int in low..high."""
@@ -22,20 +24,27 @@ def check_integer(name: str, value: object, low: int, high: int | None = None, r
     return int(value)
 
 
-def check_positive(name: str, value: object, *, above: float = 0.0, remedy: str = "") -> float:
-    """Return `value` as a finite float greater than `above`."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) < np.inf:
-        raise InvalidParameter(name, value, f"a finite number greater than {above:g}", remedy)
+def check_positive(
+    name: str, value: object, *, above: float = 0.0, most: float = np.finfo(np.float64).max, remedy: str = ""
+) -> float:
+    """Return `value` as a float greater than `above` and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) <= most:
+        limit = "" if most > LARGEST else f" and at most {most:g}"
+        raise InvalidParameter(name, value, f"a finite number greater than {above:g}{limit}", remedy)
     return float(value)
 
 
 def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None:
-    """Refuse NaN and infinity, naming the first row and column that has one."""
-    if X.dtype.kind not in "fc":
+    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one."""
+    if X.dtype.kind in "mM":
+        raise InvalidInput(f"{name} must be numbers, got dates or times ({X.dtype}). Convert them to floats.")
+    if X.dtype.kind != "f":
         return
 
+    limit = X.dtype.type(min(LARGEST, float(np.finfo(X.dtype).max)))
+
     def first_bad(rows: slice) -> tuple[int, int] | None:
-        bad = ~np.isfinite(X[rows])
+        bad = ~(np.abs(X[rows]) <= limit)  # NaN fails every comparison
         if not bad.any():
             return None
         row, column = np.unravel_index(int(bad.argmax()), bad.shape)
@@ -44,6 +53,11 @@ def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None
     for found in workers.map(first_bad, len(X)):
         if found is not None:
             row, column = found
+            if np.isfinite(X[row, column]):
+                raise InvalidInput(
+                    f"{name} contains {X[row, column]:g} at row {row}, column {column}: magnitudes above "
+                    f"{LARGEST:g} cannot be squared and summed. Rescale {name} first."
+                )
             what = "NaN" if np.isnan(X[row, column]) else "inf"
             raise InvalidInput(
                 f"{name} contains {what} at row {row}, column {column}. "

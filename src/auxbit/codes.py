@@ -39,7 +39,12 @@ def pack(Z: npt.ArrayLike) -> Packed:
         raise InvalidInput(f"pack expects a 2-D array of 0 and 1, got {bits.ndim} dimension(s).")
     if bits.dtype != np.bool_ and bits.size and not ((bits == 0) | (bits == 1)).all():
         raise InvalidInput("pack expects only 0 and 1. Packed codes are already packed; unpack them first.")
-    return np.packbits(bits.astype(np.bool_), axis=1, bitorder="little")
+    return pack_bools(bits.astype(np.bool_))
+
+
+def pack_bools(bits: npt.NDArray[Any]) -> Packed:
+    """Pack an array that is known to hold only 0 and 1."""
+    return np.packbits(bits, axis=1, bitorder="little")
 
 
 def unpack(codes: npt.ArrayLike, n_bits: int) -> Bits:

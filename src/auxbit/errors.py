@@ -25,6 +25,7 @@ class InvalidParameter(InvalidInput):
     """One parameter has a value that is not allowed; the message names the remedy."""
 
     def __init__(self, name: str, value: object, expected: str, remedy: str = "") -> None:
+        self.parameter = name
         text = f"{name}={value!r} is invalid: expected {expected}."
         super().__init__(f"{text} {remedy}" if remedy else text)
 

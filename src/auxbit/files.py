@@ -50,7 +50,7 @@ def write_text(path: str | os.PathLike[str], content: str, *, overwrite: bool = 
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Raise FileExists where `path` is there and must not be overwritten, or is a folder."""
+    """Raise FileExists where `path` must not be overwritten, FileProblem where it is a folder."""
     if path.is_dir():
         raise FileProblem(f"{path} is a folder; expected the name of a file to write.")
     if not overwrite and os.path.lexists(path):

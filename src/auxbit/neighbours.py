@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers, block_slices
-from auxbit.checks import check_integer
+from auxbit.checks import LARGEST, check_integer
 from auxbit.compiled import kernel
 from auxbit.errors import InvalidInput
 
@@ -18,7 +18,6 @@ Array = npt.NDArray[Any]
 
 QUERY_BLOCK = 128
 UNIT = 2.0**-24  # unit roundoff of float32
-LARGEST = 1e140  # sums of squares of larger values may overflow
 
 
 def ground_truth(X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, n_jobs: int | None = None) -> Ids:

@@ -111,7 +111,8 @@ def _from_array(init: Any, n_rows: int, n_bits: int) -> Bits:
 
 def subset(training: Training, init: Any, rows: Any) -> tuple[Training, Any]:
     """The same training on some of its rows; an array of codes is cut to them as well."""
-    part = replace(training, raw=training.raw[rows], X=np.ascontiguousarray(training.X[rows]))
+    by_hasher = isinstance(init, Hasher) or (isinstance(init, str) and init == "agh")
+    raw = training.raw[rows] if by_hasher else training.raw[:0]  # only a hasher looks at them
     if not isinstance(init, (str, Hasher)):
         init = _from_array(init, len(training.X), training.n_bits)[rows]
-    return part, init
+    return replace(training, raw=raw, X=np.ascontiguousarray(training.X[rows])), init

@@ -131,7 +131,11 @@ def choose(source: Path, what: str, key: str | None, names: Iterable[str]) -> Da
     if not names:
         return DataFileError(f"{source} has no {what} at all.")
     problem = f"several {what}s." if key is None else f"no {what} {key!r}.{nearest(key, names)}"
-    return DataFileError(f"{source} has {problem} Choose by key=, of {', '.join(names)}.")
+    near = difflib.get_close_matches(key or "", names, n=1) or names
+    return DataFileError(
+        f"{source} has {problem} Choose by key=, of {', '.join(names)}; "
+        f"on the command line as {source}:{near[0]}."
+    )
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

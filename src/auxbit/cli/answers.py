@@ -11,9 +11,9 @@ import numpy as np
 
 from auxbit import evaluate, files, plot
 from auxbit.cli import tasks
-from auxbit.errors import DataFileError, FileProblem
-from auxbit.experiments.compare import Task, figures, prepare, rank
-from auxbit.experiments.demo import as_csv
+from auxbit.errors import InvalidParameter
+from auxbit.experiments.compare import figures, prepare, rank
+from auxbit.experiments.kept import as_csv
 from auxbit.experiments.methods import METHODS
 from auxbit.index import HammingIndex
 
@@ -59,9 +59,7 @@ def search_files(
 ) -> Found:  # fmt: skip
     """Search the rows of one file for those of another; with `out`, write distances and ids there."""
     if out is not None:
-        if Path(out).suffix.lower() != ".npz":
-            raise FileProblem(f"{out} cannot be written: results are kept as .npz.")
-        tasks.check_output(out, force=force)
+        tasks.check_output(out, force=force, suffix=".npz")
     hasher = tasks.load_model(model)
     index = HammingIndex(hasher.n_bits, n_jobs=n_jobs)
     step("encoding the base")
@@ -83,6 +81,8 @@ def search_files(
         distances, ids = index.search(asked, 10 if k is None else min(k, len(index)))
         lims = np.arange(len(asked) + 1) * ids.shape[1]
         arrays = {"distances": distances, "ids": ids}
+        about["retrieved_per_query"] = ids.shape[1]  # fewer than k where the base is smaller
+    about["retrieved"] = int(lims[-1])
     if out is not None:
         with files.replacing(out, overwrite=force) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
@@ -95,20 +95,16 @@ def evaluate_files(
     picture: str | None, force: bool, n_jobs: int | None, step: Step,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure a model on files; with `curve` and `picture`, write the PR curve there."""
-    if picture is not None:
-        plot.check_output(picture)
-    for path in filter(None, (curve, picture)):
-        tasks.check_output(path, force=force)
+    _check_outputs(curve, picture, force=force)
     hasher = tasks.load_model(model)
     X, asked = tasks.read(base), tasks.read(queries)
     for rows, name in ((X, base), (asked, queries)):
         tasks.check_columns(hasher, rows, name)
         tasks.check_all_finite(rows, name)
     step("finding true neighbours")
-    if truth is None:
-        task = prepare(X, asked, K=K, k=k, radius=radius, n_jobs=n_jobs)
-    else:
-        task = Task(X, asked, read_truth(truth, K), k, radius, n_jobs)
+    normalized = bool(hasher.scaling_.normalize)
+    given = None if truth is None else tasks.read(truth)
+    task = prepare(X, asked, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=given, cosine=normalized)
     step("measuring")
     base_codes, ranking = rank(hasher, task)
     label = next(
@@ -126,18 +122,20 @@ def evaluate_files(
         title = f"{label}, {hasher.n_bits} bits: precision and recall within radius r"
         plot.write(plot.pr_curves(table, title=title), picture, overwrite=force)
     recall = {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X) >= R}
-    sizes = {"queries": len(asked), "n_base": len(X), "K": K, "k": k, "radius": radius}
+    kind = f"from {truth}" if truth is not None else "by cosine" if normalized else "Euclidean"
+    sizes: dict[str, Any] = {"queries": len(asked), "n_base": len(X), "K": K, "k": k, "radius": radius}
+    sizes |= {"neighbours": kind, "rows_normalized": normalized}
     return about | sizes | figures(hasher, task, base_codes, ranking) | {"recall_at": recall, "curve": table}
 
 
-def read_truth(path: str, K: int) -> Any:
-    """The first K columns of a file of true neighbours."""
-    true = tasks.read(path)
-    if true.shape[1] < K:
-        raise DataFileError(
-            f"{path} has {true.shape[1]} true neighbours a query, fewer than K={K}. Lower --K."
-        )
-    return np.ascontiguousarray(true[:, :K])
+def _check_outputs(curve: str | None, picture: str | None, *, force: bool) -> None:
+    if curve is not None and picture is not None and Path(curve).resolve() == Path(picture).resolve():
+        raise InvalidParameter("plot", picture, "another file than that of --curve")
+    if curve is not None:
+        tasks.check_output(curve, force=force, suffix=".csv", name="curve")
+    if picture is not None:
+        plot.check_output(picture)
+        tasks.check_output(picture, force=force)
 
 
 def _number(value: Any) -> float | None:

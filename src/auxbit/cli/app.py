@@ -1,6 +1,7 @@
 """The app: groups of commands put together, errors translated, exit codes.
 
-0 fine; 1 an error of ours or of the system, "error: …" on stderr; 2 wrong usage; 130 interrupted.
+0 fine; 1 the work failed: files, data, the system; 2 wrong usage: what cannot be parsed, or a value that an
+option never has, whatever the data (InvalidParameter); 130 interrupted. "error: …" on stderr says what.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typer.core import TyperGroup
 
 from auxbit import __version__
 from auxbit.cli import experiments, models, output, searching
-from auxbit.errors import AuxbitError
+from auxbit.errors import AuxbitError, InvalidParameter
 
 
 class Commands(TyperGroup):
@@ -29,6 +30,9 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             except BrokenPipeError:
                 raise  # typer ends quietly
+            except InvalidParameter as error:
+                output.note(str(error), "error")
+                raise typer.Exit(2) from error
             except (AuxbitError, OSError, MemoryError) as error:
                 output.note(str(error) or "there is not enough memory", "error")
                 raise typer.Exit(1) from error

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from auxbit import __version__, files, plot
+from auxbit.checks import check_integer
 from auxbit.cli import tasks
-from auxbit.errors import FileProblem, InvalidParameter
+from auxbit.errors import FileProblem, InvalidInput
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
-from auxbit.experiments.demo import as_csv
-from auxbit.experiments.kept import KeptRows, Row, array_checksum
+from auxbit.experiments.kept import KeptRows, Row, array_checksum, as_csv
 
 FILES = {"table": "table.csv", "results": "results.json", "plot": "precision.png"}
 ROWS = "rows.jsonl"
+LEAST_ROWS = 3  # two to train on, one to search for
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,7 @@ class Plan:
             tasks.check_all_finite(asked, self.queries)
             _check_same_columns(base, asked, self.queries)
         else:
-            if not 1 <= self.n_queries < len(X) - 1:
-                raise InvalidParameter(
-                    "n_queries",
-                    self.n_queries,
-                    f"an integer in 1..{len(X) - 2}",
-                    f"{self.data} has {len(X)} rows.",
-                )
+            self._check_n_queries(len(X))
             order = np.random.RandomState(0).permutation(len(X))
             asked, base = X[np.sort(order[: self.n_queries])], X[np.sort(order[self.n_queries :])]
         tasks.check_all_finite(X, self.data)
@@ -70,6 +65,19 @@ class Plan:
         tasks.check_all_finite(trained, self.train)
         _check_same_columns(base, trained, self.train)
         return trained, base, asked
+
+    def _check_n_queries(self, n_rows: int) -> None:
+        check_integer("n_queries", self.n_queries, 1)
+        if n_rows < LEAST_ROWS:
+            raise InvalidInput(
+                f"{self.data} has {n_rows} row{'s' * (n_rows > 1)}; a comparison needs at least "
+                f"{LEAST_ROWS}, to train on and to search for. Give more, or --queries a file of its own."
+            )
+        if self.n_queries > n_rows - 2:
+            raise InvalidInput(
+                f"n_queries={self.n_queries} of the {n_rows} rows of {self.data} leaves too few to search. "
+                f"Lower --n-queries to at most {n_rows - 2}, or give --queries a file of its own."
+            )
 
 
 def run(plan: Plan, on_row: Callable[[Row, bool], object]) -> dict[str, Any]:
@@ -139,6 +147,7 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 def _check_same_columns(base: tasks.Array, other: tasks.Array, name: str) -> None:
     if other.shape[1] != base.shape[1]:
-        raise InvalidParameter(
-            "columns", other.shape[1], f"{base.shape[1]} in {name}, as in the rows to search"
+        raise InvalidInput(
+            f"{name} has {other.shape[1]} columns, and the rows to search have {base.shape[1]}. "
+            "Use files of the same vectors."
         )

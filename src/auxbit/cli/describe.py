@@ -54,6 +54,8 @@ def _describe_model(name: str) -> Facts:
         "format": header["format_version"],
         "made_by": f"auxbit {header['auxbit_version']}",
     }
+    if header.get("left_out"):  # could not be saved: loaded, they have their defaults
+        facts["left_out"] = header["left_out"]
     history = getattr(model, "history_", None)
     if history:
         kept = [record for record in history if record.kept][-1]

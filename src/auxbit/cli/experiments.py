@@ -9,6 +9,7 @@ import typer
 
 from auxbit.cli import output
 from auxbit.cli.models import Data, Force, Jobs, Json
+from auxbit.experiments.methods import DEFAULT_METHODS, METHODS
 
 COLUMNS = {
     "method": "method",
@@ -46,10 +47,9 @@ def compare(
         str,
         typer.Option(
             metavar="NAME,…",
-            help="Of ba, ba-agh (started from agh), bfa, itq, agh, agh2 (two layers), sph, sh, klsh, tpca, "
-            "lsh, and FAISS's pq and opq (slow).",
+            help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}.",
         ),
-    ] = "ba,bfa,itq,agh,sph,sh,klsh,tpca,lsh,pq,opq",
+    ] = ",".join(DEFAULT_METHODS),
     bits: Annotated[str, typer.Option(metavar="N,…", help="Numbers of bits.")] = "8,16,24,32",
     K: Annotated[int, typer.Option("--K", help="How many true neighbours a query has.")] = 50,
     k: Annotated[int, typer.Option("--k", help="How many of the nearest codes are looked at.")] = 50,
@@ -135,7 +135,7 @@ def demo(
     output.say(f"Means of {len(result['seeds'])} seeds, {result['seconds']:.0f} s. Written:")
     for path in result["files"].values():
         output.say(f"  {path}")
-    output.say(f"\nNext: auxbit info {result['files']['model']}")
+    output.say_next("info", result["files"]["model"])
 
 
 def _line(row: dict[str, Any]) -> str:

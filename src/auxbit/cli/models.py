@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from auxbit.cli import output
-from auxbit.errors import AuxbitError
+from auxbit.errors import InvalidParameter
+from auxbit.experiments.methods import HASHERS, find_method, parameters_of
 
 DATA_HELP = (
     "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
@@ -29,11 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _method(name: str) -> str:
-    from auxbit.experiments.methods import HASHERS, find_method
-
     try:
         find_method(name, HASHERS)
-    except AuxbitError as error:
+    except InvalidParameter as error:
         raise typer.BadParameter(str(error)) from error
     return name.lower()
 
@@ -43,9 +42,7 @@ def fit(
     out: Annotated[str, typer.Option("--out", "-o", help="The model file to write.", show_default=False)],
     method: Annotated[
         str,
-        typer.Option(
-            metavar="ba|bfa|itq|agh|sph|sh|klsh|tpca|lsh|…", callback=_method, help="How codes are learned."
-        ),
+        typer.Option(metavar="|".join(HASHERS), callback=_method, help="How codes are learned."),
     ] = "ba",
     bits: Annotated[int, typer.Option(help="Bits a code, 1 to 1024.")] = 32,
     init: Annotated[
@@ -88,7 +85,7 @@ def fit(
         bool,
         typer.Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same model. 0 to 4294967295.")] = 0,
     jobs: Jobs = None,
     force: Force = False,
     json: Json = False,
@@ -118,11 +115,11 @@ def fit(
             ),
             ("seconds", summary["seconds"]),
             ("iterations", summary["iterations"]),
-            ("squared error a row", summary["reconstruction_error"]),
+            (output.error_label(summary), summary["reconstruction_error"]),
             ("effective bits", _effective(summary)),
         ]
     )
-    output.say(f"\nNext: auxbit encode {out} {data} --out codes.npy")
+    output.say_next("encode", out, data, "--out", "codes.npy")
 
 
 def encode(
@@ -138,7 +135,7 @@ def encode(
     """Turn vectors into codes, block by block."""
     from auxbit.cli import tasks
 
-    tasks.check_output(out, force=force)
+    tasks.check_output(out, force=force, suffix=".npy")
     hasher, X = tasks.load_model(model), tasks.read(data)
     with output.progress("encoding", len(X)) as bar:
         done = tasks.encode_file(hasher, data, X, out, unpacked=unpacked, force=force, advance=bar.advance)
@@ -149,7 +146,7 @@ def encode(
         f"{out}: {done['n_rows']:,} codes of {done['n_bits']} bits, {done['bytes_per_row']} bytes each"
     )
     if not unpacked:
-        output.say(f"\nNext: auxbit search {model} --base {out} --queries {data}")
+        output.say_next("search", model, "--base", out, "--queries", data)
 
 
 def decode(
@@ -164,7 +161,7 @@ def decode(
     """Turn codes back into approximate vectors, block by block."""
     from auxbit.cli import tasks
 
-    tasks.check_output(out, force=force)
+    tasks.check_output(out, force=force, suffix=".npy")
     hasher, packed = tasks.load_model(model), tasks.read(codes)
     with output.progress("decoding", len(packed)) as bar:
         done = tasks.decode_file(hasher, codes, packed, out, force=force, advance=bar.advance)
@@ -192,8 +189,6 @@ def info(
 
 
 def _parameters(method: str) -> set[str]:
-    from auxbit.experiments.methods import parameters_of
-
     return parameters_of(method)
 
 

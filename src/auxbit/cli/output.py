@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,6 +64,16 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         say(f"{name:<{width}}  {number(value)}")
+
+
+def error_label(result: Mapping[str, Any]) -> str:
+    """What the reconstruction error of a model is of."""
+    return "squared error a normalised row" if result["rows_normalized"] else "squared error a row"
+
+
+def say_next(*command: str) -> None:
+    """What to type next, ready for a shell."""
+    say(f"\nNext: {shlex.join(['auxbit', *command])}")
 
 
 def number(value: object) -> str:

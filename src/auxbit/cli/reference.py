@@ -1,4 +1,4 @@
-"""docs/cli.md, written from the commands themselves: `python -m auxbit.cli.reference docs/cli.md`.
+"""docs/cli.md, written from the commands themselves: `python -m auxbit.cli.reference [docs/cli.md]`.
 
 It asks each command what `--help` would ask it, rather than copy its print, whose looks change with typer.
 """
@@ -17,9 +17,10 @@ HEAD = """# The command line
 
 <!-- Written by `python -m auxbit.cli.reference docs/cli.md`; a test keeps it up to date. -->
 
-Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine, 1 an error
-(`error: …` says what and how to mend it), 2 wrong usage, 130 interrupted. Files that exist are overwritten
-only with `--force`, and written to a temporary name first.
+Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine; 1 the work
+failed, because of files or data; 2 wrong usage, which includes a value that an option never has, whatever the
+data; 130 interrupted. `error: …` says what is wrong and how to mend it. Files that exist are overwritten only
+with `--force`, and written to a temporary name first.
 """
 
 
@@ -52,4 +53,4 @@ def _line(param: Any) -> str:
 
 
 if __name__ == "__main__":
-    files.write_text(sys.argv[1], reference())
+    files.write_text(sys.argv[1] if sys.argv[1:] else "docs/cli.md", reference())

@@ -92,7 +92,8 @@ def evaluate(
 ) -> None:
     """Measure precision and recall of a model.
 
-    What is true are the Euclidean neighbours of the vectors.
+    What is true are the Euclidean neighbours of the vectors; for a model fitted with --normalize, those by
+    cosine.
     """
     from auxbit.cli import answers
 
@@ -106,7 +107,7 @@ def evaluate(
         return
     output.say(
         f"{result['method']}, {result['bits']} bits: {result['queries']:,} queries, "
-        f"{result['n_base']:,} rows, {K} true neighbours each"
+        f"{result['n_base']:,} rows, {K} true neighbours each; neighbours {result['neighbours']}"
     )
     output.print_table(
         ["of what is retrieved", "precision", "recall"],
@@ -120,7 +121,7 @@ def evaluate(
         [
             ("mean average precision", result["map"]),
             *((f"recall@{R}", share) for R, share in result["recall_at"].items()),
-            ("squared error a row", result["reconstruction_error"]),
+            (output.error_label(result), result["reconstruction_error"]),
             (
                 "effective bits",
                 f"{result['effective_bits']:.2f} of at most {result['effective_bits_bound']:.2f}",

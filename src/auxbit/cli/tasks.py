@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit import data, files
-from auxbit.codes import Packed, bytes_per_code, check_packed, pack
-from auxbit.errors import DataFileError, FileProblem, InvalidInput
+from auxbit.checks import check_integer
+from auxbit.codes import Packed, bytes_per_code, check_n_bits, check_packed, pack
+from auxbit.errors import DataFileError, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -24,6 +25,7 @@ Advance = Callable[[int], object]
 
 DIGITS = "digits"
 BLOCK_BYTES = 1 << 26
+LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
 
 
 def read(name: str) -> Array:
@@ -35,9 +37,11 @@ def read(name: str) -> Array:
     return data.read_vectors(name)
 
 
-def check_output(path: str | os.PathLike[str], *, force: bool) -> None:
+def check_output(path: str | os.PathLike[str], *, force: bool, suffix: str = "", name: str = "out") -> None:
     """Refuse before the work what could not be written after it."""
     target = Path(path)
+    if suffix and target.suffix.lower() != suffix:
+        raise InvalidParameter(name, str(target), f"a name that ends in {suffix}")
     files.refuse_existing(target, overwrite=force)
     folder = next(parent for parent in target.absolute().parents if parent.exists())
     if not folder.is_dir():
@@ -58,14 +62,23 @@ def fit_file(source: str, out: str, method: str, bits: int, options: dict[str, A
     from auxbit.evaluate import effective_bits, effective_bits_bound
     from auxbit.experiments.methods import find_method, make_hasher
 
+    check_n_bits(bits)
+    check_integer("seed", options["random_state"], 0, LARGEST_SEED)
     check_output(out, force=force)
     model = make_hasher(method, bits, **options)
     X = read(source)
     if len(X) < 2:
         raise InvalidInput(f"{source} has {len(X)} row; a model needs at least 2 to be fitted to.")
     start = time.perf_counter()
-    model.fit(X)
+    try:
+        model.fit(X)
+    except InvalidParameter as error:
+        if error.parameter == "n_bits":  # checked before: it is this data that cannot have so many
+            raise InvalidInput(str(error)) from error
+        raise
     seconds = time.perf_counter() - start
+    if "callback" in options:
+        model.set_params(callback=None)  # it showed the progress, and is no part of the model
     model.save(out, overwrite=force)
     history = [asdict(record) for record in getattr(model, "history_", [])]
     return {
@@ -77,6 +90,7 @@ def fit_file(source: str, out: str, method: str, bits: int, options: dict[str, A
         "seconds": seconds,
         "iterations": len(history) or None,
         "reconstruction_error": -model.score(X),
+        "rows_normalized": bool(model.scaling_.normalize),
         "effective_bits": effective_bits(model.encode(X)),
         "effective_bits_bound": effective_bits_bound(model.n_bits, len(X)),
         "history": history,
@@ -107,7 +121,7 @@ def encode_file(
     model: Hasher, source: str, X: Array, out: str, *, unpacked: bool, force: bool, advance: Advance
 ) -> dict[str, Any]:
     """Write the codes of the rows of a file as .npy."""
-    check_output(out, force=force)
+    check_output(out, force=force, suffix=".npy")
     shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
     with data.write_npy_rows(out, shape, np.uint8, overwrite=force) as codes:
         for rows, block in encode_blocks(model, X, source, packed=not unpacked):
@@ -120,7 +134,7 @@ def decode_file(
     model: Hasher, source: str, codes: Array, out: str, *, force: bool, advance: Advance
 ) -> dict[str, Any]:
     """Write the reconstructions of the codes in a file as .npy of float32."""
-    check_output(out, force=force)
+    check_output(out, force=force, suffix=".npy")
     shape = (len(codes), int(model.n_features_in_))
     with data.write_npy_rows(out, shape, np.float32, overwrite=force) as vectors:
         for rows in blocks(codes):

@@ -16,7 +16,7 @@ from auxbit.checks import check_finite, check_integer
 from auxbit.codes import Packed, check_n_bits
 from auxbit.errors import InvalidInput
 from auxbit.experiments.kept import Cell, Row
-from auxbit.experiments.methods import find_method, make_hasher
+from auxbit.experiments.methods import DEFAULT_METHODS, find_method, make_hasher
 from auxbit.experiments.product import ProductQuantizer
 from auxbit.neighbours import ground_truth
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-DEFAULT_METHODS = ("ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh", "pq", "opq")
 IDENTITY = ("method", "bits", "seed", "search", "skipped")
 
 
@@ -92,15 +91,24 @@ def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> 
     return list(dict.fromkeys(every))
 
 
-def prepare(X_base: Array, X_query: Array, *, K: int, k: int, radius: int, n_jobs: int | None) -> Task:
-    """Check the rows and find the true neighbours."""
+def prepare(
+    X_base: Array, X_query: Array, *, K: int, k: int, radius: int, n_jobs: int | None,
+    truth: Array | None = None, cosine: bool = False,
+) -> Task:  # fmt: skip
+    """Check the rows and find the true neighbours, Euclidean or by cosine, unless `truth` has K or more."""
     with Workers(n_jobs) as workers:
         check_finite(X_base, workers, "the base")
         check_finite(X_query, workers, "the queries")
-    check_integer("k", k, 1, len(X_base), f"There are {len(X_base)} rows to search.")
-    check_integer("K", K, 1, len(X_base), f"There are {len(X_base)} rows to search.")
+    for name, value in (("k", k), ("K", K)):
+        if check_integer(name, value, 1) > len(X_base):
+            raise InvalidInput(f"{name}={value} is more than the {len(X_base)} rows to search. Lower {name}.")
     radius = check_integer("radius", radius, 0, None, "It is a Hamming distance.")
-    return Task(X_base, X_query, ground_truth(X_base, X_query, K, n_jobs=n_jobs), k, radius, n_jobs)
+    if truth is None:
+        base, queries = (_unit_rows(X, n_jobs) if cosine else X for X in (X_base, X_query))
+        truth = ground_truth(base, queries, K, n_jobs=n_jobs)
+    elif truth.shape[1] < K:
+        raise InvalidInput(f"the truth has {truth.shape[1]} neighbours a query, fewer than K={K}. Lower K.")
+    return Task(X_base, X_query, np.ascontiguousarray(truth[:, :K]), k, radius, n_jobs)
 
 
 def measure(model: Hasher, task: Task) -> Row:
@@ -191,6 +199,20 @@ def _run_product(cell: Cell, X_train: Array, task: Task) -> Row:
         "effective_bits": evaluate.effective_bits(codes),
         "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
     }
+
+
+def _unit_rows(X: Array, n_jobs: int | None) -> npt.NDArray[np.float64]:
+    """The rows divided by their norm, whose Euclidean neighbours are those by cosine; zero rows stay."""
+    out = np.empty(X.shape)
+
+    def fill(rows: slice) -> None:
+        block = X[rows].astype(np.float64)
+        norms = np.sqrt(np.einsum("nd,nd->n", block, block))
+        out[rows] = block / np.where(norms > 0, norms, 1.0)[:, None]
+
+    with Workers(n_jobs) as workers:
+        workers.run(fill, len(X))
+    return out
 
 
 def _check_training(X_train: Array, task: Task) -> None:

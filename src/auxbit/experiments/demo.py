@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ import numpy as np
 from auxbit import data, files, plot
 from auxbit.errors import FileProblem
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
-from auxbit.experiments.kept import Row
+from auxbit.experiments.kept import Row, as_csv
 from auxbit.experiments.methods import find_method, make_hasher
 from auxbit.index import HammingIndex
 
@@ -112,16 +110,6 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
         raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
     for name in FILES.values():
         files.refuse_existing(folder / name, overwrite=overwrite)
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
-    text = io.StringIO()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, query_labels: Any) -> list[Any]:

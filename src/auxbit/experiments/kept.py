@@ -1,10 +1,12 @@
-"""Rows of a long experiment, kept in a JSON-lines file as they finish, so that it can go on after a stop."""
+"""Rows of an experiment: kept as JSON lines as they finish, so that it can go on after a stop; or as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,16 @@ class KeptRows:
             file.write(json.dumps({"key": self.key, "row": row}).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def array_checksum(X: npt.NDArray[Any]) -> str:

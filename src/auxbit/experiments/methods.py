@@ -19,31 +19,37 @@ if TYPE_CHECKING:
 class Method:
     """Its label in tables and figures; the estimator's name, "" for a quantiser of FAISS; is it random?
 
-    `options` are parameters of the estimator that make it this method.
+    `options` are parameters of the estimator that make it this method, `note` says so to users; a variant is
+    compared only where it is asked for.
     """
 
     label: str
     estimator: str = ""
     seeded: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    variant: bool = False
 
 
 METHODS = {
     "ba": Method("BA", "BinaryAutoencoder"),
-    "ba-agh": Method("BA-AGH", "BinaryAutoencoder", options={"init": "agh"}),
+    "ba-agh": Method(
+        "BA-AGH", "BinaryAutoencoder", options={"init": "agh"}, note="started from agh", variant=True
+    ),
     "bfa": Method("BFA", "BinaryFactorAnalysis"),
     "itq": Method("ITQ", "ITQ"),
     "agh": Method("AGH", "AnchorGraphHashing"),
-    "agh2": Method("AGH2", "AnchorGraphHashing", options={"n_layers": 2}),
+    "agh2": Method("AGH2", "AnchorGraphHashing", options={"n_layers": 2}, note="two layers", variant=True),
     "sph": Method("SPH", "SphericalHashing"),
     "sh": Method("SH", "SpectralHashing", seeded=False),
     "klsh": Method("KLSH", "KernelizedLSH"),
     "tpca": Method("tPCA", "ThresholdedPCA", seeded=False),
     "lsh": Method("LSH", "LSH"),
-    "pq": Method("PQ"),
-    "opq": Method("OPQ"),
+    "pq": Method("PQ", note="of FAISS"),
+    "opq": Method("OPQ", note="of FAISS, slow"),
 }
 HASHERS = tuple(name for name, method in METHODS.items() if method.estimator)
+DEFAULT_METHODS = tuple(name for name, method in METHODS.items() if not method.variant)
 
 
 def find_method(name: str, among: Iterable[str] = tuple(METHODS)) -> Method:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.blocks import Workers, resolve_n_jobs
 from auxbit.checks import check_finite
-from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, unpack
+from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, pack_bools, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, LinearDecoder, Scaling
@@ -92,9 +92,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             decoder = learned.decoder
             if decoder is None:
                 Z = np.empty((len(rows), n_bits), dtype=np.uint8)
-                workers.run(
-                    lambda some: Z.__setitem__(some, learned.encoder.scores(rows[some]) >= 0), len(rows)
-                )
+
+                def fill(some: slice) -> None:
+                    Z[some] = learned.encoder.scores(rows[some]) >= 0
+
+                workers.run(fill, len(rows))
                 decoder = f_step(decoder_sums(rows, Z, workers))
         self.scaling_ = scaling
         self.encoder_ = learned.encoder
@@ -109,7 +111,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def encode(self, X: npt.ArrayLike) -> Packed:
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8."""
-        return self._blocks(X, bytes_per_code, lambda bits: np.packbits(bits, axis=1, bitorder="little"))
+        return self._blocks(X, bytes_per_code, pack_bools)
 
     def inverse_transform(self, Z: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction f(z), in the units of X. Z : (n, n_bits) of 0/1 → (n, D)."""

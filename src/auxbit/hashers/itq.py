@@ -66,7 +66,11 @@ def itq_directions(
     axes32 = axes.astype(np.float32)
     X = _sample(X, max_rows, rng)
     V = np.empty((len(X), n_bits), dtype=np.float32)
-    workers.run(lambda rows: V.__setitem__(rows, X[rows] @ axes32), len(X))
+
+    def project(rows: slice) -> None:
+        V[rows] = X[rows] @ axes32
+
+    workers.run(project, len(X))
     rotation = random_rotation(n_bits, rng)
     if n_init > 1:
         trial = _sample(V, TRIAL_ROWS, rng)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from auxbit.blocks import Workers
-from auxbit.codes import Packed
+from auxbit.codes import Packed, pack_bools
 from auxbit.evaluate import hamming_ranking, precision_recall_at_k
 from auxbit.mac.shards import encode_rows
 from auxbit.maps import Float32, LinearEncoder
@@ -33,7 +33,7 @@ class Validation:
         return precision_recall_at_k(ranking, self.k, ties="average").precision
 
     def _encode(self, X: Float32, h: LinearEncoder) -> Packed:
-        return np.packbits(encode_rows(X, h, self._workers), axis=1, bitorder="little")
+        return pack_bools(encode_rows(X, h, self._workers))
 
 
 def choose_queries(n_rows: int, rng: np.random.RandomState) -> np.ndarray | None:
