@@ -93,7 +93,7 @@ def test_labels_at_line_ends_do_not_overlap() -> None:
         for bits in (8, 16)
     ]
     axes = plot.precision(crowded).axes[0]
-    places = sorted(text.xy[1] for text in axes.texts)
+    places = sorted(text.xyann[1] for text in axes.texts)
     gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
     assert len(places) == len(plot.STYLES)
     assert np.diff(places).min() > gap

@@ -280,7 +280,7 @@ def _mark_radii(axes: Axes, curve: Table) -> None:
 
 
 def _label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> None:
-    """Name lines at their right ends, moved apart where they would overlap."""
+    """Name lines at their right ends; names that would overlap are moved apart and joined to theirs."""
     low, high = axes.get_ylim()
     gap = 0.055 * (high - low)
     wanted = sorted(ends)
@@ -290,10 +290,13 @@ def _label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) ->
         while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
             groups[-2:] = [groups[-2] + groups[-1]]
     places = [place for group in groups for place in _spread(group, gap)]
-    for place, (_, label, colour) in zip(places, wanted):
+    offsets = require("matplotlib.transforms", extra="plot", purpose="plotting").offset_copy
+    beside = offsets(axes.transData, axes.figure, x=22, units="points")
+    thin = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)}
+    for place, (y, label, colour) in zip(places, wanted):
         axes.annotate(
-            label, (x, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5,
-            color=colour, annotation_clip=False,
+            label, (x, y), xytext=(x, place), textcoords=beside, va="center", fontsize=8.5, color=colour,
+            annotation_clip=False, arrowprops=thin | {"color": colour},
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The spherical Hamming distance (Heo et al. 2012, section 3.3) and an exact search by it.
+"""The spherical Hamming distance (Heo et al. 2012) and an exact search by it.
 
 d(a, b) = |a xor b| / |a and b|: rows in many common spheres are near, for those spheres meet in a small
 region, while rows outside of the same sphere may be anywhere. The quotient is not defined for codes without
