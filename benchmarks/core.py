@@ -12,7 +12,6 @@ index       exact search against FAISS's flat scan
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import faiss
@@ -21,7 +20,7 @@ from sklearn.datasets import load_digits
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
-from record import Results, data_folder, measured, table
+from record import Results, data_folder, measured, run, table
 
 SEEDS = (0, 1, 2)
 AUTHORS = {("digits", 8): 3954.0, ("digits", 16): 2803.8, ("digits", 32): 1711.7,
@@ -236,16 +235,5 @@ BENCHMARKS = {
     job.__name__: job for job in (error, schedule, starts, retrieval, validation, memory, zsteps, index)
 }
 
-
-def main() -> None:
-    names = sys.argv[1:] or list(BENCHMARKS)
-    if unknown := set(names) - set(BENCHMARKS):
-        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(BENCHMARKS)}")
-    for name in names:
-        results = Results(f"core-{name}", f"python benchmarks/core.py {name}")
-        print(f"\n## {name}: {BENCHMARKS[name].__doc__}\n", flush=True)
-        print(BENCHMARKS[name](results), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run("core", BENCHMARKS)

@@ -8,15 +8,13 @@ million     training and encoding a million rows
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from auxbit.experiments.methods import METHODS, make_hasher
-from record import Results, data_folder, measured, table
+from record import Results, data_folder, measured, run, table
 
 PUBLIC = {"itq": (0.464, 0.596, 0.681), "tpca": (0.364, 0.424, 0.391), "sh": (0.352, 0.454, 0.486),
           "agh": (0.399, 0.558, 0.577), "agh2": (0.342, 0.450, 0.587), "sph": (0.297, 0.412, 0.524),
@@ -123,16 +121,5 @@ def million(results: Results) -> str:
 
 BENCHMARKS = {job.__name__: job for job in (precision, starts, speed, million)}
 
-
-def main() -> None:
-    names = sys.argv[1:] or list(BENCHMARKS)
-    if unknown := set(names) - set(BENCHMARKS):
-        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(BENCHMARKS)}")
-    for name in names:
-        results = Results(f"methods-{name}", f"python benchmarks/methods.py {name}")
-        print(f"\n## {name}: {BENCHMARKS[name].__doc__}\n", flush=True)
-        print(BENCHMARKS[name](results), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run("methods", BENCHMARKS)

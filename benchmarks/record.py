@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import resource
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -92,6 +93,17 @@ class Results:
     def mean(self, value: str, **where: Any) -> float:
         """The mean of a column over the rows that match."""
         return float(np.mean([row[value] for row in self.rows if where.items() <= row.items()]))
+
+
+def run(prefix: str, jobs: dict[str, Callable[[Results], str]]) -> None:
+    """The command line of a file of benchmarks: run those named, or all, and print their tables."""
+    names = sys.argv[1:] or list(jobs)
+    if unknown := set(names) - set(jobs):
+        raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(jobs)}")
+    for name in names:
+        results = Results(f"{prefix}-{name}", f"python benchmarks/{prefix}.py {name}")
+        print(f"\n## {name}: {jobs[name].__doc__}\n", flush=True)
+        print(jobs[name](results), flush=True)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

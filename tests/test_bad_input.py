@@ -8,31 +8,14 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from auxbit import (
-    ITQ,
     LSH,
-    AnchorGraphHashing,
     BinaryAutoencoder,
     BinaryFactorAnalysis,
-    KernelizedLSH,
-    SpectralHashing,
-    SphericalHashing,
-    ThresholdedPCA,
 )
 from auxbit.blocks import BLOCK_ROWS
 from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
+from every_hasher import HASHERS, every_hasher
 
-HASHERS = [
-    LSH,
-    ThresholdedPCA,
-    ITQ,
-    AnchorGraphHashing,
-    KernelizedLSH,
-    SpectralHashing,
-    SphericalHashing,
-    BinaryAutoencoder,
-    BinaryFactorAnalysis,
-]
-every_hasher = pytest.mark.parametrize("hasher", HASHERS, ids=lambda cls: cls.__name__)
 every_method = pytest.mark.parametrize("method", ["fit", "transform", "encode", "score"])
 
 GOOD = np.random.default_rng(0).normal(size=(120, 6))
@@ -281,7 +264,7 @@ def test_errors_of_ours_have_one_base_and_are_value_errors_too():
         assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("hasher", HASHERS, ids=lambda cls: cls.__name__)
+@every_hasher
 def test_values_that_cannot_be_squared_are_named_with_row_and_column(hasher):
     X = GOOD.copy()
     X[7, 2] = 1e200

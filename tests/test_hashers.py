@@ -17,12 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from auxbit import (
     ITQ,
     LSH,
-    AnchorGraphHashing,
     BinaryAutoencoder,
     BinaryFactorAnalysis,
-    KernelizedLSH,
-    SpectralHashing,
-    SphericalHashing,
     ThresholdedPCA,
 )
 from auxbit.blocks import BLOCK_ROWS, Workers
@@ -30,20 +26,9 @@ from auxbit.codes import pack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.itq import rotate_to_binary
 from auxbit.hashers.pca import principal_axes, random_rotation
+from every_hasher import DEGENERATE, every_hasher
 
-HASHERS = [
-    LSH,
-    ThresholdedPCA,
-    ITQ,
-    AnchorGraphHashing,
-    KernelizedLSH,
-    SpectralHashing,
-    SphericalHashing,
-    BinaryAutoencoder,
-    BinaryFactorAnalysis,
-]
 TRAINED = [BinaryAutoencoder, BinaryFactorAnalysis]
-every_hasher = pytest.mark.parametrize("hasher", HASHERS, ids=lambda cls: cls.__name__)
 
 
 def made(hasher, n_bits=6, **parameters):
@@ -310,31 +295,11 @@ def quietly_fitted(model, X):
         return model.fit(X)
 
 
-def constant_features(X):
-    X = X.copy()
-    X[:, 5:] = 7
-    return X
-
-
-DEGENERATE = {
-    "constant features": constant_features,
-    "duplicate rows": lambda X: np.repeat(X[:20], 6, axis=0),
-    "identical rows": lambda X: np.tile(X[:1], (120, 1)),
-    "identical rows of 0.1": lambda X: np.full((120, 8), 0.1),
-    "zeros": lambda X: np.zeros((120, 8)),
-    "two rows": lambda X: X[:2],
-    "two kinds of rows": lambda X: np.vstack([X[:1]] * 60 + [X[1:2]] * 60),
-    "one outlier": lambda X: np.vstack([X[:119], X[:1] + 1e6]),
-    "tiny": lambda X: X[:120] * 1e-30,
-    "huge": lambda X: X[:120] * 1e30,
-}
-
-
 @every_hasher
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_degenerate_rows_are_coded_all_the_same(hasher, kind, digits):
     X = DEGENERATE[kind](digits[:120].astype(np.float64))
-    n_bits = 2 if kind == "two rows" else 4
+    n_bits = min(len(X), 4)
     model = quietly_fitted(made(hasher, n_bits), X)
     bits = model.transform(X)
     assert bits.shape == (len(X), n_bits)

@@ -7,11 +7,9 @@ import pytest
 from safetensors.numpy import load, save
 from scipy.linalg import sqrtm
 from scipy.spatial.distance import cdist
-from sklearn.datasets import load_digits
 
 from auxbit.blocks import BLOCK_ROWS
 from auxbit.errors import InvalidParameter
-from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from auxbit.hashers.klsh import EIGENVALUE_CUT, KernelEncoder, KernelizedLSH, inverse_root, random_subsets
 
 X = np.random.default_rng(0).normal(size=(400, 5)) * [5, 4, 3, 2, 1] + 10
@@ -129,14 +127,3 @@ def test_an_encoder_comes_back_from_its_tensors():
 def test_a_subset_size_that_is_none_is_refused(size):
     with pytest.raises(InvalidParameter, match=r"subset_size=.* at least 1\. Try subset_size=30"):
         KernelizedLSH(4, subset_size=size).fit(X)
-
-
-@pytest.mark.parametrize(("n_bits", "expected"), [(8, 0.209), (16, 0.315), (32, 0.471)])
-def test_precision_on_digits_is_that_of_public_implementations_or_better(n_bits, expected):
-    rows = load_digits().data
-    order = np.random.RandomState(0).permutation(len(rows))
-    base, queries = rows[order[:1297]], rows[order[1297:]]
-    model = KernelizedLSH(n_bits, random_state=0).fit(base)
-    truth = ground_truth(base, queries, 50)
-    ranking = hamming_ranking(model.encode(base), model.encode(queries), truth, n_bits=n_bits)
-    assert precision_recall_at_k(ranking, 50).precision > expected - 0.02

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from auxbit.blocks import BLOCK_ROWS
-from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from auxbit.hashers.spectral import SpectralEncoder, SpectralHashing, smoothest_modes
+from every_hasher import DEGENERATE
 
 
 @pytest.fixture(scope="module")
@@ -105,21 +104,6 @@ def test_rows_outside_of_the_training_range_follow_the_cosine():
     assert np.array_equal(model.transform(new), expected)
 
 
-# ---- what it must show
-
-
-@pytest.mark.parametrize(("n_bits", "reference"), [(8, 0.352), (16, 0.454), (32, 0.486)])
-def test_precision_on_digits_is_that_of_public_implementations(n_bits, reference, digits):
-    order = np.random.default_rng(0).permutation(1797)
-    X = digits - digits.mean(axis=0)
-    train, queries = X[order[:1297]], X[order[1297:]]
-    model = SpectralHashing(n_bits).fit(train)
-    ranking = hamming_ranking(
-        model.encode(train), model.encode(queries), ground_truth(train, queries, 50), n_bits
-    )
-    assert precision_recall_at_k(ranking, 50).precision > reference - 0.04
-
-
 # ---- the contract
 
 
@@ -141,22 +125,6 @@ def test_the_encoder_is_made_again_from_its_tensors(n_bits, digits):
     assert np.array_equal(encoder(X), encoder.scores(X) >= 0)
 
 
-DEGENERATE = {
-    "constant features": lambda X: np.hstack([X[:, :3], np.full((len(X), 5), 7.0)]),
-    "duplicate rows": lambda X: np.repeat(X[:20], 6, axis=0),
-    "identical rows": lambda X: np.tile(X[:1], (120, 1)),
-    "identical rows of 0.1": lambda X: np.full((120, 8), 0.1),
-    "identical rows, more than a block": lambda X: np.full((4097, 8), 0.1),
-    "nearly all identical": lambda X: np.vstack([np.tile(X[:1], (180, 1)), X[1:20]]),
-    "identical rows, huge": lambda X: np.full((120, 8), 1e25 / 3),
-    "zeros": lambda X: np.zeros((120, 8)),
-    "two rows": lambda X: X[:2],
-    "two kinds of rows": lambda X: np.repeat(X[:2], 60, axis=0),
-    "one dimension": lambda X: X[:, 20:21],
-    "one outlier": lambda X: np.vstack([X[:119], X[:1] + 1e6]),
-}
-
-
 @pytest.mark.parametrize("n_bits", [1, 12])
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_rows_with_little_in_them_are_coded_all_the_same(kind, n_bits, digits):
@@ -169,8 +137,3 @@ def test_rows_with_little_in_them_are_coded_all_the_same(kind, n_bits, digits):
     assert len(np.unique(bits, axis=0)) >= min(2, len(first))
     assert np.isfinite(model.inverse_transform(bits)).all()
     assert np.isfinite(model.encoder_.scores(model.scaling_.apply(X))).all()
-
-
-@parametrize_with_checks([SpectralHashing(n_bits=2)])
-def test_the_estimator_passes_the_check(estimator, check):
-    check(estimator)
