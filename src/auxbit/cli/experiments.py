@@ -95,12 +95,16 @@ def compare(
     output.print_table(
         list(COLUMNS), [[row[key] for key in COLUMNS.values()] for row in rows if not row["skipped"]]
     )
+    averaged = "One seed" if seeds == 1 else f"Means of {seeds} seeds"
     output.say(
-        f"Means of up to {seeds} seeds. Precision of the {k} nearest against {K} true neighbours, ties by\n"
-        f"id and averaged, and of what lies within radius {radius}. L_eff is at most the bits, and log2 of\n"
-        f"the {result['base_rows']:,} rows searched. PQ and OPQ search asymmetrically: queries keep their\n"
-        "floats, so theirs are not Hamming codes."
+        f"{averaged}. Precision of the {k} nearest against {K} true neighbours, ties by id and\n"
+        f"averaged, and of what lies within radius {radius}. L_eff is at most the bits, and log2 of the\n"
+        f"{result['base_rows']:,} rows searched."
     )
+    if any(row["search"] == "asymmetric" for row in rows):
+        output.say(
+            "PQ and OPQ search asymmetrically: queries keep their floats, so theirs are not Hamming codes."
+        )
     for row in rows:
         if row["skipped"]:
             output.say(f"Left out: {row['method']} at {row['bits']} bits: {row['skipped']}")
