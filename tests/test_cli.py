@@ -20,6 +20,7 @@ import auxbit
 from auxbit import ITQ, data
 from auxbit.cli.app import app
 from auxbit.cli.reference import reference
+from auxbit.experiments.methods import DEFAULT_METHODS, HASHERS, METHODS
 
 COMMANDS = ("fit", "encode", "decode", "search", "evaluate", "compare", "info", "demo")
 
@@ -116,8 +117,6 @@ def test_the_reference_is_written_to_docs_unless_told_otherwise(tmp_path: Path) 
 
 
 def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
-    from auxbit.experiments.methods import DEFAULT_METHODS, HASHERS, METHODS
-
     text = reference()
     assert f"`--method` {'|'.join(HASHERS)} ".replace("|", "\\|") in text
     assert f"Default: `{','.join(DEFAULT_METHODS)}`." in text
@@ -128,9 +127,9 @@ def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
 # ---- each command at work
 
 
-@pytest.mark.parametrize("method", ["ba", "bfa", "itq", "tpca", "lsh"])
+@pytest.mark.parametrize("method", HASHERS)
 def test_fit_writes_a_model_of_each_method_that_loads(folder: Path, method: str) -> None:
-    few = ["--max-iter", 3] if method in ("ba", "bfa") else []
+    few = ["--max-iter", 3] if method in ("ba", "ba-agh", "bfa", "sph") else []
     result = run("fit", "base.npy", "--out", "new.safetensors", "--method", method, "--bits", 8, *few)
     assert auxbit.load("new.safetensors").n_bits == 8
     assert "effective bits" in result.stdout

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from auxbit import codes, data, extras, tables
-from auxbit.data import embedded_digits, read_codes, read_vectors, write_npy_rows, write_vectors
+from auxbit import data, extras, tables
+from auxbit.data import embedded_digits, read_vectors, write_npy_rows, write_vectors
 from auxbit.errors import DataFileError, FileExists, InvalidInput, InvalidParameter, MissingExtra
 
 NUMBERS = {
@@ -550,29 +550,7 @@ def test_streaming_refuses_other_names_types_and_files_in_the_way(tmp_path):
             raise AssertionError("the block ran")
 
 
-# codes, digits, real data
-
-
-def test_packed_codes_are_read_memory_mapped_and_checked(tmp_path):
-    packed = codes.pack(np.random.default_rng(0).integers(0, 2, (20, 12)))
-    write_vectors(tmp_path / "codes.npy", packed)
-    read = read_codes(tmp_path / "codes.npy", 12)
-    assert is_mapped(read)
-    np.testing.assert_array_equal(read, packed)
-    with pytest.raises(DataFileError, match=r"codes\.npy: codes must be packed codes of 32 bits"):
-        read_codes(tmp_path / "codes.npy", 32)
-    with pytest.raises(DataFileError, match=r"codes\.npy: codes have bits set beyond the first 9"):
-        read_codes(tmp_path / "codes.npy", 9)
-    with pytest.raises(InvalidParameter, match="n_bits=0 is invalid"):
-        read_codes(tmp_path / "codes.npy", 0)
-
-
-def test_codes_in_other_files_are_refused(tmp_path):
-    write_vectors(tmp_path / "codes.bvecs", some_rows(dtype=np.uint8))
-    with pytest.raises(DataFileError, match=r"codes\.bvecs is not an \.npy file"):
-        read_codes(tmp_path / "codes.bvecs", 24)
-    with pytest.raises(DataFileError, match=r"code\.npy does not exist"):
-        read_codes(tmp_path / "code.npy", 24)
+# digits, real data
 
 
 def test_the_digits_need_no_file():

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import codes, files
+from auxbit import files
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
 from auxbit.tables import Array, check_rows, choose, chunks, nearest, read_hdf5, read_parquet
 
@@ -51,21 +51,6 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
         raise InvalidParameter("key", key, f"None for {source}: a {suffix} file holds one array")
     with _explained(source):
         return _READERS[suffix](source, key)
-
-
-def read_codes(path: str | os.PathLike[str], n_bits: int) -> codes.Packed:
-    """Return the packed codes in an .npy file, (n, ceil(n_bits/8)) uint8, memory-mapped."""
-    n_bits = codes.check_n_bits(n_bits)
-    source = Path(path)
-    _check_there(source)
-    if source.suffix.lower() != ".npy":
-        raise DataFileError(f"{source} is not an .npy file: packed codes are kept as .npy of uint8.")
-    with _explained(source):
-        packed = _read_npy(source)
-    try:
-        return codes.check_packed(packed, n_bits)
-    except InvalidInput as error:
-        raise DataFileError(f"{source}: {error}") from error
 
 
 def write_vectors(path: str | os.PathLike[str], array: npt.ArrayLike, *, overwrite: bool = False) -> None:

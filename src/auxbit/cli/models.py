@@ -71,7 +71,7 @@ def fit(
         ),
     ] = None,
     max_iter: Annotated[
-        int | None, typer.Option(help="ba and bfa: iterations at most.", show_default=False)
+        int | None, typer.Option(help="ba, bfa and sph: iterations at most.", show_default=False)
     ] = None,
     z_solver: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def fit(
     }  # fmt: skip
     options = _applicable(method, {name: value for name, value in given.items() if value is not None})
     with output.progress(f"fitting {method}", _most_iterations(method, options), time_left=False) as bar:
-        if "max_iter" in _parameters(method):
+        if "callback" in parameters_of(method):
             options["callback"] = lambda record: bar.show(done=record.iteration, detail=_detail(record))
         options |= {"random_state": seed, "n_jobs": jobs}
         summary = tasks.fit_file(data, out, method, bits, options, force=force)
@@ -188,13 +188,9 @@ def info(
         output.print_facts(describe.as_lines(facts))
 
 
-def _parameters(method: str) -> set[str]:
-    return parameters_of(method)
-
-
 def _applicable(method: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options as parameters of the estimator, or which of them the method does not have."""
-    for name in options.keys() - _parameters(method):
+    for name in options.keys() - parameters_of(method).keys():
         raise typer.BadParameter(
             f"it does not apply to --method {method}.", param_hint=f"--{name.replace('_', '-')}"
         )
@@ -204,9 +200,9 @@ def _applicable(method: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _most_iterations(method: str, options: dict[str, Any]) -> float | None:
-    if "max_iter" not in _parameters(method):
-        return None
-    most: int = options.get("max_iter") or 50
+    """How far the bar can go, where the method tells of its iterations."""
+    parameters = parameters_of(method) | options
+    most: float | None = parameters["max_iter"] if "callback" in parameters else None
     return most
 
 

@@ -62,9 +62,10 @@ def find_method(name: str, among: Iterable[str] = tuple(METHODS)) -> Method:
     return METHODS[name.lower()]
 
 
-def parameters_of(name: str) -> set[str]:
-    """The parameters that a hasher takes."""
-    return set(inspect.signature(_class_of(name)).parameters)
+def parameters_of(name: str) -> dict[str, Any]:
+    """The parameters that a hasher takes, with their defaults."""
+    parameters = inspect.signature(_class_of(name)).parameters
+    return {key: parameter.default for key, parameter in parameters.items()}
 
 
 def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:

@@ -50,7 +50,7 @@ class SvmOptions:
     forcing: float = 0.3
 
     def for_first_step(self) -> SvmOptions:
-        """The start's codes: a looser tolerance gives the same precision for a quarter of the products."""
+        """The start's codes: a looser tolerance gives the same precision for a third of the products."""
         return replace(self, tol=max(self.tol, 1e-2))
 
     def for_next_steps(self) -> SvmOptions:
