@@ -42,6 +42,17 @@ def brute_force(problem, Y, H):
     return np.array([reduced_energies(problem, y, h, codes).min() for y, h in zip(Y, H, strict=True)])
 
 
+def brute_force_in_halves(problem, y, h, low=12):
+    """The least reduced energy of one row over all 2^L codes, 2^low of them at a time."""
+    R, mu = problem.R, problem.mu
+    first, best = all_codes(low), np.inf
+    reached, flips = first @ R[:, :low].T, (first != h[:low]).sum(axis=1)
+    for last in all_codes(len(h) - low):
+        gap = y - R[:, low:] @ last - reached
+        best = min(best, (np.square(gap).sum(axis=1) + mu * (flips + (last != h[low:]).sum())).min())
+    return best
+
+
 def greedy_bits(G, c, x):
     """Bit after bit, evaluate zᵀGz − 2cᵀz with 0 and with 1 and keep the better."""
     z = np.array(x, dtype=float)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 from sklearn.datasets import load_digits
 from sklearn.svm import LinearSVC
 
 from auxbit.blocks import BLOCK_ROWS, Workers
 from auxbit.mac import shards
-from auxbit.mac.h_step import ArraySvmRows, SvmOptions, solve_svms
+from auxbit.mac.f_step import decoder_sums
+from auxbit.mac.h_step import SvmOptions, gram_solver, line_search, solve_svms
 from auxbit.mac.shards import Rows
+from auxbit.mac.svm_rows import ArraySvmRows
 from auxbit.mac.z_step import ZOptions
 from auxbit.maps import LinearEncoder
 from slow_truths import random_rows
@@ -152,12 +157,11 @@ def bits_solved(monkeypatch):
     """How many bits each problem had that was solved, in order."""
     seen = []
 
-    class Watched(ArraySvmRows):
-        def __init__(self, X, Z, workers):
-            seen.append(Z.shape[1])
-            super().__init__(X, Z, workers)
+    def watched(rows, W, bits, *rest):
+        seen.append(len(bits))
+        return solve_svms(rows, W, bits, *rest)
 
-    monkeypatch.setattr(shards, "ArraySvmRows", Watched)
+    monkeypatch.setattr(shards, "solve_svms", watched)
     return seen
 
 
@@ -216,27 +220,222 @@ def test_bits_not_solved_to_tolerance_are_gone_on_with(digits, bits_solved):
     assert bits_solved == [4, 4, 4, 4]
 
 
+class Counted(ArraySvmRows):
+    """Counts the columns that go into products with X."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.columns, self.newton_steps = 0, 0
+
+    def count(self, bits):
+        self.columns += len(bits)
+        return super().count(bits)
+
+    def hessian_product(self, P, bits):
+        assert P.shape[1] == len(bits)
+        self.columns += 2 * len(bits)
+        return super().hessian_product(P, bits)
+
+    def aim(self, P, bits):
+        self.columns += len(bits)
+        self.newton_steps += 1
+        return super().aim(P, bits)
+
+
+def cold(X, Z, workers, options):
+    """Rows, all bits, and what `solve_svms` needs to solve them from W = 0."""
+    ones = np.c_[X, np.ones(len(X))].astype(float)
+    rows, bits = Counted(X, Z, workers), np.arange(Z.shape[1])
+    zero_norm = 2 * options.C * np.linalg.norm(ones.T @ (2.0 * Z - 1), axis=0)
+    W = np.zeros((X.shape[1] + 1, Z.shape[1]))
+    return rows, (W, bits, rows.count(bits), gram_solver(ones.T @ ones, options.C), zero_norm, options)
+
+
 def test_a_bit_that_float32_cannot_take_further_is_left_alone(digits):
     X, Z = digits[0], flip(digits[1], 0.1)
-    n_evaluations = 0
-
-    class Counted(ArraySvmRows):
-        def evaluate(self, W):
-            nonlocal n_evaluations
-            n_evaluations += 1
-            return super().evaluate(W)
-
-    ones = np.c_[X, np.ones(len(X))].astype(float)
-    zero_norm = 200 * np.linalg.norm(ones.T @ (2.0 * Z - 1), axis=0)
     options = SvmOptions(tol=1e-7, max_newton=1000)
     with Workers(1) as workers:
-        rows = Counted(X, Z, workers)
-        solution = solve_svms(rows, np.zeros((65, 4)), ones.T @ ones, zero_norm, options)
-        assert n_evaluations < 100
-        gradient = solution.W + 200 * rows.evaluate(solution.W)[1]
-    residual = np.linalg.norm(gradient, axis=0) / zero_norm
-    assert residual.max() < 1e-4
-    np.testing.assert_allclose(solution.residual, residual)
+        rows, problem = cold(X, Z, workers, options)
+        W, _ = solve_svms(rows, *problem)
+        assert rows.newton_steps < 100
+        rows.note(W)
+        gradient = W + 200 * rows.count(np.arange(4)).half_gradient
+    assert (np.linalg.norm(gradient, axis=0) / problem[4]).max() < 1e-4
+
+
+def test_bits_that_have_converged_cost_no_more_products(digits):
+    X, Z = digits[0], digits[1].copy()
+    Z[:, 1:] = flip(Z[:, 1:], 0.2)
+    with Workers(1) as workers:
+        alone = []
+        for bit in range(4):
+            rows, problem = cold(X, np.ascontiguousarray(Z[:, bit : bit + 1]), workers, SvmOptions())
+            solve_svms(rows, *problem)
+            alone.append(rows.columns)
+        rows, problem = cold(X, Z, workers, SvmOptions())
+        _, solved = solve_svms(rows, *problem)
+    assert solved.all()
+    assert rows.columns < 4 * max(alone)
+    assert rows.columns == pytest.approx(sum(alone), rel=0.1)
+
+
+def test_a_step_of_the_loop_is_one_product_each_way(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    options = SvmOptions().for_next_steps()
+    with Workers(1) as workers:
+        rows, problem = cold(X, Z, workers, options)
+        solve_svms(rows, *problem)
+    assert rows.columns == 2 * 4
+
+
+def test_the_preconditioner_knows_how_rows_with_slack_spread_along_the_weights(digits):
+    # the same solve from a warm start, with and without the rank-one correction
+    X, Z = digits[0], flip(digits[1], 0.05)
+    start = fit(X, flip(Z, 0.05, seed=2))
+    W = np.vstack([start.weights, start.bias]).astype(float)
+    costs = {}
+    with Workers(1) as workers:
+        for corrected in (True, False):
+            rows, (_, bits, _, gram_solve, zero_norm, options) = cold(X, Z, workers, TIGHT)
+            rows.note(W)
+            sums = rows.count(bits)
+            if not corrected:  # κ = 1
+                rows_count = rows.count
+
+                def count(bits, rows_count=rows_count):
+                    sums = rows_count(bits)
+                    return replace(sums, active_square=sums.square * sums.active / len(X))
+
+                rows.count, sums = count, count(bits)
+            rows.columns = 0
+            solve_svms(rows, W, bits, sums, gram_solve, zero_norm, options)
+            costs[corrected] = rows.columns
+    assert costs[True] < costs[False]
+
+
+def test_the_line_search_finds_the_minimum_along_a_step(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    rng = np.random.default_rng(0)
+    W, step = rng.normal(size=(65, 4)), rng.normal(size=(65, 4))
+    with Workers(1) as workers:
+        rows, bits = ArraySvmRows(X, Z, workers), np.arange(4)
+        rows.note(W)
+        sums = rows.count(bits)
+        gradient = W + 200 * sums.half_gradient
+        step *= -np.sign((gradient * step).sum(axis=0))  # downhill
+        size = line_search(rows, bits, W, step, gradient, sums.slack, 100.0)
+    for bit in range(4):
+
+        def along(t, bit=bit):
+            w = W[:, bit] + t * step[:, bit]
+            return svm_objective(X, Z[:, bit], w[:-1], w[-1])
+
+        truth = minimize_scalar(along, bounds=(0, 10), method="bounded", options={"xatol": 1e-10})
+        assert along(size[bit]) <= truth.fun + 1e-4 * (along(0) - truth.fun)
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**20))
+def test_a_line_search_never_raises_the_objective(n, D, L, seed):
+    X, Z, h, _ = random_rows(n, D, L, seed)
+    W = np.vstack([h.weights, h.bias]).astype(float)
+    step = np.random.default_rng(seed).normal(size=W.shape) * 10.0 ** np.random.default_rng(seed).integers(
+        -4, 5
+    )
+    with Workers(1) as workers:
+        rows, bits = ArraySvmRows(X, Z, workers), np.arange(L)
+        rows.note(W)
+        sums = rows.count(bits)
+        gradient = W + 200 * sums.half_gradient
+        size = line_search(rows, bits, W, step, gradient, sums.slack, 100.0)
+        moved, kept = W + size * step, rows.scores.copy()
+        rows.note(moved)
+    np.testing.assert_allclose(kept, rows.scores, rtol=1e-4, atol=1e-4 * (1 + np.abs(rows.scores).max()))
+    for bit in range(L):
+        before = svm_objective(X, Z[:, bit], W[:-1, bit], W[-1, bit])
+        assert svm_objective(X, Z[:, bit], moved[:-1, bit], moved[-1, bit]) <= before * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("bits", [[0, 1, 2, 3], [1, 3], [2]])
+def test_products_for_some_bits_are_those_of_their_columns(digits, bits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    rng, bits = np.random.default_rng(0), np.array(bits)
+    W, P = rng.normal(size=(65, 4)), rng.normal(size=(65, len(bits)))
+    ones = np.c_[X, np.ones(len(X))].astype(float)
+    with Workers(1) as workers:
+        rows = ArraySvmRows(X, Z, workers)
+        rows.note(W)
+        sums = rows.count(np.arange(4))
+        some = rows.count(bits)
+        hessian = rows.hessian_product(P, bits)
+        squares = rows.aim(P, bits)
+        size = rng.random(len(bits))
+        along = rows.along(size, bits)
+        rows.advance(size, bits)
+    for name in ("slack", "active", "active_square", "square"):
+        np.testing.assert_allclose(getattr(some, name), getattr(sums, name)[bits], rtol=1e-6)
+    np.testing.assert_allclose(some.half_gradient, sums.half_gradient[:, bits], rtol=1e-4, atol=1e-3)
+    y, scores, aimed = 2.0 * Z - 1, ones @ W, ones @ P
+    active = (y * scores < 1)[:, bits]
+    np.testing.assert_allclose(hessian, ones.T @ (active * aimed), rtol=1e-3, atol=0.05)
+    np.testing.assert_allclose(squares, (active * aimed**2).sum(axis=0), rtol=1e-4)
+    after = scores.copy()
+    after[:, bits] += size * aimed
+    slack = np.maximum(0, 1 - y * after)[:, bits]
+    np.testing.assert_allclose(along[0], np.square(slack).sum(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(along[1], -(y[:, bits] * slack * aimed).sum(axis=0), rtol=1e-3, atol=0.05)
+    np.testing.assert_allclose(along[2], ((slack > 0) * aimed**2).sum(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(rows.scores, after, rtol=1e-3, atol=1e-3)
+
+
+def test_counting_labels_gives_the_sums_of_both_steps(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    with Workers(1) as workers:
+        rows = ArraySvmRows(X, Z, workers)
+        rows.note(np.random.default_rng(0).normal(size=(65, 4)))
+        sums, ZZ, XZ = rows.count_labels()
+        alone, truth = rows.count(np.arange(4)), decoder_sums(X, Z, workers)
+    np.testing.assert_array_equal(ZZ, truth.ZZ)
+    np.testing.assert_allclose(XZ.T, truth.ZX, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(sums.half_gradient, alone.half_gradient, rtol=1e-4, atol=1e-2)
+    np.testing.assert_array_equal(sums.slack, alone.slack)
+
+
+def test_an_adopted_encoder_keeps_its_codes_and_gets_the_scale_of_an_svm(digits):
+    X = digits[0]
+    h = LinearEncoder(
+        1e-3 * np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32), np.zeros(4, "f")
+    )
+    with Workers(1) as workers:
+        rows = rows_of(X, h(X), workers)
+        adopted = rows.adopt(h)
+    np.testing.assert_array_equal(adopted(X), h(X))
+    ratio = adopted.weights / h.weights
+    np.testing.assert_allclose(ratio, np.broadcast_to(ratio[0], ratio.shape), rtol=1e-5)
+    t = np.abs(adopted.scores(X).astype(float))
+    best = [minimize_scalar(lambda a, t=t[:, bit]: np.square(1 - a * t).sum()).x for bit in range(4)]
+    np.testing.assert_allclose(best, 1, rtol=1e-5)
+
+
+def test_an_adopted_encoder_without_scores_stays_as_it_is():
+    X = np.zeros((5, 2), np.float32)
+    h = LinearEncoder(np.ones((2, 3), np.float32), np.zeros(3, np.float32))
+    with Workers(1) as workers:
+        adopted = rows_of(X, h(X), workers).adopt(h)
+    np.testing.assert_array_equal(adopted.weights, h.weights)
+
+
+def test_refining_solves_to_tolerance_and_leaves_the_codes_alone(digits):
+    X, Z = digits
+    rough = fit(X, Z, svm=SvmOptions(tol=0.3, forcing=0.5))
+    with Workers(1) as workers:
+        codes = rough(X)
+        rows = rows_of(X, codes, workers, SvmOptions())
+        refined = rows.refine(rough)
+    np.testing.assert_array_equal(refined(X), codes)
+    before, after = objectives(X, codes, rough), objectives(X, codes, refined)
+    assert (np.array(after) <= before).all()
+    assert sum(after) < sum(before)
 
 
 def test_the_classifiers_are_the_same_to_the_last_bit_for_any_number_of_jobs():
@@ -250,18 +449,22 @@ def test_the_classifiers_are_the_same_to_the_last_bit_for_any_number_of_jobs():
 def test_the_gradient_of_the_rows_is_that_of_their_slack():
     X, Z, h, _ = random_rows(n=200)
     W = np.vstack([h.weights, h.bias]).astype(float)
+    bits = np.arange(Z.shape[1])
     with Workers(1) as workers:
         rows = ArraySvmRows(X, Z, workers)
-        slack, half_gradient = rows.evaluate(W)
+        rows.note(W)
+        sums = rows.count(bits)
         step = 1e-3 * np.random.default_rng(0).normal(size=W.shape)
-        change = rows.hessian_product(step)
-        active = rows.active_fraction()
-        moved = rows.evaluate(W + step)[1]
-    margins = (2.0 * Z - 1) * (X @ W[:-1] + W[-1])
-    np.testing.assert_allclose(slack, np.square(np.maximum(0, 1 - margins)).sum(axis=0), rtol=1e-5)
-    assert active == pytest.approx((margins < 1).mean())
+        change = rows.hessian_product(step, bits)
+        rows.note(W + step)
+        moved = rows.count(bits).half_gradient
+    scores = X @ W[:-1] + W[-1]
+    margins = (2.0 * Z - 1) * scores
+    np.testing.assert_allclose(sums.slack, np.square(np.maximum(0, 1 - margins)).sum(axis=0), rtol=1e-5)
+    np.testing.assert_array_equal(sums.active, (margins < 1).sum(axis=0))
+    np.testing.assert_allclose(sums.square, np.square(scores).sum(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(sums.active_square, (np.square(scores) * (margins < 1)).sum(axis=0), rtol=1e-5)
     ones = np.c_[X, np.ones(len(X))]
-    np.testing.assert_allclose(
-        half_gradient, ones.T @ (np.minimum(0, margins - 1) * (2.0 * Z - 1)), atol=1e-3
-    )
-    np.testing.assert_allclose(moved - half_gradient, change, atol=0.02 * np.abs(change).max())
+    truth = ones.T @ (np.minimum(0, margins - 1) * (2.0 * Z - 1))
+    np.testing.assert_allclose(sums.half_gradient, truth, atol=1e-3)
+    np.testing.assert_allclose(moved - sums.half_gradient, change, atol=0.02 * np.abs(change).max())

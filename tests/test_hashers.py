@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from auxbit import (
 from auxbit.blocks import BLOCK_ROWS, Workers
 from auxbit.codes import pack
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.hashers.itq import rotate_to_binary
+from auxbit.hashers.itq import rotate_to_binary, signed_products
 from auxbit.hashers.pca import principal_axes, random_rotation
 from every_hasher import DEGENERATE, every_hasher
 
@@ -414,15 +415,35 @@ def test_itqs_quantisation_loss_never_rises_over_alternations(n_bits, n, seed):
     rng = np.random.RandomState(seed)
     V = rng.standard_normal((n, n_bits)).astype(np.float32)
     R, losses = random_rotation(n_bits, rng), []
-    with Workers(1) as workers:
-        for _ in range(8):
-            B = np.where(V @ R.astype(np.float32) >= 0, 1.0, -1.0)
-            losses.append(((B - V @ R) ** 2).sum())
-            R = rotate_to_binary(V, R, 1, workers)
-            np.testing.assert_allclose(R @ R.T, np.eye(n_bits), atol=1e-6)
-            losses.append(((B - V @ R) ** 2).sum())
+    for _ in range(8):
+        B = np.where(V @ R.astype(np.float32) >= 0, 1.0, -1.0)
+        losses.append(((B - V @ R) ** 2).sum())
+        R = rotate_to_binary(lambda R32: V.T @ np.where(V @ R32 >= 0, 1.0, -1.0), R, 1)
+        np.testing.assert_allclose(R @ R.T, np.eye(n_bits), atol=1e-6)
+        losses.append(((B - V @ R) ** 2).sum())
     assert (np.diff(losses) <= 1e-4 * losses[0]).all()
     assert losses[-1] <= losses[0]
+
+
+def test_itqs_products_are_those_of_rows_and_codes_with_zero_as_plus():
+    V = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    V[:5], R = 0, random_rotation(3, np.random.RandomState(0)).astype(np.float32)
+    R[:, 1] = -0.0
+    truth = V.T @ np.where(V @ R >= 0, 1.0, -1.0)
+    np.testing.assert_allclose(signed_products(V, R), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_momentum_reaches_a_better_rotation_in_as_many_alternations(digits):
+    X = (digits - digits.mean(axis=0)).astype(np.float32) / 16
+    with Workers(1) as workers:
+        V = X @ principal_axes(X, 16, workers).astype(np.float32)
+    products, reached = partial(signed_products, V), {}
+    for momentum in (0.0, 1.0):
+        rotations = [random_rotation(16, np.random.RandomState(seed)) for seed in range(5)]
+        found = [rotate_to_binary(products, R, 50, momentum) for R in rotations]
+        assert all(np.allclose(R @ R.T, np.eye(16), atol=1e-6) for R in found)
+        reached[momentum] = np.mean([np.abs(V @ R).sum() for R in found])
+    assert reached[1.0] > reached[0.0]
 
 
 def test_itq_quantises_better_than_the_rotation_it_starts_from(digits):

@@ -69,10 +69,14 @@ def test_an_iteration_is_the_h_step_the_f_step_and_the_z_step_with_their_results
     assert all(len(step.seconds) == 3 and min(step.seconds) >= 0 for step in steps)
 
 
-def test_the_first_h_step_starts_from_the_encoder_given():
+def test_the_first_step_takes_the_encoder_given_and_fits_no_svms():
     data = Script()
-    next(iter(alternate(data, [0.1], h="start")))
-    assert data.calls[0] == ("h", "start")
+    steps = list(alternate(data, [0.1, 0.2], first="start"))
+    assert data.calls == [
+        ("f", None), ("z", ("start", "f", 0.1)),
+        ("h", "start"), ("f", None), ("z", ("h1", "f", 0.2)),
+    ]  # fmt: skip
+    assert [step.h for step in steps] == ["start", "h1"]
 
 
 def test_the_alternation_ends_after_a_z_step_with_the_codes_of_h():

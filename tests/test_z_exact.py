@@ -7,7 +7,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slow_truths import DECODERS, brute_force, make_points, point_energy, points
+from auxbit.mac.z_exact import SearchTree, search_order
+from slow_truths import (
+    DECODERS,
+    all_codes,
+    brute_force,
+    brute_force_in_halves,
+    make_points,
+    point_energy,
+    points,
+)
 
 SWITCHES = ("theorem2", "optimality", "running_bound", "incremental")
 COMBINATIONS = [dict(zip(SWITCHES, on, strict=True)) for on in itertools.product([True, False], repeat=4)]
@@ -40,6 +49,19 @@ def test_exact_solvers_equal_brute_force_at_14_bits(solver, kind, D, mu):
     case = make_points(kind, D, 14, mu, seed=D, n=3)
     check_global(case, case.solve(solver)[0])
     check_global(case, case.solve(solver, theorem2=False, optimality=False)[0])
+
+
+@pytest.mark.parametrize(("L", "n"), [(20, 3), (24, 1)])
+@pytest.mark.parametrize(
+    ("kind", "D"), [("random", 30), ("correlated", 22), ("integer", 12), ("low rank", 30)]
+)
+def test_branch_and_bound_equals_enumeration_at_20_and_24_bits(kind, D, L, n):
+    case = make_points(kind, D, L, 0.05, seed=L, n=n)
+    Z, counts = case.solve("exact", theorem2=False, optimality=False)
+    assert counts.unproven == 0
+    wanted = [brute_force_in_halves(case.problem, y, h) for y, h in zip(case.Y, case.H, strict=True)]
+    np.testing.assert_allclose(case.energies(Z), wanted, rtol=1e-11, atol=float(case.rounding.max()))
+    assert counts.energy == pytest.approx(sum(wanted), rel=1e-9)
 
 
 @settings(max_examples=25)
@@ -119,10 +141,84 @@ def test_the_running_bound_stops_at_the_distance_of_theorem_2():
     assert case.solve("enumerate", running_bound=False, **only)[1].codes_evaluated == 2**7
 
 
+# the search tree
+
+
+def descend_tree(tree, x, z, level):
+    """Decide the bits of z from the last down to `level`: what it costs, and the rest's best real values."""
+    free, cost = x.copy(), 0.0
+    for i in range(len(z) - 1, level - 1, -1):
+        step = z[i] - free[i]
+        cost += tree.S[i, i] ** 2 * step**2
+        free[:i] += tree.pull[i, :i] * step
+    return cost, free[:level]
+
+
+def check_bounds(case):
+    """Every node of the tree of every point; returns the largest bound in units of the best energy."""
+    tree = SearchTree.grow(case.problem.R, case.mu)
+    L, codes, largest = case.H.shape[1], all_codes(case.H.shape[1]), 0.0
+    for x, rounding in zip(tree.relaxed(case.Y, case.H), case.rounding, strict=True):
+        values = np.square((codes - x) @ tree.S.T).sum(axis=1)
+        for level in range(L + 1):
+            for decided in all_codes(L - level):
+                z = np.r_[np.zeros(level), decided]
+                cost, free = descend_tree(tree, x, z, level)
+                bound = tree.least[level, :level] @ np.minimum(np.square(free), np.square(free - 1))
+                below = values[(codes[:, level:] == decided).all(axis=1)].min()
+                assert cost + bound <= below * (1 + 1e-11) + 10 * rounding
+                if level == 0:  # at a leaf the cost is the energy
+                    assert cost == pytest.approx(below, rel=1e-9, abs=10 * rounding)
+                largest = max(largest, bound / (below + rounding))
+    return largest
+
+
+@settings(max_examples=60)
+@given(points(st.integers(1, 6)))
+def test_what_a_node_costs_at_least_is_not_above_the_best_code_below_it(case):
+    check_bounds(case)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DECODERS if kind != "zero"])  # there x is binary
+def test_the_bound_is_worth_something_for_every_kind_of_decoder(kind):
+    assert check_bounds(make_points(kind, 8, 6, 0.1, seed=1)) > 0.3
+
+
+@given(points(st.integers(1, 12)))
+def test_the_tree_is_the_problem_up_to_a_constant(case):
+    tree, codes = SearchTree.grow(case.problem.R, case.mu), all_codes(min(case.H.shape[1], 8))
+    codes = np.hstack([codes, np.zeros((len(codes), case.H.shape[1] - codes.shape[1]), dtype=np.uint8)])
+    assert sorted(tree.columns) == list(range(case.H.shape[1]))
+    for y, h, x, rounding in zip(case.Y, case.H, tree.relaxed(case.Y, case.H), case.rounding, strict=True):
+        wanted = np.square(y - codes @ case.problem.R.T).sum(axis=1) + case.mu * (codes != h).sum(axis=1)
+        found = np.square((codes[:, tree.columns] - x) @ tree.S.T).sum(axis=1)
+        assert np.ptp(found - wanted) <= 100 * rounding + 1e-11 * wanted.max()
+
+
+@given(points(st.integers(1, 12)))
+def test_each_diagonal_is_below_its_gram_matrix(case):
+    tree = SearchTree.grow(case.problem.R, case.mu)
+    for level in range(1, case.H.shape[1] + 1):
+        gram = tree.S[:level, :level].T @ tree.S[:level, :level]
+        least = tree.least[level]
+        assert (least >= 0).all()
+        assert (least[level:] == 0).all()
+        values = np.linalg.eigvalsh(gram - np.diag(least[:level]))
+        assert values[0] >= -1e-14 * level * np.trace(gram)
+
+
+def test_the_search_decides_first_the_columns_with_most_to_say():
+    # orthogonal columns of lengths 3, 1, 2: the longest comes last in the order, where the search begins
+    assert search_order(np.diag([9.0, 1.0, 4.0])).tolist() == [1, 2, 0]
+    # the second of two equal columns has nothing left once the first is there
+    twins = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.5]])
+    assert search_order(twins).tolist() == [2, 0, 1]
+
+
 def test_branch_and_bound_visits_a_small_part_of_the_tree():
     case = make_points("random", 40, 14, 0.01, seed=0, n=50)
     counts = case.solve("exact", theorem2=False, optimality=False)[1]
-    assert 14 * 50 <= counts.codes_evaluated < 0.1 * 50 * 2**14
+    assert 14 * 50 <= counts.codes_evaluated < 0.01 * 50 * 2**14
 
 
 @settings(max_examples=60)
@@ -136,6 +232,19 @@ def test_points_out_of_nodes_are_reported_and_never_worse_than_their_start(case,
     if counts.unproven == 0:
         np.testing.assert_array_equal(Z, free)
         assert counts.codes_evaluated == unlimited.codes_evaluated
+
+
+def test_the_points_that_hit_the_budget_are_the_ones_that_need_more():
+    case = make_points("correlated", 10, 12, 0.01, seed=1, n=40)
+    off = {"theorem2": False, "optimality": False}
+    needed = []
+    for i in range(40):
+        alone = type(case)(case.X[i : i + 1], case.f, case.H[i : i + 1], case.Z[i : i + 1], case.mu)
+        needed.append(alone.solve("exact", **off)[1].codes_evaluated)
+    budget = int(np.median(needed))
+    counts = case.solve("exact", max_nodes=budget, **off)[1]
+    assert counts.unproven == (np.array(needed) > budget).sum() > 0
+    assert counts.codes_evaluated == np.minimum(needed, budget).sum()
 
 
 def test_a_budget_that_is_too_small_leaves_every_point_unproven_and_a_sufficient_one_none():

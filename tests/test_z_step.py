@@ -30,9 +30,14 @@ def best_change_of_a_group(case, Z, g):
 
 @pytest.mark.parametrize("start", STARTS)
 @settings(max_examples=120)
-@given(case=points(st.integers(1, 12)), g=group_sizes, theorem2=st.booleans())
-def test_no_points_energy_ever_rises(start, case, g, theorem2):
-    Z, counts = case.solve("alternating", start, g, theorem2=theorem2)
+@given(
+    case=points(st.integers(1, 12)),
+    g=group_sizes,
+    theorem2=st.booleans(),
+    admm_iterations=st.sampled_from([0, 10]),
+)
+def test_no_points_energy_ever_rises(start, case, g, theorem2, admm_iterations):
+    Z, counts = case.solve("alternating", start, g, theorem2=theorem2, admm_iterations=admm_iterations)
     before, after = case.energies(case.Z), case.energies(Z)
     assert (after <= before * (1 + 1e-9) + case.rounding).all()
     assert counts.energy == pytest.approx(after.sum(), rel=1e-9, abs=10 * case.rounding.sum())
@@ -95,9 +100,9 @@ def test_certified_points_of_the_alternating_solver_are_global(case, g):
 
 def test_the_best_start_is_the_better_of_both_point_by_point():
     case = make_points("correlated", 20, 24, 0.02, seed=0, n=200)
-    ends = {start: case.energies(case.solve("alternating", start)[0]).sum() for start in STARTS}
-    assert ends["relaxed"] < ends["warm"]
-    assert ends["best"] <= 1.02 * min(ends.values())
+    ends = {start: case.energies(case.solve("alternating", start)[0]) for start in STARTS}
+    assert ends["relaxed"].sum() < ends["warm"].sum()
+    np.testing.assert_allclose(ends["best"], np.minimum(ends["warm"], ends["relaxed"]), rtol=1e-9)
     # old codes that are hard to beat are kept by the best start
     case.Z = case.solve("exact")[0]
     Z, _ = case.solve("alternating", "best")

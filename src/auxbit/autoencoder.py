@@ -20,7 +20,8 @@ from auxbit.mac.loop import Outcome, Record, alternate, follow
 from auxbit.mac.shards import Rows
 from auxbit.mac.validation import Validation, choose_queries
 from auxbit.mac.z_step import ZOptions
-from auxbit.starts import first_codes, subset
+from auxbit.maps import LinearEncoder
+from auxbit.starts import Start, first_codes
 
 logger = logging.getLogger("auxbit")
 
@@ -136,12 +137,12 @@ class BinaryAutoencoder(_Trained):
         schedule = self._schedule()
         patience = check_integer("patience", self.patience, 1)
         options = self._step_options(training.n_bits)
-        train, init, queries = self._split(training)
-        start = first_codes(init, train)
-        data = Rows(train.X, start.codes, train.workers, **options)
-        judge = Validation(train.X, queries, train.workers) if queries is not None else None
+        queries = self._queries(training)
+        start = first_codes(self.init, training)
+        data = Rows(training.X, start.codes, training.workers, **options)
+        judge = Validation(training.X, queries, training.workers) if queries is not None else None
         outcome = follow(
-            alternate(data, schedule, h=start.encoder),
+            alternate(data, schedule, first=_first(data, start)),
             precision=judge.precision if judge is not None else None,
             patience=patience,
             callback=self._report,
@@ -149,7 +150,8 @@ class BinaryAutoencoder(_Trained):
         )
         self._warn_if_unfinished(outcome)
         attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
-        return Learned(outcome.h, data.decoder_of(outcome.h), attributes)
+        h = data.refine(outcome.h) if outcome.stopped == "matched" and judge is None else outcome.h
+        return Learned(h, data.decoder_of(h), attributes)
 
     def _schedule(self) -> list[float]:
         steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
@@ -169,21 +171,18 @@ class BinaryAutoencoder(_Trained):
                 mu0 *= factor
         return [mu for mu in values for _ in range(steps)][:max_iter]
 
-    def _split(self, training: Training) -> tuple[Training, Any, Any]:
-        """The rows to train on, the start for them, and the validation queries or None."""
-        if self.validation is None:
-            return training, self.init, None
+    def _hold_out(self, n_rows: int, rng: np.random.RandomState) -> np.ndarray | None:
         if isinstance(self.validation, str):
             if self.validation != "auto":
-                raise InvalidParameter(
-                    "validation", self.validation, "'auto', None, or an array of query rows"
-                )
-            chosen = choose_queries(len(training.X), training.rng)
-            if chosen is None:
-                return training, self.init, None
-            rest = np.setdiff1d(np.arange(len(training.X)), chosen)
-            queries = training.X[chosen]
-            return *subset(training, self.init, rest), queries
+                allowed = "'auto', None, or an array of query rows"
+                raise InvalidParameter("validation", self.validation, allowed)
+            return choose_queries(n_rows, rng)
+        return None
+
+    def _queries(self, training: Training) -> Any:
+        """The validation queries, scaled, or None."""
+        if self.validation is None or isinstance(self.validation, str):
+            return training.held_out
         rows = np.asarray(self.validation)
         D = training.X.shape[1]
         if rows.ndim != 2 or rows.shape[1] != D or not len(rows) or rows.dtype.kind not in "buif":
@@ -192,7 +191,7 @@ class BinaryAutoencoder(_Trained):
                 f"got shape {rows.shape} of {rows.dtype}."
             )
         check_finite(rows, training.workers, "validation")
-        return training, self.init, training.scaling.apply(rows)
+        return training.scaling.apply(rows)
 
     def _warn_if_unfinished(self, outcome: Outcome) -> None:
         last = outcome.history[-1]
@@ -248,11 +247,16 @@ class BinaryFactorAnalysis(_Trained):
         options = self._step_options(training.n_bits)
         start = first_codes(self.init, training)
         data = Rows(training.X, start.codes, training.workers, **options)
-        steps = _until_settled(alternate(data, repeat(mu, max_iter), h=start.encoder), tol)
+        steps = _until_settled(alternate(data, repeat(mu, max_iter), first=_first(data, start)), tol)
         outcome = follow(steps, callback=self._report, energy_unit=training.scaling.scale**2)
         h = data.h_step(outcome.h, exact=True)
         attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
         return Learned(h, data.decoder_of(h), attributes)
+
+
+def _first(data: Rows, start: Start) -> LinearEncoder | None:
+    """The first hash function: the start's own, where it is linear, so that no SVM is fitted to its codes."""
+    return data.adopt(start.encoder) if start.encoder is not None else None
 
 
 def _until_settled(steps: Iterable[Any], tol: float) -> Iterable[Any]:

@@ -34,17 +34,29 @@ def check_positive(
     return float(value)
 
 
-def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None:
-    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one."""
+def check_numbers(X: npt.NDArray[Any], name: str = "X") -> None:
+    """Refuse dates and times, which numpy would convert without a word."""
     if X.dtype.kind in "mM":
         raise InvalidInput(f"{name} must be numbers, got dates or times ({X.dtype}). Convert them to floats.")
+
+
+def acceptable(X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers are finite and can be squared, of an array of floats or integers."""
+    if X.dtype.kind != "f":
+        return np.ones(X.shape, dtype=np.bool_)
+    limit = X.dtype.type(min(LARGEST, float(np.finfo(X.dtype).max)))
+    within: npt.NDArray[np.bool_] = np.abs(X) <= limit  # NaN fails every comparison
+    return within
+
+
+def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None:
+    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one."""
+    check_numbers(X, name)
     if X.dtype.kind != "f":
         return
 
-    limit = X.dtype.type(min(LARGEST, float(np.finfo(X.dtype).max)))
-
     def first_bad(rows: slice) -> tuple[int, int] | None:
-        bad = ~(np.abs(X[rows]) <= limit)  # NaN fails every comparison
+        bad = ~acceptable(X[rows])
         if not bad.any():
             return None
         row, column = np.unravel_index(int(bad.argmax()), bad.shape)

@@ -15,3 +15,10 @@ def kernel(function: F) -> F:
     compiler: Any = njit(nogil=True, cache=True)
     compiled: F = compiler(function)
     return compiled
+
+
+def reordering_kernel(function: F) -> F:
+    """A kernel whose sums may be reordered and fused, so that they vectorise; NaN and ∞ are kept."""
+    compiler: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+    compiled: F = compiler(function)
+    return compiled

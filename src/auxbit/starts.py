@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from auxbit.maps import LinearEncoder
 
 NAMES = ("itq", "agh", "tpca", "lsh", "random")
 
-# ITQ as a start is run to its end from a few rotations: MAC's end depends on it more than on the schedule
-ITQ_ITERATIONS, ITQ_ROTATIONS, ITQ_ROWS = 200, 8, 10_000
+# ITQ as a start is run from a few rotations to its end, which momentum brings nearer and makes a better
+# one: where MAC ends depends on the start as much as on the schedule (docs/performance.md)
+ITQ_ITERATIONS, ITQ_ROTATIONS, ITQ_ROWS, ITQ_MOMENTUM = 50, 8, 10_000, 1.0
 AGH_ANCHORS = 300
 
 
@@ -39,7 +40,8 @@ def first_codes(init: Any, training: Training) -> Start:
         return _by_name(init, training)
     if isinstance(init, Hasher):
         return _by_hasher(init, training)
-    return Start(_from_array(init, len(training.X), training.n_bits))
+    codes = _from_array(init, len(training.raw), training.n_bits)
+    return Start(codes if training.chosen is None else codes[training.chosen])
 
 
 def _by_name(name: str, training: Training) -> Start:
@@ -56,8 +58,15 @@ def _by_name(name: str, training: Training) -> Start:
     n_axes = min(L, *X.shape)
     if name == "itq":
         directions = itq_directions(
-            X, n_axes, workers, rng, n_iter=ITQ_ITERATIONS, n_init=ITQ_ROTATIONS, max_rows=ITQ_ROWS
-        )
+            X,
+            n_axes,
+            workers,
+            rng,
+            n_iter=ITQ_ITERATIONS,
+            n_init=ITQ_ROTATIONS,
+            momentum=ITQ_MOMENTUM,
+            max_rows=ITQ_ROWS,
+        )  # fmt: skip
     else:
         directions = principal_axes(X, n_axes, workers)
     if n_axes < L:
@@ -85,12 +94,13 @@ def _by_hasher(hasher: Hasher, training: Training) -> Start:
     """The codes of a hasher: as it is if fitted, else fitted to these rows first (a clone of it)."""
     if hasher.n_bits != training.n_bits:
         raise InvalidInput(f"init has {hasher.n_bits} bits, but n_bits={training.n_bits}.")
+    raw = training.raw if training.chosen is None else training.raw[training.chosen]
     if not hasattr(hasher, "encoder_"):
         hasher = clone(hasher)
         if hasher.random_state is None:  # so that our own seed decides
             hasher.set_params(random_state=training.rng.randint(np.iinfo(np.int32).max))
-        hasher.fit(training.raw)
-    return Start(hasher.transform(training.raw))
+        hasher.fit(raw)
+    return Start(hasher.transform(raw))
 
 
 def _from_array(init: Any, n_rows: int, n_bits: int) -> Bits:
@@ -107,12 +117,3 @@ def _from_array(init: Any, n_rows: int, n_bits: int) -> Bits:
     raise InvalidInput(
         f"init must be {wanted}, got shape {codes.shape} with values {codes.min()} to {codes.max()}."
     )
-
-
-def subset(training: Training, init: Any, rows: Any) -> tuple[Training, Any]:
-    """The same training on some of its rows; an array of codes is cut to them as well."""
-    by_hasher = isinstance(init, Hasher) or (isinstance(init, str) and init == "agh")
-    raw = training.raw[rows] if by_hasher else training.raw[:0]  # only a hasher looks at them
-    if not isinstance(init, (str, Hasher)):
-        init = _from_array(init, len(training.X), training.n_bits)[rows]
-    return replace(training, raw=raw, X=np.ascontiguousarray(training.X[rows])), init

@@ -7,9 +7,8 @@ scaling, encoding in threaded blocks, a least-squares decoder for the method's o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,26 +17,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.blocks import Workers, resolve_n_jobs
-from auxbit.checks import check_finite
-from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, pack_bools, unpack
+from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, unpack
+from auxbit.encoding import Encoder, encode, encode_into
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, LinearDecoder, Scaling
 
 
-class Encoder(Protocol):
-    """A learned hash function on scaled rows: bit l is 1 where score l is at least 0."""
-
-    def scores(self, X: Float32) -> npt.NDArray[np.floating[Any]]:
-        """X : (n, D) scaled → (n, L)."""
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays that make it up, by the names of its constructor's parameters."""
-
-
 @dataclass(frozen=True)
 class Training:
-    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled."""
+    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled.
+
+    Where some are held out for validation: X are the others, `chosen` their indices in raw, and `held_out`
+    those, scaled as well.
+    """
 
     raw: npt.NDArray[Any]
     X: Float32
@@ -45,6 +38,8 @@ class Training:
     n_bits: int
     workers: Workers
     rng: np.random.RandomState
+    chosen: npt.NDArray[np.intp] | None = None
+    held_out: Float32 | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +62,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
 
+    def _hold_out(self, n_rows: int, rng: np.random.RandomState) -> npt.NDArray[np.intp] | None:
+        """Which rows not to train on: none, unless a method validates on some."""
+        return None
+
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Learn the hash function from the rows of X, (n, D); y is ignored.
 
@@ -85,18 +84,22 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         rng = self._generator()
         raw = self._validate(X, reset=True)
         with Workers(self.n_jobs) as workers:
-            check_finite(raw, workers)
             scaling = Scaling.measure(raw, workers, normalize=bool(self.normalize))
-            rows = scaling.apply_all(raw, workers)
-            learned = self._learn(Training(raw, rows, scaling, n_bits, workers, rng))
+            held_out = self._hold_out(len(raw), rng)
+            if held_out is None:
+                rows = scaling.apply_all(raw, workers)
+                training = Training(raw, rows, scaling, n_bits, workers, rng)
+            else:
+                chosen = np.setdiff1d(np.arange(len(raw)), held_out)
+                rows = scaling.apply_all(raw, workers, chosen)
+                queries = scaling.apply(raw[held_out])
+                training = Training(raw, rows, scaling, n_bits, workers, rng, chosen, queries)
+            learned = self._learn(training)
             decoder = learned.decoder
             if decoder is None:
-                Z = np.empty((len(rows), n_bits), dtype=np.uint8)
-
-                def fill(some: slice) -> None:
-                    Z[some] = learned.encoder.scores(rows[some]) >= 0
-
-                workers.run(fill, len(rows))
+                codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
+                encode_into(codes, raw, learned.encoder, scaling, workers)
+                Z = unpack(codes, n_bits)
                 decoder = f_step(decoder_sums(rows, Z, workers))
         self.scaling_ = scaling
         self.encoder_ = learned.encoder
@@ -107,11 +110,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def transform(self, X: npt.ArrayLike) -> Bits:
         """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1."""
-        return self._blocks(X, lambda n_bits: n_bits, lambda bits: bits.view(np.uint8))
+        return unpack(self.encode(X), self._n_features_out)
 
     def encode(self, X: npt.ArrayLike) -> Packed:
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8."""
-        return self._blocks(X, bytes_per_code, pack_bools)
+        raw = self._rows(X)
+        return encode(raw, self.encoder_, self.scaling_, self._n_features_out, self.n_jobs)
 
     def inverse_transform(self, Z: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction f(z), in the units of X. Z : (n, n_bits) of 0/1 → (n, D)."""
@@ -128,17 +132,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Minus the mean over rows of the squared reconstruction error, in the units of X."""
-        check_is_fitted(self)
-        raw = self._validate(X, reset=False)
+        raw = self._rows(X)
+        codes = encode(raw, self.encoder_, self.scaling_, self._n_features_out, self.n_jobs)
 
         def error(rows: slice) -> tuple[float]:
-            scaled = self.scaling_.apply(raw[rows])
-            wanted = scaled * self.scaling_.scale + self.scaling_.mean
-            residual = wanted - self.decoder_((self.encoder_.scores(scaled) >= 0).view(np.uint8))
+            wanted = self.scaling_.apply(raw[rows]) * self.scaling_.scale + self.scaling_.mean
+            residual = wanted - self.decoder_(unpack(codes[rows], self._n_features_out))
             return (float(np.einsum("nd,nd->", residual, residual)),)
 
         with Workers(self.n_jobs) as workers:
-            check_finite(raw, workers)
             return -float(workers.sum(error, len(raw))[0]) / len(raw)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
@@ -147,21 +149,6 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         save(self, path, overwrite=overwrite)
 
-    def _blocks(
-        self, X: npt.ArrayLike, width: Callable[[int], int], pack_bits: Callable[[Any], Any]
-    ) -> npt.NDArray[np.uint8]:
-        check_is_fitted(self)
-        raw = self._validate(X, reset=False)
-        out = np.empty((len(raw), width(self._n_features_out)), dtype=np.uint8)
-
-        def fill(rows: slice) -> None:
-            out[rows] = pack_bits(self.encoder_.scores(self.scaling_.apply(raw[rows])) >= 0)
-
-        with Workers(self.n_jobs) as workers:
-            check_finite(raw, workers)
-            workers.run(fill, len(raw))
-        return out
-
     def _generator(self) -> np.random.RandomState:
         try:
             rng: np.random.RandomState = check_random_state(self.random_state)
@@ -169,6 +156,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             allowed = "None, an integer of at least 0, or a numpy RandomState"
             raise InvalidParameter("random_state", self.random_state, allowed) from error
         return rng
+
+    def _rows(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """X for a fitted model, validated; validate_data takes longer than the code of a row."""
+        if "encoder_" not in vars(self):
+            check_is_fitted(self)
+        if type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "fiu" and len(X) > 0:
+            rows: npt.NDArray[Any] = X
+            if rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_"):
+                return rows
+        return np.asarray(self._validate(X, reset=False))
 
     def _validate(self, X: npt.ArrayLike, *, reset: bool) -> npt.NDArray[Any]:
         try:

@@ -1,39 +1,72 @@
 """The h step (section 4.2): L linear SVMs, solved as one problem.
 
 Bit l minimises ½‖w‖² + C Σ max(0, 1 − y wᵀx)² with y = ±1 from its column of Z and the bias as a
-feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by truncated Newton, with
-conjugate gradients preconditioned by the Gram matrix of all rows. The rows are touched only by two
-matrix products a step, X P and Xᵀ(…), both sums over rows.
+feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by truncated Newton: a few
+steps of preconditioned conjugate gradients, then an exact line search. Rows are touched only by matrix
+products with X (svm_rows.py), for the bits under way alone: a bit that has converged costs nothing more.
+
+Inside the loop one step with no conjugate gradients at all is enough, a product with X and one with Xᵀ,
+because the preconditioner knows the Hessian well: see `_precondition`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
-from auxbit.blocks import Workers
-from auxbit.compiled import kernel
-from auxbit.maps import Float32, Float64
+from auxbit.maps import Float64
 
-MAX_BACKTRACKS = 8
+LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0
+
+Indices = npt.NDArray[np.intp]
+Solve = Callable[[Float64], Float64]
+
+
+@dataclass(frozen=True)
+class SlackSums:
+    """Sums over rows at the scores t that are noted, a column for each bit asked about.
+
+    slack : Σ max(0, 1 − yt)²; half_gradient : (D+1, L) half its gradient; active : rows with slack;
+    active_square, square : Σ t² over those rows, over all.
+    """
+
+    slack: Float64
+    half_gradient: Float64
+    active: Float64
+    active_square: Float64
+    square: Float64
+
+    def __getitem__(self, columns: npt.NDArray[np.bool_] | Indices) -> SlackSums:
+        return SlackSums(
+            self.slack[columns], self.half_gradient[:, columns], self.active[columns],
+            self.active_square[columns], self.square[columns],
+        )  # fmt: skip
 
 
 class SvmRows(Protocol):
-    """Rows with ±1 labels, for the bits under way."""
+    """Rows with ±1 labels that note the scores of one W. `bits` : the columns that a call is about."""
 
-    def evaluate(self, W: Float64) -> tuple[Float64, Float64]:
-        """Σ slack² (L,) and its half gradient (D+1, L) at W; remembers which rows are active."""
+    n_rows: int
 
-    def hessian_product(self, P: Float64) -> Float64:
-        """Σ over active rows of x xᵀ P, (D+1, L)."""
+    def count(self, bits: Indices) -> SlackSums:
+        """The sums at the scores noted; notes which rows have slack. One product."""
 
-    def active_fraction(self) -> float:
-        """The share of (row, bit) pairs with positive slack at the last W."""
+    def hessian_product(self, P: Float64, bits: Indices) -> Float64:
+        """Σ over the rows with slack of x xᵀ P, (D+1, len(bits)). Two products."""
+
+    def aim(self, P: Float64, bits: Indices) -> Float64:
+        """Note the scores of the direction P; Σ of their squares over the rows with slack. One product."""
+
+    def along(self, size: Float64, bits: Indices) -> tuple[Float64, Float64, Float64]:
+        """Σ slack², half its slope and half its curvature at the scores + size · those of the direction."""
+
+    def advance(self, size: Float64, bits: Indices) -> None:
+        """Add size · the scores of the direction to the scores."""
 
 
 @dataclass(frozen=True)
@@ -54,161 +87,129 @@ class SvmOptions:
         return replace(self, tol=max(self.tol, 1e-2))
 
     def for_next_steps(self) -> SvmOptions:
-        """Inside the loop a few steps are enough: the codes change again anyway."""
-        return replace(self, max_newton=min(self.max_newton, 2), max_cg=min(self.max_cg, 8), forcing=0.1)
-
-
-@dataclass(frozen=True)
-class SvmSolution:
-    """W : (D+1, L) with the biases in the last row; residual : (L,) ‖gradient‖, in units of `tol`."""
-
-    W: Float64
-    residual: Float64
+        """Inside the loop one step is enough: the codes change again anyway."""
+        return replace(self, max_newton=1, max_cg=0)
 
 
 def solve_svms(
-    rows: SvmRows, W: Float64, gram: Float64, zero_norm: Float64, options: SvmOptions
-) -> SvmSolution:
-    """Newton steps on all bits at once, from the warm start W.
+    rows: SvmRows,
+    W: Float64,
+    bits: Indices,
+    sums: SlackSums,
+    gram_solve: Solve,
+    zero_norm: Float64,
+    options: SvmOptions,
+) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Newton steps on `bits` at once from W, (D+1, L), where `sums` are theirs; W and the bits solved.
 
-    gram : (D+1, D+1) XᵀX with the feature of 1; zero_norm : (L,) what each bit's ‖gradient‖ is held
-    against: at W = 0, times the share of the rarer class.
+    gram_solve : see `gram_solver`; zero_norm : (L,) what each bit's ‖gradient‖ is held against: at W = 0,
+    times the share of the rarer class. A bit leaves when it is within tolerance or cannot be moved.
     """
-    C, W = options.C, W.copy()
-    loss, gradient = _objective(rows, W, C)
-    stuck = np.zeros(W.shape[1], dtype=bool)
-    for _ in range(options.max_newton):
-        residual = np.linalg.norm(gradient, axis=0)
-        active = (residual > options.tol * zero_norm) & ~stuck
-        if not active.any():
+    W, solved = W.copy(), np.zeros(W.shape[1], dtype=bool)
+    for newton in range(options.max_newton):
+        if newton:
+            sums = rows.count(bits)
+        gradient = W[:, bits] + 2 * options.C * sums.half_gradient
+        going = np.linalg.norm(gradient, axis=0) > options.tol * zero_norm[bits]
+        solved[bits[~going]] = True
+        bits, sums, gradient = bits[going], sums[going], gradient[:, going]
+        if not len(bits):
             break
-        solve = _gram_preconditioner(gram, C, rows.active_fraction())
-        step = _conjugate_gradients(rows, gradient * active, C, solve, options)
-        slope = np.einsum("dl,dl->l", gradient, step)
-        size = np.ones(W.shape[1])
-        for _ in range(MAX_BACKTRACKS):
-            new_loss, new_gradient = _objective(rows, W + size * step, C)
-            worse = new_loss > loss + 1e-4 * size * slope + 1e-9 * np.abs(loss)
-            if not worse.any():
-                break
-            size[worse] *= 0.5
-        failed = worse | (new_loss > loss)  # float32 has no digits left for this bit
-        stuck |= failed
-        if failed.any():
-            size[failed] = 0.0
-            new_loss, new_gradient = _objective(rows, W + size * step, C)
-        W = W + size * step
-        loss, gradient = new_loss, new_gradient
-    return SvmSolution(W, np.linalg.norm(gradient, axis=0) / zero_norm)
+        precondition = _precondition(W[:, bits], sums, gram_solve, rows.n_rows, options.C)
+        step = _conjugate_gradients(rows, bits, gradient, precondition, options)
+        size = line_search(rows, bits, W[:, bits], step, gradient, sums.slack, options.C)
+        W[:, bits] += size * step
+        bits = bits[size > 0]  # the others: float32 has no digits left for them
+    return W, solved
 
 
-def _objective(rows: SvmRows, W: Float64, C: float) -> tuple[Float64, Float64]:
-    slack, half_gradient = rows.evaluate(W)
-    return 0.5 * np.einsum("dl,dl->l", W, W) + C * slack, W + 2 * C * half_gradient
-
-
-def _gram_preconditioner(gram: Float64, C: float, fraction: float) -> Callable[[Float64], Float64]:
-    matrix = (2 * C * max(fraction, 1e-6)) * gram
-    matrix.flat[:: len(matrix) + 1] += 1.0
+def gram_solver(gram: Float64, C: float) -> Solve:
+    """B → (I + C XᵀX)⁻¹B. gram : (D+1, D+1) XᵀX with the feature of 1. One factorisation serves a fit."""
+    matrix = C * gram
+    matrix.flat[:: len(matrix) + 1] += 1.0 + 1e-12 * matrix.diagonal().max()  # lest rounding make it singular
     factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    return lambda B: cho_solve(factor, B, check_finite=False)
+    return lambda B: np.asarray(cho_solve(factor, B, check_finite=False))
+
+
+def _precondition(
+    W: Float64, sums: SlackSums, gram_solve: Solve, n_rows: int, C: float
+) -> Callable[[Float64, Indices], Float64]:
+    """An approximate inverse of each bit's Hessian I + 2C Σ x xᵀ, whose sum is over its rows with slack.
+
+    Those rows lie near the bit's hyperplane. Across w they spread like all rows, so XᵀX has the right
+    shape; along w they spread κ times as much, κ = mean t² over them ÷ mean t² over all. So the inverse is
+    that of XᵀX, corrected by rank one: (1/κ − 1) w wᵀ ÷ wᵀ(I + C XᵀX)w. Scale does not matter to a step.
+    """
+    spread = sums.active_square * n_rows / np.maximum(sums.active * sums.square, 1e-300)
+    kappa = np.clip(spread, 1e-3, 1e3)
+    length = np.einsum("dl,dl->l", W, W) + C * sums.square
+    along = np.where(length > 0, (1 / kappa - 1) / np.where(length > 0, length, 1.0), 0.0)
+
+    def apply(B: Float64, columns: Indices) -> Float64:
+        w = W[:, columns]
+        return np.asarray(gram_solve(B) + w * (along[columns] * np.einsum("dl,dl->l", w, B)))
+
+    return apply
 
 
 def _conjugate_gradients(
     rows: SvmRows,
+    bits: Indices,
     gradient: Float64,
-    C: float,
-    precondition: Callable[[Float64], Float64],
+    precondition: Callable[[Float64, Indices], Float64],
     options: SvmOptions,
 ) -> Float64:
-    """Solve (I + 2C Σ x xᵀ) step = −gradient for every bit, each column with its own scalars."""
-    step = np.zeros_like(gradient)
+    """Solve (I + 2C Σ x xᵀ) step = −gradient for every bit, each column with its own scalars.
+
+    With max_cg = 0 the preconditioner's own answer, which the line search gives its length.
+    """
+    going = np.arange(len(bits))
     residual = -gradient
-    solved = precondition(residual)
-    direction = solved.copy()
-    rho = np.einsum("dl,dl->l", residual, solved)
+    direction = precondition(residual, going)
+    if options.max_cg == 0:
+        return direction
+    step = np.zeros_like(gradient)
+    rho = np.einsum("dl,dl->l", residual, direction)
     target = options.forcing**2 * rho
     for _ in range(options.max_cg):
-        going = rho > target
-        if not going.any():
-            break
-        product = direction + 2 * C * rows.hessian_product(direction)
-        curvature = np.einsum("dl,dl->l", direction, product)
-        alpha = np.where(going & (curvature > 0), rho / np.where(curvature > 0, curvature, 1.0), 0.0)
-        step += alpha * direction
+        product = direction + 2 * options.C * rows.hessian_product(direction, bits[going])
+        alpha = rho / np.einsum("dl,dl->l", direction, product)
+        step[:, going] += alpha * direction
         residual -= alpha * product
-        solved = precondition(residual)
+        solved = precondition(residual, going)
         new_rho = np.einsum("dl,dl->l", residual, solved)
-        direction = solved + np.where(rho > 0, new_rho / np.where(rho > 0, rho, 1.0), 0.0) * direction
-        rho = np.where(going, new_rho, rho)
+        direction = solved + new_rho / rho * direction
+        on = new_rho > target[going]
+        going, residual, direction, rho = going[on], residual[:, on], direction[:, on], new_rho[on]
+        if not len(going):
+            break
     return step
 
 
-class ArraySvmRows:
-    """SvmRows over arrays in memory. X : (n, D) float32, Z : (n, L) uint8 of 0/1."""
+def line_search(
+    rows: SvmRows, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+) -> Float64:
+    """How far to go along each bit's step: Newton's method on a convex function of one number.
 
-    def __init__(self, X: Float32, Z: npt.NDArray[np.uint8], workers: Workers) -> None:
-        self._X, self._Z, self._workers = X, Z, workers
-        self._active = np.empty(Z.shape, dtype=np.uint8)
-        self._fraction = 1.0
-
-    def evaluate(self, W: Float64) -> tuple[Float64, Float64]:
-        weights, bias = W[:-1].astype(np.float32), W[-1].astype(np.float32)
-
-        def block(rows: slice) -> tuple[Float64, Float32, Float64, float]:
-            X, active = self._X[rows], self._active[rows]
-            scores = X @ weights
-            loss, bias_sum = _slack(
-                scores, bias, self._Z[rows], active
-            )  # scores become y(yt − 1) where active
-            return loss, X.T @ scores, bias_sum, float(active.sum(dtype=np.int64))
-
-        loss, gradient, bias_sum, n_active = self._workers.sum(block, len(self._X))
-        self._fraction = float(n_active) / self._Z.size
-        return loss, np.vstack([gradient, bias_sum])
-
-    def hessian_product(self, P: Float64) -> Float64:
-        weights, bias = P[:-1].astype(np.float32), P[-1].astype(np.float32)
-
-        def block(rows: slice) -> tuple[Float32, Float64]:
-            X = self._X[rows]
-            scores = X @ weights
-            bias_sum = _mask(scores, bias, self._active[rows])
-            return X.T @ scores, bias_sum
-
-        product, bias_sum = self._workers.sum(block, len(self._X))
-        return np.vstack([product, bias_sum])
-
-    def active_fraction(self) -> float:
-        return self._fraction
-
-
-@kernel
-def _slack(scores: Any, bias: Any, Z: Any, active: Any) -> tuple[Float64, Float64]:
-    """Turn scores t into t − y where y t < 1, else 0; mark those; return Σ slack² and column sums."""
-    n, L = scores.shape
-    loss, sums = np.zeros(L), np.zeros(L)
-    for i in range(n):
-        for j in range(L):
-            y = np.float32(1.0) if Z[i, j] else np.float32(-1.0)
-            t = scores[i, j] + bias[j]
-            on = y * t < np.float32(1.0)
-            d = t - y if on else np.float32(0.0)
-            active[i, j] = on
-            scores[i, j] = d
-            loss[j] += np.float64(d) * np.float64(d)
-            sums[j] += d
-    return loss, sums
-
-
-@kernel
-def _mask(scores: Any, bias: Any, active: Any) -> Float64:
-    """Add the bias, zero the inactive entries in place, and return column sums."""
-    n, L = scores.shape
-    sums = np.zeros(L)
-    for i in range(n):
-        for j in range(L):
-            t = scores[i, j] + bias[j] if active[i, j] else np.float32(0.0)
-            scores[i, j] = t
-            sums[j] += t
-    return sums
+    The scores of a step are one product; the objective anywhere along it then needs no further one. The
+    best size seen is taken, and 0 where none is better than staying.
+    """
+    ww, wp, pp = (np.einsum("dl,dl->l", a, b) for a, b in ((W, W), (W, step), (step, step)))
+    curvature = pp + 2 * C * rows.aim(step, bits)
+    slope = np.einsum("dl,dl->l", gradient, step)
+    best, least = np.zeros(len(bits)), 0.5 * ww + C * slack
+    size, low, high = best.copy(), best.copy(), np.full(len(bits), np.inf)
+    for tries in range(MOST_LINE_STEPS):
+        if tries >= LINE_STEPS and (best > 0).all():
+            break
+        newton = size - slope / np.where(curvature > 0, curvature, 1.0)
+        inside = (newton > low) & (newton < high)
+        size = np.where(inside, newton, np.where(np.isinf(high), 2 * size + 1, 0.5 * (low + high)))
+        slack, half_slope, half_curvature = rows.along(size, bits)
+        value = 0.5 * ww + size * (wp + 0.5 * size * pp) + C * slack
+        slope, curvature = wp + size * pp + 2 * C * half_slope, pp + 2 * C * half_curvature
+        better = value < least
+        best[better], least[better] = size[better], value[better]
+        low, high = np.where(slope < 0, size, low), np.where(slope < 0, high, size)
+    rows.advance(best, bits)
+    return best

@@ -58,11 +58,15 @@ class Step:
     ends_mu: bool = True
 
 
-def alternate(data: Data, schedule: Iterable[float], *, h: LinearEncoder | None = None) -> Iterator[Step]:
-    """Yield a step for each μ of the schedule; ends after a Z step that leaves Z = h(X)."""
+def alternate(data: Data, schedule: Iterable[float], *, first: LinearEncoder | None = None) -> Iterator[Step]:
+    """Yield a step for each μ of the schedule; ends after a Z step that leaves Z = h(X).
+
+    first : the hash function of the first step, where the codes come from one; no SVMs are fitted then.
+    """
+    h: LinearEncoder | None = None
     for mu, next_mu in _with_next(schedule):
         start = time.perf_counter()
-        h = data.h_step(h)
+        h = first if first is not None and h is None else data.h_step(h)
         after_h = time.perf_counter()
         f = data.f_step()
         after_f = time.perf_counter()

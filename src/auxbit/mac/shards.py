@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from auxbit.blocks import Workers
 from auxbit.mac.f_step import DecoderSums, decoder_sums, f_step
-from auxbit.mac.h_step import ArraySvmRows, SvmOptions, solve_svms
+from auxbit.mac.h_step import SvmOptions, gram_solver, solve_svms
+from auxbit.mac.svm_rows import ArraySvmRows
 from auxbit.mac.z_step import ZOptions, ZSolver
 from auxbit.maps import Float32, Float64, LinearDecoder, LinearEncoder
 
@@ -39,40 +40,63 @@ class Rows:
         self.X, self.Z, self.workers = X, Z, workers
         self.svm, self.z = svm, z
         self._gram, self._squared_norm, self._total = _moments(X, workers)
-        self._current: DecoderSums | None = None
-        L = Z.shape[1]
+        self._gram_solve = gram_solver(self._gram, svm.C)
+        self._svms = ArraySvmRows(X, Z, workers)
+        self._W = np.zeros((X.shape[1] + 1, Z.shape[1]))  # the weights whose scores self._svms has noted,
+        self._noted: LinearEncoder | None = None  # and the encoder with them
         self._begun = False
-        self._solved = np.zeros(L, dtype=bool)  # bits whose SVM is solved for the codes as they are
+        self._current: DecoderSums | None = None
+        self._solved = np.zeros(Z.shape[1], dtype=bool)  # bits whose SVM is solved for the codes as they are
         self._warm = (Z.astype(np.float32), np.zeros(Z.shape, np.float32)) if z.uses_relaxed else None
+
+    def adopt(self, h: LinearEncoder) -> LinearEncoder:
+        """The h whose codes Z are, with each bit's weights scaled as an SVM would: no SVM needs fitting.
+
+        Scores t become at with a = Σ|t| / Σt², which minimises Σ(1 − a|t|)².
+        """
+        self._note(h)
+        total, square = self._svms.magnitudes()
+        scale = np.where((total > 0) & (square > 0), total / np.where(square > 0, square, 1.0), 1.0)
+        self._svms.scale(scale)
+        self._begun = True
+        return self._keep(self._W * scale)
 
     def h_step(self, h: LinearEncoder | None, *, exact: bool = False) -> LinearEncoder:
         """The L SVMs for the current codes, from h as a warm start; bits solved already are skipped.
 
         With `exact`, to full tolerance; otherwise as far as the loop needs it.
         """
-        N, L = self.Z.shape
-        W = np.zeros((self.X.shape[1] + 1, L))
-        if h is not None:
-            W[:-1], W[-1] = h.weights, h.bias
-        ones = self._sums().z
-        one_class = (ones == 0) | (ones == N)
-        W[:, one_class] = 0.0
-        W[-1, one_class] = np.where(ones[one_class] > 0, 1.0, -1.0)
-        todo = np.flatnonzero(~one_class & ~self._solved)
-        if len(todo):
-            Z = self.Z if len(todo) == L else np.ascontiguousarray(self.Z[:, todo])
-            options = self.svm.for_next_steps() if self._begun else self.svm.for_first_step()
+        if h is None:
+            self._keep(np.zeros_like(self._W))
+            self._svms.scores[:] = 0
+        elif exact or h is not self._noted:
+            self._note(h)
+        sums, ZZ, XZ = self._svms.count_labels()
+        self._current = DecoderSums(len(self.X), ZZ, ZZ.diagonal().copy(), XZ.T, self._total)
+        W, ones = self._W, self._current.z
+        one_class = (ones == 0) | (ones == len(self.X))
+        bits = np.flatnonzero(~one_class & ~self._solved)
+        if len(bits):
+            loop = self.svm.for_next_steps() if self._begun else self.svm.for_first_step()
             self._begun = True
-            solution = solve_svms(
-                ArraySvmRows(self.X, Z, self.workers),
-                W[:, todo],
-                self._gram,
-                self._zero_norm()[todo],
-                self.svm if exact else options,
+            options = self.svm if exact else loop
+            W, solved = solve_svms(
+                self._svms, W, bits, sums[bits], self._gram_solve, self._zero_norm(), options
             )
-            W[:, todo] = solution.W
-            self._solved[todo] = solution.residual <= self.svm.tol
-        return LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
+            if options.tol <= self.svm.tol:
+                self._solved[bits] = solved[bits]
+        if one_class.any():
+            W = W.copy()
+            W[:, one_class] = 0.0
+            W[-1, one_class] = np.where(ones[one_class] > 0, 1.0, -1.0)
+            self._svms.scores[:, one_class] = W[-1, one_class]
+        return self._keep(W)
+
+    def refine(self, h: LinearEncoder) -> LinearEncoder:
+        """Solve each SVM to full tolerance, and take it where that leaves the bit's codes as they are."""
+        exact = self.h_step(h, exact=True)
+        same = (encode_rows(self.X, exact, self.workers) == self.Z).all(axis=0)
+        return LinearEncoder(np.where(same, exact.weights, h.weights), np.where(same, exact.bias, h.bias))
 
     def f_step(self) -> LinearDecoder:
         """The least-squares decoder for the current codes."""
@@ -81,10 +105,12 @@ class Rows:
     def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
         """New codes for every row; no row's e(z) rises."""
         solver = ZSolver(f, mu, self.z)
+        if h is not self._noted:
+            self._note(h)
 
         def block(rows: slice) -> tuple[Any, ...]:
             X, codes = self.X[rows], self.Z[rows]
-            H, old = h(X), codes.copy()
+            H, old = (self._svms.scores[rows] >= 0).view(np.uint8), codes.copy()
             warm = (self._warm[0][rows], self._warm[1][rows]) if self._warm is not None else None
             counts = solver.solve(X, H, codes, warm)
             return *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H)
@@ -94,6 +120,9 @@ class Rows:
         rest = self._squared_norm - 2 * float(f.b @ self._total) + len(self.X) * float(f.b @ f.b) - projected
         self._solved &= flips == 0
         self._current = None
+        if mismatched == 0:  # scores that steps were added to may differ from h's own in the last digits
+            mismatched = np.count_nonzero(encode_rows(self.X, h, self.workers) != self.Z)
+            self._noted = None
         return ZReport(
             energy + rest, hash_energy + rest, int(flips.sum()), int(mismatched), *map(int, counts)
         )
@@ -101,6 +130,16 @@ class Rows:
     def decoder_of(self, h: LinearEncoder) -> LinearDecoder:
         """The least-squares decoder for the codes h(X)."""
         return f_step(decoder_sums(self.X, encode_rows(self.X, h, self.workers), self.workers))
+
+    def _note(self, h: LinearEncoder) -> None:
+        self._W = np.vstack([h.weights, h.bias]).astype(np.float64)
+        self._svms.note(self._W)
+        self._noted = h
+
+    def _keep(self, W: Float64) -> LinearEncoder:
+        """The encoder of W, whose scores are those noted."""
+        self._W, self._noted = W, LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
+        return self._noted
 
     def _sums(self) -> DecoderSums:
         """ZᵀX and the like for the codes as they are: one pass serves the h step and the f step."""

@@ -1,7 +1,8 @@
 """The Z step (section 4.3): N binary problems min ‖x − f(z)‖² + μ‖z − h(x)‖², reduced, chosen, chained.
 
-A point goes through: theorem 4.3 (is h(x) itself optimal?), a start, alternation over groups of bits, a
-certificate (appendix A), and, for the exact solvers, branch and bound or enumeration.
+A point goes through: theorem 4.3 (is h(x) itself optimal?), alternation over groups of bits from one start
+or two, a certificate (appendix A), and, for the exact solvers, branch and bound or enumeration. Whatever is
+settled on the way is skipped by what follows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import solve_triangular
 
 from auxbit.checks import check_integer, check_positive
 from auxbit.errors import InvalidParameter
@@ -40,7 +42,7 @@ class ZOptions:
     optimality: bool = True
     running_bound: bool = True
     incremental: bool = True
-    admm_iterations: int = 10
+    admm_iterations: int = 0
     admm_tol: float = 1e-3
     max_nodes: int = 10**9
 
@@ -67,8 +69,8 @@ class ZOptions:
 
     @property
     def uses_relaxed(self) -> bool:
-        """Whether alternation starts from the relaxed problem for some points."""
-        return self.solver == "alternating" and self.start != "warm"
+        """Whether a state of ADMM is kept from Z step to Z step."""
+        return self.solver == "alternating" and self.start != "warm" and self.admm_iterations > 0
 
 
 @dataclass(frozen=True)
@@ -103,21 +105,20 @@ class ZProblem:
         return thresholds(self.G)
 
     @cached_property
-    def triangular(self) -> tuple[Float64, Float64, Float64, npt.NDArray[np.intp]]:
-        """S, Q1, Q2 and a column order with ‖y − Rz‖² + μ‖z − h‖² = ‖t − Sz‖² + const, t = yQ1 + √μ hQ2.
-
-        From the QR of R stacked on √μI, so nothing is squared and singular decoders need no special care.
-        """
+    def inverse(self) -> Float64:
+        """G⁻¹, by the QR of R stacked on √μI, so that nothing is squared before it is inverted."""
         L = self.R.shape[1]
-        stacked = np.vstack([self.R, np.sqrt(self.mu) * np.eye(L)])
-        order = _search_order(stacked)
-        Q, S = np.linalg.qr(stacked[:, order])
-        m = len(self.R)
-        return np.ascontiguousarray(S), Q[:m], np.sqrt(self.mu) * Q[m:], order
+        S = np.linalg.qr(np.vstack([self.R, np.sqrt(self.mu) * np.eye(L)]), mode="r")
+        half = solve_triangular(S, np.eye(L))
+        return np.asarray(half @ half.T)
 
-    def prepare(self, *, exact: bool) -> None:
+    @cached_property
+    def tree(self) -> z_exact.SearchTree:
+        return z_exact.SearchTree.grow(self.R, self.mu)
+
+    def prepare(self, *, inverse: bool, tree: bool) -> None:
         """Compute what the blocks share, once, before threads ask for it."""
-        _ = self.G, self.thresholds, self._Q32, exact and self.triangular
+        _ = self.G, self.thresholds, self._Q32, inverse and self.inverse, tree and self.tree
 
     @cached_property
     def _Q32(self) -> Float32:
@@ -125,15 +126,15 @@ class ZProblem:
 
 
 @dataclass(frozen=True)
-class Points:
-    """Points of a block: y = Qᵀ(x − b), h(x), and c = Rᵀy + μh, each (n, L) or (n, min(D, L))."""
+class Block:
+    """Points of a block: y = Qᵀ(x − b), h(x), c = Rᵀy + μh, the codes, their e(z), and which remain to do."""
 
     Y: Float64
     H: Bits
     C: Float64
-
-    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Points:
-        return Points(self.Y[rows], self.H[rows], self.C[rows])
+    Z: Bits
+    energy: Float64
+    todo: npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -155,87 +156,79 @@ class ZSolver:
 
     def __init__(self, f: LinearDecoder, mu: float, options: ZOptions) -> None:
         self.problem, self.options = ZProblem.reduce(f, mu), options
-        self.problem.prepare(exact=options.solver == "exact")
-        self._relaxed: RelaxedSolver | None = None
+        # branch and bound finds a good code by itself, so its incumbent is the old code, gone down from
+        self._start = "warm" if options.solver == "exact" else options.start
+        self._admm: RelaxedSolver | None = None
         if options.uses_relaxed:
-            self._relaxed = RelaxedSolver.factorise(
+            self._admm = RelaxedSolver.factorise(
                 self.problem.G, max_iter=options.admm_iterations, tol=options.admm_tol
             )
+        self.problem.prepare(
+            inverse=self._start != "warm" and self._admm is None, tree=options.solver == "exact"
+        )
 
     def solve(self, X: Float32, H: Bits, Z: Bits, warm: tuple[Float32, Float32] | None) -> ZCounts:
         """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
-        problem, mu = self.problem, self.problem.mu
+        problem = self.problem
         Y = problem.project(X)
-        points = Points(Y, H, problem.linear_terms(Y, H))
-        squared = np.einsum("nl,nl->n", Y, Y)
-        const = squared + mu * H.sum(axis=1)
-        hash_energy = z_kernels.energies(problem.G, points.C, H) + const
-        counts = ZCounts(hash_energy=float(hash_energy.sum()), projected=float(squared.sum()))
-
-        at_hash = hash_energy < mu if self.options.theorem2 else np.zeros(len(Z), dtype=bool)
-        Z[at_hash] = H[at_hash]  # theorem 4.3: h(x) is a global minimiser
-        counts.pruned = int(at_hash.sum())
-        counts.energy = float(hash_energy[at_hash].sum())
-        todo = np.flatnonzero(~at_hash)
-        if len(todo):
-            codes = Z[todo]
+        block = Block(Y, H, problem.linear_terms(Y, H), Z, np.empty(len(Z)), np.empty(len(Z), dtype=np.bool_))
+        V = H @ problem.G
+        V -= block.C
+        counts = ZCounts(projected=float(np.vdot(Y, Y)))
+        counts.hash_energy = z_kernels.at_hash_codes(
+            Y, H, block.C, V, problem.mu, self.options.theorem2, Z, block.energy, block.todo
+        )
+        counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
+        if counts.pruned < len(Z):
             if self.options.solver == "enumerate":
-                energy = self._enumerate(points[todo], codes, counts)
+                self._enumerate(block, counts)
             else:
-                starts = self._relax(points.C, todo, warm)
-                energy = self._alternate(points[todo], starts, codes, counts)
-            Z[todo] = codes
-            counts.energy += float((energy + const[todo]).sum())
+                self._alternate(block, V, warm, counts)
+            if self.options.solver == "exact":
+                self._branch_and_bound(block, counts)
+        counts.energy = float(block.energy.sum())
         return counts
 
-    def _relax(
-        self, C: Float64, todo: npt.NDArray[np.intp], warm: tuple[Float32, Float32] | None
-    ) -> Float64 | None:
-        """Relaxed solutions of the points to do, and their ADMM state for the next step."""
-        if self._relaxed is None or warm is None:
-            return None
-        w, u = warm[0][todo], warm[1][todo]
-        solution = self._relaxed.solve(C[todo], w, u)
-        warm[0][todo], warm[1][todo] = w, u
-        return solution
-
-    def _alternate(self, points: Points, starts: Float64 | None, codes: Bits, counts: ZCounts) -> Float64:
-        """Alternation from the chosen start, then, if exact, branch and bound for what is not certified."""
-        energy, certified = np.empty(len(codes)), np.empty(len(codes), dtype=np.bool_)
-        limits, options = self.problem.thresholds, self.options
-        z_kernels.alternate_points(
-            self.problem.G, points.C, np.empty((0, 0)) if starts is None else starts, codes,
-            z_kernels.WARM if starts is None else STARTS[options.start], options.group_size,
-            options.optimality, limits.smallest_eigenvalue, limits.row_gap, energy, certified,
+    def _alternate(
+        self, block: Block, V: Float64, warm: tuple[Float32, Float32] | None, counts: ZCounts
+    ) -> None:
+        """Alternation; V : (n, L) Gh − c. What is not certified remains to do."""
+        problem, options, limits = self.problem, self.options, self.problem.thresholds
+        relaxed = gradient = V  # not looked at by a warm start
+        if self._start != "warm":
+            if self._admm is not None and warm is not None:
+                relaxed = self._admm.solve(block.C, *warm, block.todo)
+            else:  # the free solution G⁻¹c, moved into the box, leads as low as ten steps of ADMM
+                relaxed = block.H - V @ problem.inverse
+                np.clip(relaxed, 0.0, 1.0, out=relaxed)
+            gradient = relaxed @ problem.G
+            gradient -= block.C
+        counts.certified = z_kernels.alternate_points(
+            problem.G, block.H, V, relaxed, gradient, block.Z, STARTS[self._start], options.group_size,
+            options.optimality, limits.smallest_eigenvalue, limits.row_gap, block.energy, block.todo,
         )  # fmt: skip
-        counts.certified = int(certified.sum())
-        if options.solver == "exact" and not certified.all():
-            rest = np.flatnonzero(~certified)
-            codes[rest] = self._branch_and_bound(points[rest], codes[rest], counts)
-            energy[rest] = z_kernels.energies(self.problem.G, points.C[rest], codes[rest])
-        return energy
 
-    def _branch_and_bound(self, points: Points, codes: Bits, counts: ZCounts) -> Bits:
-        S, Q1, Q2, order = self.problem.triangular
-        found = np.ascontiguousarray(codes[:, order])
-        nodes = np.empty(len(found), dtype=np.int64)
-        z_exact.branch_and_bound(S, points.Y @ Q1 + points.H @ Q2, found, self.options.max_nodes, nodes)
-        counts.codes_evaluated = int(np.where(nodes < 0, self.options.max_nodes, nodes).sum())
-        counts.unproven = int((nodes < 0).sum())
-        out = np.empty_like(codes)
-        out[:, order] = found
-        return out
+    def _branch_and_bound(self, block: Block, counts: ZCounts) -> None:
+        tree, max_nodes = self.problem.tree, self.options.max_nodes
+        nodes = np.empty(len(block.Z), dtype=np.int64)
+        z_exact.branch_and_bound(
+            tree.S, tree.pull, tree.least, tree.columns, tree.relaxed(block.Y, block.H), block.Z,
+            block.energy, block.todo, max_nodes, nodes,
+        )  # fmt: skip
+        counts.codes_evaluated = int(np.where(nodes < 0, max_nodes, nodes).sum())
+        counts.unproven = int(np.count_nonzero(nodes < 0))
 
-    def _enumerate(self, points: Points, codes: Bits, counts: ZCounts) -> Float64:
-        limits, options = self.problem.thresholds, self.options
-        tally = np.empty((len(codes), 3), dtype=np.int64)
+    def _enumerate(self, block: Block, counts: ZCounts) -> None:
+        problem, limits, options = self.problem, self.problem.thresholds, self.options
+        tally = np.empty((len(block.Z), 3), dtype=np.int64)
         z_exact.enumerate_codes(
-            self.problem.R, points.Y, points.H, self.problem.mu, codes, options.running_bound,
+            problem.R, block.Y, block.H, problem.mu, block.Z, options.running_bound,
             options.incremental, options.optimality, limits.smallest_eigenvalue, limits.row_gap,
-            self.problem.G, points.C, tally,
+            problem.G, block.C, block.todo, tally,
         )  # fmt: skip
         counts.codes_evaluated, counts.dimensions_evaluated, counts.certified = map(int, tally.sum(axis=0))
-        return z_kernels.energies(self.problem.G, points.C, codes)
+        gap = block.Y - block.Z @ problem.R.T
+        block.energy[:] = np.einsum("nl,nl->n", gap, gap) + problem.mu * (block.Z != block.H).sum(axis=1)
 
 
 def _check_options(z_options: Any) -> dict[str, Any]:
@@ -253,19 +246,3 @@ def _check_options(z_options: Any) -> dict[str, Any]:
         elif not isinstance(value, bool):
             raise InvalidParameter(f"z_options[{key!r}]", value, "True or False")
     return dict(z_options)
-
-
-def _search_order(columns: Float64) -> npt.NDArray[np.intp]:
-    """Columns by a sorted QR, the smallest remaining one first: the search then begins with large steps."""
-    remaining = columns.copy()
-    order: list[int] = []
-    left = list(range(columns.shape[1]))
-    while left:
-        norms = np.einsum("ml,ml->l", remaining[:, left], remaining[:, left])
-        chosen = left.pop(int(np.argmin(norms)))
-        order.append(chosen)
-        norm = np.linalg.norm(remaining[:, chosen])
-        if left and norm > 0:
-            q = remaining[:, chosen] / norm
-            remaining[:, left] -= np.outer(q, q @ remaining[:, left])
-    return np.array(order, dtype=np.intp)
