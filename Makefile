@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types pytest figures reference clean
+.PHONY: help demo test lint types pytest bench figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,9 +24,14 @@ types: $(VENV)/test
 pytest: $(VENV)/test
 	$(BIN)/pytest -n 2 -q
 
+bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/liblinear.py
+
 figures: $(VENV)/test  ## measure the figures of docs/training.md and docs/methods.md again (half an hour)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python benchmarks/liblinear.py loop
 
 reference: $(VENV)/test  ## write docs/cli.md anew from --help
 	$(BIN)/python -m auxbit.cli.reference

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -92,18 +93,50 @@ class Results:
 
     def mean(self, value: str, **where: Any) -> float:
         """The mean of a column over the rows that match."""
-        return float(np.mean([row[value] for row in self.rows if where.items() <= row.items()]))
+        return float(np.mean([row[value] for row in self.where(**where)]))
+
+    def least(self, value: str, **where: Any) -> float:
+        """The least of a column over the rows that match."""
+        return float(min(row[value] for row in self.where(**where)))
+
+    def where(self, **where: Any) -> list[dict[str, Any]]:
+        """The rows that match."""
+        return [row for row in self.rows if where.items() <= row.items()]
 
 
-def run(prefix: str, jobs: dict[str, Callable[[Results], str]]) -> None:
-    """The command line of a file of benchmarks: run those named, or all, and print their tables."""
-    names = sys.argv[1:] or list(jobs)
+def seconds_of(command: list[str], environment: dict[str, str] | None = None) -> float:
+    """Wall seconds of a process of its own."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def run(prefix: str, jobs: dict[str, Callable[[Results], str]], quick: Iterable[str] | None = None) -> None:
+    """The command line of a file of benchmarks: run those named, or all (the quick ones), and print tables.
+
+    A table also replaces the one before in the pages of docs/ that have a place for it.
+    """
+    names = sys.argv[1:] or list(quick or jobs)
     if unknown := set(names) - set(jobs):
         raise SystemExit(f"unknown: {', '.join(unknown)}. There are: {', '.join(jobs)}")
     for name in names:
-        results = Results(f"{prefix}-{name}", f"python benchmarks/{prefix}.py {name}")
+        command = f"python benchmarks/{prefix}.py {name}"
+        results = Results(f"{prefix}-{name}", command)
         print(f"\n## {name}: {jobs[name].__doc__}\n", flush=True)
-        print(jobs[name](results), flush=True)
+        start = time.perf_counter()
+        made = jobs[name](results)
+        print(f"{made}\n\n({time.perf_counter() - start:.0f} s)", flush=True)
+        fill_in(f"{prefix}-{name}", f"{made}\n\n`{command}`: {jobs[name].__doc__}")
+
+
+def fill_in(name: str, text: str) -> None:
+    """Put the text between <!-- name --> and <!-- /name --> in the pages of docs/."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    for page in RESULTS.parent.glob("*.md"):
+        content = page.read_text()
+        if begin in content:
+            head, rest = content.split(begin, 1)
+            page.write_text(f"{head}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

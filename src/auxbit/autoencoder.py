@@ -107,7 +107,7 @@ class BinaryAutoencoder(_Trained):
 
     def __init__(
         self, n_bits: int = 32, *, init: Any = "itq", normalize: bool = False, mu0: float = 0.01,
-        mu_factor: float = 1.3, mu_schedule: Any = None, steps_per_mu: int = 1, C: float = 100.0,
+        mu_factor: float = 1.4, mu_schedule: Any = None, steps_per_mu: int = 1, C: float = 100.0,
         z_solver: str = "auto", z_start: str = "best", group_size: int = 1,
         z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int = 3,
         max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,

@@ -48,12 +48,14 @@ class SearchTree:
         for i in range(1, L + 1):
             least[i, :i] = diagonal_below(S[:i, :i], inverse[:i, :i])
         pull = np.tril((inverse * S.diagonal()).T, -1)
-        return cls(np.ascontiguousarray(S), pull, least, columns, Q[:m], np.sqrt(mu) * Q[m:])
+        from_y, from_h = Q[:m] @ inverse.T, np.sqrt(mu) * Q[m:] @ inverse.T
+        return cls(np.ascontiguousarray(S), pull, least, columns, from_y, from_h)
 
     def relaxed(self, Y: Float64, H: npt.NDArray[np.uint8]) -> Float64:
         """The minimisers over the reals, (n, L), bits in search order."""
-        t = Y @ self.from_y + H @ self.from_h
-        return np.ascontiguousarray(solve_triangular(self.S, t.T, check_finite=False).T)
+        relaxed = H @ self.from_h
+        relaxed += Y @ self.from_y
+        return relaxed
 
 
 def search_order(G: Float64) -> npt.NDArray[np.intp]:
