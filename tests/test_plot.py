@@ -25,6 +25,22 @@ CURVE = [
     for method in ("BA", "ITQ")
     for r, p, q in ((0, None, None), (1, 0.8, 0.2), (2, 0.1, 1.0))
 ]
+SPEEDUPS = [
+    {
+        "bits": bits,
+        "processors": p,
+        "seconds": 10 / p,
+        "seconds_h": 3 / p,
+        "seconds_f": 0.1 / p,
+        "seconds_z": 6 / p,
+        "speedup": p,
+        "speedup_h": 0.8 * p,
+        "speedup_f": 0.5,
+        "speedup_z": 0.9 * p,
+    }
+    for bits in (16, 32)
+    for p in (1, 2, 3)
+]
 
 
 def digit_panel() -> dict[str, Any]:
@@ -44,6 +60,8 @@ def figures() -> dict[str, Any]:
         "bars": plot.precision([row for row in ROWS if row["bits"] == 8]),
         "curves": plot.pr_curves(CURVE),
         "one curve": plot.pr_curves(CURVE[:3]),
+        "speed-ups": plot.speedup(SPEEDUPS),
+        "speed-ups at one number of bits": plot.speedup(SPEEDUPS[:3]),
         "retrieved": plot.retrieved([digit_panel()] * 3),
     }
 
@@ -108,6 +126,33 @@ def test_the_model_that_was_kept_is_marked_in_the_history() -> None:
     panels = plot.history(HISTORY).axes
     marked = panels[1].lines[-1]
     assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (2, 0.3)
+
+
+def test_speed_ups_have_a_panel_for_each_number_of_bits_and_a_dashed_line_of_perfect_ones() -> None:
+    panels = plot.speedup(SPEEDUPS).axes
+    assert [axes.get_title() for axes in panels] == ["16 bits", "32 bits"]
+    for axes in panels:
+        perfect, *others = axes.lines
+        assert perfect.get_linestyle() == "--"
+        assert list(perfect.get_xdata()) == list(perfect.get_ydata()) == [1, 2, 3]
+        assert len(others) == 3
+        assert list(axes.get_xticks()) == [1, 2, 3]
+        assert {text.get_text() for text in axes.texts} == {
+            "perfect", "whole fit 3.00", "h step 2.40", "Z step 2.70",
+        }  # fmt: skip
+
+
+def test_a_step_is_drawn_where_it_takes_a_twentieth_of_the_time_or_more() -> None:
+    slow = [row | {"seconds_f": row["seconds"] / 19} for row in SPEEDUPS[:3]]
+    assert "f step 0.50" in {text.get_text() for text in plot.speedup(slow).axes[0].texts}
+    unknown = [row | {"speedup_h": None} for row in SPEEDUPS[:3]]
+    assert len(plot.speedup(unknown).axes[0].lines) == 3
+
+
+def test_speed_ups_on_many_processors_have_few_ticks_and_markers() -> None:
+    many = [SPEEDUPS[0] | {"processors": p, "speedup": p} for p in range(1, 65)]
+    axes = plot.speedup(many).axes[0]
+    assert list(axes.get_xticks()) == [1, 8, 16, 24, 32, 40, 48, 56, 64]
 
 
 def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ write(figure, "precision.svg")    # .png or .svg, all or nothing
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from auxbit import files
 from auxbit.errors import InvalidParameter
 from auxbit.extras import require
+from auxbit.plot_parts import FAINT, INK, STYLES, WRONG, Style, label_ends, new_figure, style, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,41 +24,14 @@ Table = Sequence[Mapping[str, Any]]
 
 FORMATS = (".png", ".svg")
 DPI = 200
-INK, FAINT, WRONG = "#222222", "#b0b0b0", "#c2185b"
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a method looks, the same in every figure."""
-
-    colour: str
-    marker: str
-    line: str = "-"
-
-
-# Okabe and Ito's colours, and three more that stay apart from them under common colour blindness;
-# methods that do not search by Hamming distance are dashed.
-STYLES = {
-    "BA": Style("#d55e00", "o"),
-    "BFA": Style("#e69f00", "s"),
-    "ITQ": Style("#0072b2", "D"),
-    "tPCA": Style("#56b4e9", "^"),
-    "LSH": Style("#8c8c8c", "v"),
-    "SH": Style("#009e73", "<"),
-    "KLSH": Style("#cc79a7", ">"),
-    "AGH": Style("#882255", "P"),
-    "SPH": Style("#999933", "X"),
-    "AGH2": Style("#aa4499", "d"),
-    "BA-AGH": Style("#f0027f", "H"),
-    "PQ": Style("#000000", "*", "--"),
-    "OPQ": Style("#555555", "p", "--"),
+# the parts of a fit, by their column of speed-ups: name, look, and the column of their seconds
+PARTS = {
+    "speedup": ("whole fit", STYLES["BA"], "seconds"),
+    "speedup_h": ("h step", STYLES["ITQ"], "seconds_h"),
+    "speedup_f": ("f step", STYLES["LSH"], "seconds_f"),
+    "speedup_z": ("Z step", Style("#009e73", "s"), "seconds_z"),
 }
-OTHER = Style("#332288", "h")
-
-
-def style(method: str) -> Style:
-    """The look of a method; unknown ones share one."""
-    return STYLES.get(method, OTHER)
+SMALL_PART = 0.05  # of a fit's time: a part below that says nothing about the whole, and is not drawn
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
@@ -92,7 +65,7 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
     """
     iterations = [row["iteration"] for row in records]
     judged = [row for row in records if row.get("precision") is not None]
-    figure = _figure(5.0, 4.6 if judged else 3.2)
+    figure = new_figure(5.0, 4.6 if judged else 3.2)
     heights = [2, 1] if judged else [1]
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     energy = panels[0]
@@ -101,14 +74,14 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
         values = [row[name] for row in records]
         energy.plot(iterations, values, color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5)
         ends.append((values[-1], label, look.colour))
-    _label_ends(energy, iterations[-1], ends)
+    label_ends(energy, iterations[-1], ends)
     energy.set_ylabel("squared error, training rows")
     energy.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}" if value < 1e7 else f"{value:.4g}")
     _mark_penalties(energy, records)
     if judged:
         _validation_panel(panels[1], judged)
     for panel in panels:
-        _tidy(panel)
+        tidy(panel)
         panel.xaxis.get_major_locator().set_params(integer=True)
     panels[-1].set_xlabel("iteration")
     figure.suptitle(title, fontsize=10, color=INK)
@@ -128,7 +101,7 @@ def precision(
     if not known:
         raise InvalidParameter("values", list(values), "columns with at least one number to draw")
     several = len({row["bits"] for row in known}) > 1
-    figure = _figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
+    figure = new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
     panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
     for panel, (value, name) in zip(panels, values.items()):
         if several:
@@ -137,7 +110,7 @@ def precision(
         else:
             _bars_by_method(panel, known, value)
         panel.set_title(name, fontsize=9, color=INK)
-        _tidy(panel)
+        tidy(panel)
     for panel in panels:  # after all are drawn: they may share the axis
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("precision")
@@ -151,7 +124,7 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
     rows : method, bits, radius, precision, recall, in rising radius; None where nothing was retrieved.
     """
     known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
-    figure = _figure(5.0, 3.4)
+    figure = new_figure(5.0, 3.4)
     axes = figure.subplots()
     several = len({row["bits"] for row in known}) > 1
     curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
@@ -166,7 +139,7 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
         if len(curves) == 1:
             _mark_radii(axes, curve)
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
-    _tidy(axes)
+    tidy(axes)
     if len(curves) > 1:
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=10, color=INK)
@@ -182,7 +155,7 @@ def retrieved(
     """
     n_methods, n_found = len(panels[0]["rows"]), len(panels[0]["rows"][0][1])
     n_lines, picture = -(-len(panels) // columns), 0.27
-    figure = _figure(columns * (n_found + 3.9) * picture, n_lines * (n_methods + 0.5) * picture + 0.3)
+    figure = new_figure(columns * (n_found + 3.9) * picture, n_lines * (n_methods + 0.5) * picture + 0.3)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, hspace=0.04, wspace=0.04)
     grid = figure.subplots(n_lines, columns, squeeze=False)
     for place, axes in enumerate(grid.flat):
@@ -193,24 +166,31 @@ def retrieved(
     return figure
 
 
+def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
+    """Speed-up of the whole fit and of its steps by processors, a panel for each number of bits.
+
+    rows : bits, processors, and for each of PARTS its speed-up and seconds. Dashed: perfect speed-up.
+    """
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: int(row["processors"])):
+        groups.setdefault(row["bits"], []).append(row)
+    figure = new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3)
+    panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
+    ends = [_speedup_lines(panel, group) for panel, group in zip(panels, groups.values())]
+    for panel, bits, names in zip(panels, groups, ends):  # after all are drawn: they share the axis
+        tidy(panel)
+        most = groups[bits][-1]["processors"]
+        label_ends(panel, most, names)
+        step = -(-most // 8)
+        panel.set_xticks(sorted({1, *range(step, most + 1, step)}))
+        panel.set_title(f"{bits} bits" if len(groups) > 1 else "", fontsize=9, color=INK)
+        panel.set_xlabel("number of processors")
+    panels[0].set_ylabel("speed-up")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
 # ---- parts of figures
-
-
-def _figure(width: float, height: float) -> Figure:
-    made: Figure = require("matplotlib.figure", extra="plot", purpose="plotting").Figure(
-        figsize=(width, height), layout="constrained"
-    )
-    return made
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["right"]].set_visible(False)
-    axes.spines[["top"]].set_visible(False)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, color=FAINT)
-    axes.xaxis.label.set_fontsize(9)
-    axes.yaxis.label.set_fontsize(9)
 
 
 def _mark_penalties(axes: Axes, records: Table) -> None:
@@ -255,7 +235,7 @@ def _lines_by_bits(axes: Axes, rows: Table, value: str) -> None:
         ends.append((line[-1][value], method, look.colour))
     axes.set_xticks(sorted({row["bits"] for row in rows}))
     axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
-    _label_ends(axes, last, ends)
+    label_ends(axes, last, ends)
 
 
 def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
@@ -271,38 +251,27 @@ def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
     axes.margins(y=0.12)
 
 
+def _speedup_lines(axes: Axes, rows: Table) -> list[tuple[float, str, str]]:
+    """Draw them, and return where each ends, its name and its colour."""
+    x = [row["processors"] for row in rows]
+    axes.plot(x, x, "--", color=FAINT, linewidth=1.2)
+    ends = [(float(x[-1]), "perfect", "#777777")]
+    for column, (name, look, seconds) in reversed(PARTS.items()):  # the whole fit ends up on top
+        y = [row[column] for row in rows]
+        if None in y or max(row[seconds] / row["seconds"] for row in rows) < SMALL_PART:
+            continue
+        every = slice(None, None, -(-len(x) // 16))  # more markers would hide their line
+        axes.plot(x, y, color=look.colour, marker=look.marker, markersize=4.5, markevery=every, linewidth=1.5)
+        ends.append((y[-1], f"{name} {y[-1]:.2f}", look.colour))
+    return ends
+
+
 def _mark_radii(axes: Axes, curve: Table) -> None:
     for row in curve[:6]:
         axes.annotate(
             f"r = {row['radius']}", (row["recall"], row["precision"]), xytext=(5, 3),
             textcoords="offset points", fontsize=7, color=INK,
         )  # fmt: skip
-
-
-def _label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> None:
-    """Name lines at their right ends; names that would overlap are moved apart and joined to theirs."""
-    low, high = axes.get_ylim()
-    gap = 0.055 * (high - low)
-    wanted = sorted(ends)
-    groups: list[list[float]] = []  # labels that touch, placed around the mean of their wanted places
-    for y, _, _ in wanted:
-        groups.append([y])
-        while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    places = [place for group in groups for place in _spread(group, gap)]
-    offsets = require("matplotlib.transforms", extra="plot", purpose="plotting").offset_copy
-    beside = offsets(axes.transData, axes.figure, x=22, units="points")
-    thin = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)}
-    for place, (y, label, colour) in zip(places, wanted):
-        axes.annotate(
-            label, (x, y), xytext=(x, place), textcoords=beside, va="center", fontsize=8.5, color=colour,
-            annotation_clip=False, arrowprops=thin | {"color": colour},
-        )  # fmt: skip
-
-
-def _spread(group: Sequence[float], gap: float) -> list[float]:
-    first = sum(group) / len(group) - gap * (len(group) - 1) / 2
-    return [first + gap * place for place in range(len(group))]
 
 
 def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:

@@ -68,7 +68,7 @@ def compare(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Compare methods and numbers of bits on your data."""
-    counts = _integers(bits)
+    counts = integers(bits)
     from auxbit.cli import comparing
 
     plan = comparing.Plan(
@@ -153,7 +153,8 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _integers(text: str) -> Sequence[int]:
+def integers(text: str) -> Sequence[int]:
+    """A list of numbers of bits, as --bits takes it."""
     try:
         return [int(word) for word in _words(text)]
     except ValueError:

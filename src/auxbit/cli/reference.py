@@ -6,6 +6,7 @@ It asks each command what `--help` would ask it, rather than copy its print, who
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -28,15 +29,25 @@ def reference() -> str:
     """The reference as Markdown."""
     group: Any = typer.main.get_command(app)
     parts = [HEAD]
-    for name, command in group.commands.items():
+    for name, command in _commands(group):
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         options = [param for param in command.params if param.param_type_name == "option"]
         needed = [f"{param.opts[0]} {param.name.upper()}" for param in options if param.required]
-        usage = " ".join([f"auxbit {name}", *(param.metavar for param in arguments), *needed, "[OPTIONS]"])
+        given = [param.metavar if param.required else f"[{param.metavar}]" for param in arguments]
+        usage = " ".join([f"auxbit {name}", *given, *needed, "[OPTIONS]"])
         lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
         lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
         parts.append("\n".join(lines))
     return "\n".join(parts)
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its name, those of a group inside after the group's."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield before + name, command
 
 
 def _line(param: Any) -> str:

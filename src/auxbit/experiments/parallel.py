@@ -1,0 +1,267 @@
+"""The paper's figure of speed-up by processors (section 6, parallel processing): one fit on 1, 2, … cores.
+
+fits = planned([16, 32])                  # best of three each, for as many cores as there are
+result = run_parallel(noisy_digits(), fits, out_dir="parallel")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import __version__, data, files, plot
+from auxbit.autoencoder import BinaryAutoencoder
+from auxbit.blocks import BLOCK_ROWS, resolve_n_jobs
+from auxbit.checks import check_integer
+from auxbit.codes import check_n_bits
+from auxbit.errors import AuxbitError, FileProblem, InvalidParameter
+from auxbit.experiments.kept import KeptRows, Row, array_checksum, as_csv
+
+Array = npt.NDArray[Any]
+
+N_ROWS = 50_000  # as many as the paper's CIFAR has
+NOISE = 1.0  # standard deviation; pixels are 0..16
+WARM_UP_ROWS = 2 * BLOCK_ROWS
+STEPS = ("h", "f", "z")
+TIMES = ("seconds", "seconds_h", "seconds_f", "seconds_z", "seconds_rest")
+FILES = {
+    "table": "table.csv",
+    "results": "results.json",
+    "plot": "speedup.png",
+    "drawing": "speedup.svg",
+}
+PICTURES = ("plot", "drawing")
+ROWS = "rows.jsonl"
+
+
+class Fit(NamedTuple):
+    """A fit to be timed."""
+
+    bits: int
+    processors: int
+    repeat: int
+
+
+def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None) -> list[Fit]:
+    """Every fit in its order: 1, 2, …, P processors, then again, so that a busy machine hits all alike.
+
+    n_jobs : the most processors; never more than the cores that this process may use.
+    """
+    wanted = list(dict.fromkeys(check_n_bits(each) for each in bits))
+    if not wanted:
+        raise InvalidParameter("bits", wanted, "at least one number of bits", "Try 16,32.")
+    check_integer("repeats", repeats, 1)
+    most = min(resolve_n_jobs(n_jobs), resolve_n_jobs(None))
+    return [
+        Fit(each, processors, repeat)
+        for each in wanted
+        for repeat in range(repeats)
+        for processors in range(1, most + 1)
+    ]
+
+
+def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
+    """So many rows like real ones, or N_ROWS: scikit-learn's digits over and over, with noise."""
+    n_rows = N_ROWS if n_rows is None else check_integer("rows", n_rows, 2)
+    digits, _ = data.embedded_digits()
+    X = digits[np.arange(n_rows) % len(digits)]
+    X += np.float32(NOISE) * np.random.default_rng(0).standard_normal(X.shape, dtype=np.float32)
+    return X
+
+
+def run_parallel(
+    X: Array,
+    fits: Sequence[Fit],
+    *,
+    seed: int = 0,
+    source: str = "",
+    out_dir: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    on_fit: Callable[[Row, bool], object] = lambda row, fresh: None,
+) -> dict[str, Any]:
+    """Time the fits on the rows of X and derive the speed-ups; with `out_dir`, write them and a picture.
+
+    What `out_dir` keeps of the same fits on this machine is not timed again; `on_fit(row, fresh)` is called
+    for each. An error if the codes are not the same to the last bit for any number of processors.
+    """
+    most = max(fit.processors for fit in fits)
+    folder = Path(out_dir) if out_dir is not None else None
+    if folder is not None:
+        check_folder(folder, overwrite=overwrite, draw=most > 1)
+    kept = _KeptFits(folder, X, seed)
+    rows: list[Row] = []
+    warm: set[int] = set()
+    n_kept = 0
+    for fit in fits:
+        row = kept.find(fit)
+        fresh = row is None
+        if row is None:
+            if fit.bits not in warm:
+                _warm_up(X, fit.bits, seed, most)
+                warm.add(fit.bits)
+            row = _timed(X, fit, seed, quiet=any(before["bits"] == fit.bits for before in rows))
+        _check_same_codes(rows, row, kept.path)
+        rows.append(row)
+        if fresh:
+            kept.add(fit, row)
+        n_kept += not fresh
+        on_fit(row, fresh)
+    result: dict[str, Any] = {
+        "data": source,
+        "train_rows": X.shape[0],
+        "columns": X.shape[1],
+        "cores": resolve_n_jobs(None),
+        "processors": most,
+        "most_speedup": most_speedup(len(X), most),
+        "repeats": max(fit.repeat for fit in fits) + 1,
+        "seed": seed,
+        "same_codes": True,
+        "spread": spread(rows),
+        "kept_fits": n_kept,
+        "rows": speedups(rows),
+        "fits": rows,
+    }
+    return result | ({"files": _write(result, folder, overwrite)} if folder is not None else {})
+
+
+def speedups(rows: Sequence[Row]) -> list[Row]:
+    """One row for each number of bits and processors: each part's best seconds, and T1/TP of each."""
+    groups = _by_setting(rows)
+    best = {cell: {name: min(row[name] for row in group) for name in TIMES} for cell, group in groups.items()}
+    return [
+        {"bits": bits, "processors": processors, "repeats": len(groups[bits, processors])}
+        | {"iterations": groups[bits, processors][0]["iterations"]}
+        | seconds
+        | {name.replace("seconds", "speedup"): _ratio(best[bits, 1][name], seconds[name]) for name in TIMES}
+        for (bits, processors), seconds in sorted(best.items())
+    ]
+
+
+def spread(rows: Sequence[Row]) -> float:
+    """By what share the slowest of equal fits took longer than the quickest, at worst."""
+    seconds = [[float(row["seconds"]) for row in group] for group in _by_setting(rows).values()]
+    return max(max(each) / min(each) for each in seconds) - 1
+
+
+def most_speedup(n_rows: int, processors: int) -> float:
+    """What the steps can gain at best: rows are shared in whole blocks, of which the last may be small."""
+    whole, rest = divmod(n_rows, BLOCK_ROWS)
+    rounds = -(-whole // processors)
+    last = rest / BLOCK_ROWS if whole % processors == 0 else 0.0  # else it fits beside whole ones
+    return n_rows / BLOCK_ROWS / (rounds + last)
+
+
+def check_folder(folder: Path, *, overwrite: bool, draw: bool = True) -> None:
+    """Refuse before the work what would be refused after it."""
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
+    if draw:
+        plot.check_output(folder / FILES["plot"])
+    for name in FILES.values():
+        files.refuse_existing(folder / name, overwrite=overwrite)
+
+
+class _KeptFits:
+    """Timed fits in `folder`, or nowhere. They belong to their machine, and each to its place in the plan."""
+
+    def __init__(self, folder: Path | None, X: Array, seed: int) -> None:
+        self.path = folder / ROWS if folder is not None else None
+        self.seed = seed
+        self.settings = {
+            "experiment": "parallel",
+            "data": array_checksum(X) if folder is not None else "",
+            "machine": [platform.node(), resolve_n_jobs(None)],
+            "version": __version__,
+        }
+
+    def find(self, fit: Fit) -> Row | None:
+        rows = self._rows(fit)
+        return rows.read().get(("BA", fit.bits, self.seed)) if rows is not None else None
+
+    def add(self, fit: Fit, row: Row) -> None:
+        rows = self._rows(fit)
+        if rows is not None:
+            rows.add(row)
+
+    def _rows(self, fit: Fit) -> KeptRows | None:
+        place = {"processors": fit.processors, "repeat": fit.repeat}
+        return KeptRows(self.path, self.settings | place) if self.path is not None else None
+
+
+def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
+    """A whole fit to few rows, so that nothing is compiled or imported in one that is timed."""
+    few = X[:WARM_UP_ROWS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _model(bits, seed, processors).fit(few).encode(few)
+
+
+def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
+    """What a fit takes. quiet : it would warn of what was warned of before."""
+    model = _model(fit.bits, seed, fit.processors)
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore")
+        start = time.perf_counter()
+        model.fit(X)
+        seconds = time.perf_counter() - start
+    steps = {f"seconds_{s}": sum(getattr(record, f"seconds_{s}") for record in model.history_) for s in STEPS}
+    return {
+        "method": "BA",
+        **fit._asdict(),
+        "seed": seed,
+        "seconds": seconds,
+        **steps,
+        "seconds_rest": seconds - sum(steps.values()),  # scaling, the first codes, the last h and f
+        "iterations": model.n_iter_,
+        "codes": array_checksum(model.encode(X)),
+    }
+
+
+def _model(bits: int, seed: int, processors: int) -> BinaryAutoencoder:
+    return BinaryAutoencoder(bits, validation=None, random_state=seed, n_jobs=processors)
+
+
+def _by_setting(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
+    groups: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["bits"], row["processors"]), []).append(row)
+    return groups
+
+
+def _ratio(alone: float, shared: float) -> float | None:
+    return alone / shared if shared > 0 else None
+
+
+def _check_same_codes(rows: Sequence[Row], row: Row, kept: Path | None) -> None:
+    other = next((each for each in rows if each["bits"] == row["bits"]), row)
+    if other["codes"] != row["codes"]:
+        remedy = f" Or {kept} holds fits of another build: remove it." if kept is not None else ""
+        raise AuxbitError(
+            f"the codes of {row['bits']} bits on {row['processors']} processors are not those on "
+            f"{other['processors']}, and must be to the last bit: this is a bug of auxbit.{remedy}"
+        )
+
+
+def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, str]:
+    several = result["processors"] > 1
+    paths = {key: folder / name for key, name in FILES.items() if several or key not in PICTURES}
+    files.write_text(paths["table"], as_csv(result["rows"]), overwrite=overwrite)
+    files.write_text(paths["results"], json.dumps(result, indent=2), overwrite=overwrite)
+    if several:
+        bits = {row["bits"] for row in result["rows"]}
+        title = f"Training on {result['train_rows']:,} rows"
+        title += f", {bits.pop()} bits" if len(bits) == 1 else ""
+        figure = plot.speedup(result["rows"], title=f"{title}: speed-up by processors")
+        for key in PICTURES:
+            plot.write(figure, paths[key], overwrite=overwrite)
+    return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}

@@ -1,0 +1,94 @@
+"""What figures are made of: how methods look, an empty figure, tidy axes, names at the ends of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from auxbit.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, FAINT, WRONG = "#222222", "#b0b0b0", "#c2185b"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks, the same in every figure."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+# Okabe and Ito's colours, and three more that stay apart from them under common colour blindness;
+# methods that do not search by Hamming distance are dashed.
+STYLES = {
+    "BA": Style("#d55e00", "o"),
+    "BFA": Style("#e69f00", "s"),
+    "ITQ": Style("#0072b2", "D"),
+    "tPCA": Style("#56b4e9", "^"),
+    "LSH": Style("#8c8c8c", "v"),
+    "SH": Style("#009e73", "<"),
+    "KLSH": Style("#cc79a7", ">"),
+    "AGH": Style("#882255", "P"),
+    "SPH": Style("#999933", "X"),
+    "AGH2": Style("#aa4499", "d"),
+    "BA-AGH": Style("#f0027f", "H"),
+    "PQ": Style("#000000", "*", "--"),
+    "OPQ": Style("#555555", "p", "--"),
+}
+OTHER = Style("#332288", "h")
+
+
+def style(method: str) -> Style:
+    """The look of a method; unknown ones share one."""
+    return STYLES.get(method, OTHER)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches."""
+    made: Figure = require("matplotlib.figure", extra="plot", purpose="plotting").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    return made
+
+
+def tidy(axes: Axes) -> None:
+    """Axes with no frame but the left and the bottom, and faint lines behind."""
+    axes.spines[["right"]].set_visible(False)
+    axes.spines[["top"]].set_visible(False)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, color=FAINT)
+    axes.xaxis.label.set_fontsize(9)
+    axes.yaxis.label.set_fontsize(9)
+
+
+def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> None:
+    """Name lines at their right ends; names that would overlap are moved apart and joined to theirs."""
+    low, high = axes.get_ylim()
+    gap = 0.055 * (high - low)
+    wanted = sorted(ends)
+    groups: list[list[float]] = []  # labels that touch, placed around the mean of their wanted places
+    for y, _, _ in wanted:
+        groups.append([y])
+        while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    places = [place for group in groups for place in _spread(group, gap)]
+    offsets = require("matplotlib.transforms", extra="plot", purpose="plotting").offset_copy
+    beside = offsets(axes.transData, axes.figure, x=22, units="points")
+    thin = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)}
+    for place, (y, label, colour) in zip(places, wanted):
+        axes.annotate(
+            label, (x, y), xytext=(x, place), textcoords=beside, va="center", fontsize=8.5, color=colour,
+            annotation_clip=False, arrowprops=thin | {"color": colour},
+        )  # fmt: skip
+
+
+def _spread(group: Sequence[float], gap: float) -> list[float]:
+    first = sum(group) / len(group) - gap * (len(group) - 1) / 2
+    return [first + gap * place for place in range(len(group))]
