@@ -570,7 +570,8 @@ def test_a_closed_pipe_is_quiet(folder: Path) -> None:
 
 
 def test_a_long_fit_shows_progress_on_a_terminal_and_only_results_on_stdout(folder: Path) -> None:
-    np.save("large.npy", np.random.RandomState(0).standard_normal((20_000, 60)))
+    rows = np.random.RandomState(0).standard_normal((150_000, 60)).astype(np.float32)  # a second and more
+    np.save("large.npy", rows)
     ours, theirs = pty.openpty()
     command = [
         sys.executable,
@@ -581,7 +582,7 @@ def test_a_long_fit_shows_progress_on_a_terminal_and_only_results_on_stdout(fold
         "-o",
         "new.safetensors",
         "--max-iter",
-        "4",
+        "8",
     ]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
+from itertools import count, islice
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -51,7 +51,8 @@ class Workers:
     def __enter__(self) -> Self:
         self._thread_limit = _limit_thread()
         _limit_process()
-        self._pool = ThreadPoolExecutor(self.n_jobs, initializer=_limit_thread) if self.n_jobs > 1 else None
+        others = self.n_jobs - 1
+        self._pool = ThreadPoolExecutor(others, initializer=_limit_thread) if others else None
         return self
 
     def __exit__(
@@ -68,17 +69,36 @@ class Workers:
         if self._pool is None or n_rows <= block_rows:
             yield from map(function, blocks)
             return
-        waiting: deque[Future[T]] = deque()
+        while some := list(islice(blocks, 8 * self.n_jobs)):
+            yield from self._at_once(function, some, self._pool)
+
+    def _at_once(
+        self, function: Callable[[slice], T], blocks: list[slice], pool: ThreadPoolExecutor
+    ) -> list[T]:
+        """The results for these blocks: every thread, this one too, takes the next block when it is free.
+
+        One task a thread, not one a block: short passes would spend more time on handing over than on work.
+        """
+        results: list[Any] = [None] * len(blocks)
+        failures: list[tuple[int, BaseException]] = []
+        take = count().__next__  # atomic
+
+        def work() -> None:
+            while not failures and (i := take()) < len(blocks):
+                try:
+                    results[i] = function(blocks[i])
+                except BaseException as error:
+                    failures.append((i, error))
+
+        others = [pool.submit(work) for _ in range(min(self.n_jobs, len(blocks)) - 1)]
         try:
-            for block in blocks:
-                waiting.append(self._pool.submit(function, block))
-                if len(waiting) > 4 * self.n_jobs:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            work()
+        except BaseException as error:  # an interrupt between two blocks
+            failures.append((-1, error))
+        wait(others)
+        if failures:
+            raise min(failures, key=lambda failure: failure[0])[1]
+        return results
 
     def run(self, function: Callable[[slice], object], n_rows: int, block_rows: int = BLOCK_ROWS) -> None:
         """Call `function` on each block for its effects."""
