@@ -279,13 +279,17 @@ def test_bits_that_have_converged_cost_no_more_products(digits):
     assert rows.columns == pytest.approx(sum(alone), rel=0.1)
 
 
-def test_a_step_of_the_loop_is_one_product_each_way(digits):
+def test_a_step_of_the_loop_is_one_product_each_way_with_many_rows_and_a_few_more_with_few(digits):
     X, Z = digits[0], flip(digits[1], 0.1)
-    options = SvmOptions().for_next_steps()
+    many, few = SvmOptions().for_next_steps(6400, 64), SvmOptions().for_next_steps(6399, 64)
+    products = {}
     with Workers(1) as workers:
-        rows, problem = cold(X, Z, workers, options)
-        solve_svms(rows, *problem)
-    assert rows.columns == 2 * 4
+        for options in (many, few):
+            rows, problem = cold(X, Z, workers, options)
+            solve_svms(rows, *problem)
+            products[options] = rows.columns / 4
+    assert products[many] == 2
+    assert 2 < products[few] <= 2 + 2 * 4
 
 
 def test_the_preconditioner_knows_how_rows_with_slack_spread_along_the_weights(digits):

@@ -233,7 +233,7 @@ def test_every_penalty_gets_its_steps(digits, mus):
         4, mu_schedule=mus, mu_factor=3, steps_per_mu=3, validation=None, max_iter=50, random_state=0
     ).fit(digits)
     expected = np.repeat(mus or 0.01 * 3.0 ** np.arange(20), 3)
-    assert ba.n_iter_ > 6
+    assert ba.n_iter_ >= 6
     assert schedule(ba) == pytest.approx(expected[: ba.n_iter_].tolist())
     # at one μ, the Z step and the f step have E_Q fall; only the h step may raise it, and a little
     assert ba.history_[2].E_Q < 1.01 * ba.history_[0].E_Q

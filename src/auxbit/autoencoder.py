@@ -84,10 +84,11 @@ class BinaryAutoencoder(_Trained):
     C : weight of the slack in the SVMs of the h step.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
-    z_start : what alternation starts from: "warm", "relaxed", or "best" of both, point by point.
+    z_start : what alternation starts from: "warm", "relaxed", or both, the "best" result kept for each point.
     group_size : bits optimised jointly by alternation; costs 2^group_size.
-    z_options : switches of the Z step: theorem2, optimality, running_bound, incremental, admm_iterations,
-        admm_tol, max_nodes.
+    z_options : switches of the Z step: theorem2, optimality, running_bound, incremental; admm_iterations
+        (0: the relaxed solution is the one without the box, clipped to it) and admm_tol; max_nodes of
+        branch and bound a point, whose history_ counts the points that ran out of them as unproven.
     validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with
         the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
         None: run until Z = h(X).

@@ -5,8 +5,8 @@ feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by 
 steps of preconditioned conjugate gradients, then an exact line search. Rows are touched only by matrix
 products with X (svm_rows.py), for the bits under way alone: a bit that has converged costs nothing more.
 
-Inside the loop one step with no conjugate gradients at all is enough, a product with X and one with Xᵀ,
-because the preconditioner knows the Hessian well: see `_precondition`.
+Inside the loop one step is enough, for many rows even with no conjugate gradients at all: a product with X
+and one with Xᵀ. The preconditioner knows the Hessian well: see `_precondition`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.maps import Float64
 
+MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0
 
 Indices = npt.NDArray[np.intp]
@@ -86,9 +87,14 @@ class SvmOptions:
         """The start's codes: a looser tolerance gives the same precision for a third of the products."""
         return replace(self, tol=max(self.tol, 1e-2))
 
-    def for_next_steps(self) -> SvmOptions:
-        """Inside the loop one step is enough: the codes change again anyway."""
-        return replace(self, max_newton=1, max_cg=0)
+    def for_next_steps(self, n_rows: int, n_features: int) -> SvmOptions:
+        """Inside the loop one step is enough: the codes change again anyway.
+
+        It takes no conjugate gradients where rows are many to a dimension. Where they are few, those with
+        slack are too few to spread like all rows, which the preconditioner relies on: then a few help.
+        """
+        max_cg = 0 if n_rows >= MANY_ROWS * n_features else 4
+        return replace(self, max_newton=1, max_cg=min(self.max_cg, max_cg), forcing=0.1)
 
 
 def solve_svms(

@@ -77,7 +77,8 @@ class Rows:
         one_class = (ones == 0) | (ones == len(self.X))
         bits = np.flatnonzero(~one_class & ~self._solved)
         if len(bits):
-            loop = self.svm.for_next_steps() if self._begun else self.svm.for_first_step()
+            first, later = self.svm.for_first_step(), self.svm.for_next_steps(*self.X.shape)
+            loop = later if self._begun else first
             self._begun = True
             options = self.svm if exact else loop
             W, solved = solve_svms(
