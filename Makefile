@@ -27,8 +27,9 @@ pytest: $(VENV)/test
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/liblinear.py
+	$(BIN)/python benchmarks/pictures.py
 
-figures: $(VENV)/test  ## measure the figures of docs/training.md and docs/methods.md again (half an hour)
+figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again (half an hour)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/liblinear.py loop

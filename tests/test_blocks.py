@@ -77,6 +77,16 @@ def test_run_visits_every_row(n_jobs):
     assert (seen == 1).all()
 
 
+def test_blocks_may_use_the_same_workers():
+    def inner(block):
+        time.sleep(0.002)
+        return block.start
+
+    with Workers(2) as workers:
+        found = list(workers.map(lambda block: list(workers.map(inner, 4, 1)), 6, 1))
+    assert found == [[0, 1, 2, 3]] * 6
+
+
 def test_few_results_wait_at_a_time():
     started = []
     with Workers(2) as workers:

@@ -472,3 +472,21 @@ def test_the_gradient_of_the_rows_is_that_of_their_slack():
     truth = ones.T @ (np.minimum(0, margins - 1) * (2.0 * Z - 1))
     np.testing.assert_allclose(sums.half_gradient, truth, atol=1e-3)
     np.testing.assert_allclose(moved - sums.half_gradient, change, atol=0.02 * np.abs(change).max())
+
+
+def test_asking_again_without_a_warm_start_solves_again(digits):
+    X, Z = digits
+    with Workers(1) as workers:
+        rows = rows_of(X, Z, workers)
+        first, second = rows.h_step(None, exact=True), rows.h_step(None, exact=True)
+    np.testing.assert_allclose(second.weights, first.weights, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("C", [100.0, 1e6, 1e100])
+def test_rows_of_low_rank_have_a_preconditioner_all_the_same(C):
+    rng = np.random.RandomState(0)
+    X = (rng.rand(300, 2) @ rng.rand(2, 30)).astype(np.float32)
+    ones = np.c_[X, np.ones(300, np.float32)]
+    solved = gram_solver((ones.T @ ones).astype(np.float64), C)(np.eye(31))
+    assert np.isfinite(solved).all()
+    assert np.linalg.eigvalsh((solved + solved.T) / 2).min() > 0

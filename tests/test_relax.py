@@ -148,7 +148,7 @@ def test_the_free_relaxed_solution_has_no_gradient(case):
 @settings(max_examples=60)
 @given(points(st.integers(1, 10), mus), st.sampled_from([1e-1, 1e-3, 1e-6]))
 def test_a_problem_is_stopped_by_its_own_residual_whatever_else_is_in_its_block(case, tol):
-    solver = RelaxedSolver.factorise(case.problem.G)
+    solver = RelaxedSolver.factorise(case.problem.G, max_iter=10, tol=1e-3)
     target, shift = linear_terms(case) @ solver.inverse, solver.rho * solver.inverse
     todo = np.ones(len(target), dtype=bool)
 
@@ -178,7 +178,7 @@ def test_easy_problems_stop_early_and_hard_ones_go_on():
 
 def test_rows_that_are_done_keep_their_state():
     case = make_points("random", 12, 8, 0.1, seed=2, n=20)
-    solver = RelaxedSolver.factorise(case.problem.G)
+    solver = RelaxedSolver.factorise(case.problem.G, max_iter=10, tol=1e-3)
     w, u = case.Z.astype(np.float32), np.full(case.Z.shape, 0.5, np.float32)
     todo = np.arange(20) % 3 == 0
     before = w.copy()

@@ -220,3 +220,11 @@ def test_a_group_larger_than_the_code_is_the_code():
 def test_options_that_make_no_sense_are_refused(arguments, message):
     with pytest.raises(InvalidParameter, match=message):
         ZOptions.resolve(*arguments)
+
+
+@pytest.mark.parametrize("mu", [1e3, 1e12])
+def test_a_large_penalty_costs_the_energies_no_digits(mu):
+    case = make_points("random", 10, 8, mu, seed=0, n=50)
+    _, counts = case.solve("alternating")
+    truth = np.square(case.Y - case.H @ case.problem.R.T).sum()
+    assert counts.hash_energy == pytest.approx(truth, rel=1e-12)

@@ -243,7 +243,7 @@ class BinaryFactorAnalysis(_Trained):
         self.verbose = verbose
 
     def _learn(self, training: Training) -> Learned:
-        mu, tol = check_positive("mu", self.mu), check_positive("tol", self.tol)
+        mu, tol = check_positive("mu", self.mu, most=LARGEST_MU), check_positive("tol", self.tol)
         max_iter = check_integer("max_iter", self.max_iter, 1)
         options = self._step_options(training.n_bits)
         start = first_codes(self.init, training)

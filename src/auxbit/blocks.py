@@ -69,7 +69,7 @@ class Workers:
         if self._pool is None or n_rows <= block_rows:
             yield from map(function, blocks)
             return
-        while some := list(islice(blocks, 8 * self.n_jobs)):
+        while some := list(islice(blocks, 4 * self.n_jobs)):
             yield from self._at_once(function, some, self._pool)
 
     def _at_once(
@@ -95,6 +95,8 @@ class Workers:
             work()
         except BaseException as error:  # an interrupt between two blocks
             failures.append((-1, error))
+        for other in others:  # what has not begun by now has nothing left to do
+            other.cancel()
         wait(others)
         if failures:
             raise min(failures, key=lambda failure: failure[0])[1]

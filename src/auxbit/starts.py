@@ -52,7 +52,9 @@ def _by_name(name: str, training: Training) -> Start:
         return _linear(training.rng.standard_normal((training.X.shape[1], training.n_bits)), training)
     if name == "agh":
         n_anchors = max(AGH_ANCHORS, training.n_bits + 1)
-        return _by_hasher(AnchorGraphHashing(training.n_bits, n_anchors=n_anchors), training)
+        hasher = AnchorGraphHashing(training.n_bits, n_anchors=n_anchors, n_jobs=training.workers.n_jobs)
+        hasher.set_params(random_state=training.rng.randint(np.iinfo(np.int32).max))
+        return Start(hasher.fit(training.X).transform(training.X))
     if name not in NAMES:
         raise InvalidParameter("init", name, f"one of {', '.join(NAMES)}, a hasher, or an array of codes")
     X, L, workers, rng = training.X, training.n_bits, training.workers, training.rng

@@ -96,10 +96,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
                 training = Training(raw, rows, scaling, n_bits, workers, rng, chosen, queries)
             learned = self._learn(training)
             decoder = learned.decoder
-            if decoder is None:
+            if decoder is None:  # a method that holds out rows has one
                 codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
                 encode_into(codes, raw, learned.encoder, scaling, workers)
                 Z = unpack(codes, n_bits)
+                Z = Z if training.chosen is None else Z[training.chosen]
                 decoder = f_step(decoder_sums(rows, Z, workers))
         self.scaling_ = scaling
         self.encoder_ = learned.encoder

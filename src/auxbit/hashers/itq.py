@@ -28,7 +28,7 @@ class ITQ(Hasher):
     Parameters
     ----------
     n_bits : bits a code; at most the number of dimensions.
-    n_iter : alternations, at most; 50 in the ITQ paper. It ends earlier where no bit changes.
+    n_iter : alternations, at most; 50 in the ITQ paper. It ends earlier where it has settled.
     n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.

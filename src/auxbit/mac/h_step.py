@@ -126,13 +126,16 @@ def solve_svms(
         size = line_search(rows, bits, W[:, bits], step, gradient, sums.slack, options.C)
         W[:, bits] += size * step
         bits = bits[size > 0]  # the others: float32 has no digits left for them
+        if not len(bits):
+            break
     return W, solved
 
 
 def gram_solver(gram: Float64, C: float) -> Solve:
     """B → (I + C XᵀX)⁻¹B. gram : (D+1, D+1) XᵀX with the feature of 1. One factorisation serves a fit."""
     matrix = C * gram
-    matrix.flat[:: len(matrix) + 1] += 1.0 + 1e-12 * matrix.diagonal().max()  # lest rounding make it singular
+    # products of float32 blocks are right to some 1e-7 of the largest; less would leave it singular at times
+    matrix.flat[:: len(matrix) + 1] += 1.0 + 1e-6 * matrix.diagonal().max()
     factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
     return lambda B: np.asarray(cho_solve(factor, B, check_finite=False))
 

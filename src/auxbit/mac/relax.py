@@ -26,7 +26,7 @@ class RelaxedSolver:
     tol: float
 
     @classmethod
-    def factorise(cls, G: Float64, *, max_iter: int = 10, tol: float = 1e-3) -> RelaxedSolver:
+    def factorise(cls, G: Float64, *, max_iter: int, tol: float) -> RelaxedSolver:
         """Factorise G + ρI once; ρ is the geometric mean of G's extreme eigenvalues."""
         values = np.linalg.eigvalsh(G)
         largest = max(float(values[-1]), 1e-12)

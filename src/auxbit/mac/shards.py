@@ -67,9 +67,11 @@ class Rows:
         With `exact`, to full tolerance; otherwise as far as the loop needs it.
         """
         if h is None:
+            self._solved[:] = False
             self._keep(np.zeros_like(self._W))
             self._svms.scores[:] = 0
         elif exact or h is not self._noted:
+            self._solved &= h is self._noted
             self._note(h)
         sums, ZZ, XZ = self._svms.count_labels()
         self._current = DecoderSums(len(self.X), ZZ, ZZ.diagonal().copy(), XZ.T, self._total)
@@ -123,7 +125,8 @@ class Rows:
         self._current = None
         if mismatched == 0:  # scores that steps were added to may differ from h's own in the last digits
             mismatched = np.count_nonzero(encode_rows(self.X, h, self.workers) != self.Z)
-            self._noted = None
+            if mismatched:
+                self._note(h)
         return ZReport(
             energy + rest, hash_energy + rest, int(flips.sum()), int(mismatched), *map(int, counts)
         )

@@ -132,18 +132,19 @@ def descend(G: Any, z: Any, v: Any, g: Any, tol: Any) -> float:
 def at_hash_codes(
     Y: Any, H: Any, C: Any, V: Any, mu: Any, prune: Any, Z: Any, out_energy: Any, todo: Any
 ) -> float:
-    """Theorem 4.3 for a block: rows of Z whose h(x) is proven global become h(x). V : (n, L) GH − C.
+    """Theorem 4.3 for a block: rows of Z whose h(x) is proven global become h(x).
 
+    C : (n, L) YR; V : (n, L) HRᵀR − C, which is half the gradient at h(x) for any μ.
     out_energy : (n,) e(h); todo : (n,) whether the row remains to be solved. Returns the sum of e(h).
     """
     n, L = Z.shape
     total = 0.0
     for k in range(n):
-        e = 0.0  # ‖y‖² + hᵀ(v − c) + μ‖h‖²
+        e = 0.0  # ‖y‖² + hᵀ(v − c) = ‖y − Rh‖²
         for i in range(Y.shape[1]):
             e += Y[k, i] * Y[k, i]
         for i in range(L):
-            e += H[k, i] * (V[k, i] - C[k, i] + mu)
+            e += H[k, i] * (V[k, i] - C[k, i])
         out_energy[k] = e
         total += e
         todo[k] = not prune or e >= mu

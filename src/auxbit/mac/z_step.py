@@ -97,8 +97,12 @@ class ZProblem:
         return np.ascontiguousarray(Y @ self.R + self.mu * H)
 
     @cached_property
+    def gram(self) -> Float64:
+        return self.R.T @ self.R
+
+    @cached_property
     def G(self) -> Float64:
-        return self.R.T @ self.R + self.mu * np.eye(self.R.shape[1])
+        return self.gram + self.mu * np.eye(self.R.shape[1])
 
     @cached_property
     def thresholds(self) -> Thresholds:
@@ -118,7 +122,7 @@ class ZProblem:
 
     def prepare(self, *, inverse: bool, tree: bool) -> None:
         """Compute what the blocks share, once, before threads ask for it."""
-        _ = self.G, self.thresholds, self._Q32, inverse and self.inverse, tree and self.tree
+        _ = self.gram, self.G, self.thresholds, self._Q32, inverse and self.inverse, tree and self.tree
 
     @cached_property
     def _Q32(self) -> Float32:
@@ -171,13 +175,15 @@ class ZSolver:
         """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
         problem = self.problem
         Y = problem.project(X)
-        block = Block(Y, H, problem.linear_terms(Y, H), Z, np.empty(len(Z)), np.empty(len(Z), dtype=np.bool_))
-        V = H @ problem.G
-        V -= block.C
+        C = Y @ problem.R  # without μ as yet: in Gh − c it cancels, and a large one would cost digits
+        block = Block(Y, H, C, Z, np.empty(len(Z)), np.empty(len(Z), dtype=np.bool_))
+        V = H @ problem.gram
+        V -= C
         counts = ZCounts(projected=float(np.vdot(Y, Y)))
         counts.hash_energy = z_kernels.at_hash_codes(
-            Y, H, block.C, V, problem.mu, self.options.theorem2, Z, block.energy, block.todo
+            Y, H, C, V, problem.mu, self.options.theorem2, Z, block.energy, block.todo
         )
+        C += problem.mu * H
         counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
         if counts.pruned < len(Z):
             if self.options.solver == "enumerate":
