@@ -36,9 +36,7 @@ def growth() -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panels[0].set_ylabel("CPU seconds of a fit")
     panels[0].legend(frameon=False, fontsize=9)
-    panels[1].legend(
-        *([entry[-1:] for entry in panels[1].get_legend_handles_labels()]), frameon=False, fontsize=9
-    )
+    panels[1].legend(handles=panels[1].get_lines(), frameon=False, fontsize=9)
     figure.savefig(IMAGES / "performance-growth.png", dpi=150)
 
 

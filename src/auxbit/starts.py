@@ -22,7 +22,7 @@ NAMES = ("itq", "agh", "tpca", "lsh", "random")
 
 # ITQ as a start is run from a few rotations to its end, which momentum brings nearer and makes a better
 # one: where MAC ends depends on the start as much as on the schedule (docs/performance.md)
-ITQ_ITERATIONS, ITQ_ROWS, ITQ_MOMENTUM = 50, 100_000, 1.0
+ITQ_ITERATIONS, ITQ_ROWS, ITQ_MOMENTUM = 50, 200_000, 1.0
 MOST_ROTATIONS, ROTATED_BITS = 8, 256  # the more bits, the less rotations differ and the more they cost
 AGH_ANCHORS = 300
 
