@@ -126,7 +126,8 @@ def run(prefix: str, jobs: dict[str, Callable[[Results], str]], quick: Iterable[
         start = time.perf_counter()
         made = jobs[name](results)
         print(f"{made}\n\n({time.perf_counter() - start:.0f} s)", flush=True)
-        fill_in(f"{prefix}-{name}", f"{made}\n\n`{command}`: {jobs[name].__doc__}")
+        about = " ".join((jobs[name].__doc__ or "").split())
+        fill_in(f"{prefix}-{name}", f"{made}\n\n`{command}`: {about}")
 
 
 def fill_in(name: str, text: str) -> None:
