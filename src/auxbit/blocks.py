@@ -95,9 +95,7 @@ class Workers:
             work()
         except BaseException as error:  # an interrupt between two blocks
             failures.append((-1, error))
-        for other in others:  # what has not begun by now has nothing left to do
-            other.cancel()
-        wait(others)
+        wait([other for other in others if not other.cancel()])  # what has not begun has nothing left to do
         if failures:
             raise min(failures, key=lambda failure: failure[0])[1]
         return results
