@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from auxbit.decoders import LinearDecoder
 from auxbit.mac.z_step import ZCounts, ZOptions, ZProblem, ZSolver
-from auxbit.maps import LinearDecoder, LinearEncoder
+from auxbit.maps import LinearEncoder
 
 DECODERS = ("random", "correlated", "repeated", "low rank", "zero", "integer", "tiny", "orthogonal")
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.blocks import BLOCK_ROWS, Workers
+from auxbit.decoders import LinearDecoder
 from auxbit.mac import objective
 from auxbit.mac.f_step import decoder_sums, f_step
-from auxbit.maps import LinearDecoder, Scaling
+from auxbit.maps import Scaling
 from slow_truths import random_rows
 
 

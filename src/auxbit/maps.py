@@ -1,12 +1,11 @@
-"""The maps of the model: scaling of the data, the linear encoder h(x) and the linear decoder f(z).
+"""The maps before the code: scaling of the data and the linear encoder h(x). decoders.py has those after it.
 
-x --Scaling--> x' --LinearEncoder--> z = h(x') --LinearDecoder--> f(z), back in the units of x'.
+x --Scaling--> x' --LinearEncoder--> z = h(x') --decoder--> f(z), back in the units of x'.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -182,24 +181,10 @@ class RawEncoder:
         return X if X.dtype == np.float32 else X.astype(np.float32, order="C")
 
 
-@dataclass(frozen=True)
-class LinearDecoder:
-    """f(z) = Az + b. A : (D, L) float64, b : (D,) float64."""
-
-    A: Float64
-    b: Float64
-
-    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
-        """The reconstruction f(Z) of each row of bits, (n, D)."""
-        return Z @ self._rows + self.b
-
-    def in_units_of(self, scaling: Scaling) -> LinearDecoder:
-        """The same decoder for data before `scaling`."""
-        return LinearDecoder(self.A * scaling.scale, self.b * scaling.scale + scaling.mean)
-
-    @cached_property
-    def _rows(self) -> Float64:
-        return np.ascontiguousarray(self.A.T)
+def decoded_rows(X: npt.NDArray[Any], normalize: bool) -> Float64:
+    """Rows as a decoder reconstructs them: float64, divided by their norms where the hasher does so."""
+    rows = np.asarray(X, dtype=np.float64)
+    return _readable(rows, normalize) if normalize else rows
 
 
 def _readable(X: npt.NDArray[Any], normalize: bool) -> npt.NDArray[Any]:

@@ -18,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.blocks import Workers, resolve_n_jobs
 from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, pack, unpack
+from auxbit.decoders import LinearDecoder
 from auxbit.encoding import Encoder, encode, encode_into
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
-from auxbit.maps import Float32, Float64, LinearDecoder, Scaling
+from auxbit.maps import Float32, Float64, Scaling
 
 
 @dataclass(frozen=True)

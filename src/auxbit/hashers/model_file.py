@@ -15,9 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from auxbit import files
+from auxbit.decoders import LinearDecoder
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
-from auxbit.maps import LinearDecoder, Scaling
+from auxbit.maps import Scaling
 
 FORMAT, FORMAT_VERSION = "auxbit model", 1
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers
-from auxbit.maps import Float32, Float64, LinearDecoder
+from auxbit.decoders import LinearDecoder
+from auxbit.maps import Float32, Float64
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from auxbit.decoders import LinearDecoder
 from auxbit.mac.shards import ZReport
-from auxbit.maps import LinearDecoder, LinearEncoder
+from auxbit.maps import LinearEncoder
 
 
 class Data(Protocol):

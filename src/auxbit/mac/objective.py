@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers
-from auxbit.maps import Float32, LinearDecoder, LinearEncoder
+from auxbit.decoders import LinearDecoder
+from auxbit.maps import Float32, LinearEncoder
 
 Bits = npt.NDArray[np.uint8]
 

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers
+from auxbit.decoders import LinearDecoder
 from auxbit.mac.f_step import DecoderSums, decoder_sums, f_step
 from auxbit.mac.h_step import SvmOptions, gram_solver, solve_svms
 from auxbit.mac.svm_rows import ArraySvmRows
 from auxbit.mac.z_step import ZOptions, ZSolver
-from auxbit.maps import Float32, Float64, LinearDecoder, LinearEncoder
+from auxbit.maps import Float32, Float64, LinearEncoder
 
 Bits = npt.NDArray[np.uint8]
 

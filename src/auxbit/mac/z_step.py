@@ -16,11 +16,12 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
 from auxbit.checks import check_integer, check_positive
+from auxbit.decoders import LinearDecoder
 from auxbit.errors import InvalidParameter
 from auxbit.mac import z_exact, z_kernels
 from auxbit.mac.optimality import Thresholds, thresholds
 from auxbit.mac.relax import RelaxedSolver
-from auxbit.maps import Float32, Float64, LinearDecoder
+from auxbit.maps import Float32, Float64
 
 Bits = npt.NDArray[np.uint8]
 

@@ -1,0 +1,195 @@
+"""Decoders f(z): from a code back to a row, and what a search by ‖x − f(z)‖ needs of them.
+
+A linear decoder has a vector a bit; a decoder of tables a free vector for each value of each byte. The
+linear one is the special case in which the 256 vectors of a byte are the sums of eight columns.
+
+‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: an offset a query, a table entry a byte of the
+code (for both kinds the middle term is a sum over bytes), a norm a code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.codes import Packed, bytes_per_code, pack, unpack
+from auxbit.maps import Float32, Float64, Scaling, decoded_rows
+
+VALUES = 256  # of a byte
+NORM_ROWS = 4096  # codes whose norms are taken at once
+
+
+class Decoder(Protocol):
+    """What both kinds answer. b : (D,), the reconstruction of a code without a contribution of any byte."""
+
+    b: Float64
+    normalize: bool
+
+    @property
+    def n_bits(self) -> int:
+        """L, the bits of a code."""
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction of rows of bits, (n, L) → (n, D)."""
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀ(f(z) − b) by bytes of z. X : (q, D) → (q, ceil(L/8), 256)."""
+
+    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
+        """‖x − b‖². X : (q, D) → (q,)."""
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,)."""
+
+
+@dataclass(frozen=True)
+class LinearDecoder:
+    """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
+
+    A: Float64
+    b: Float64
+    normalize: bool = False
+
+    @property
+    def n_bits(self) -> int:
+        """L, the bits of a code."""
+        return int(self.A.shape[1])
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return Z @ self._rows + self.b
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
+        return self(unpack(codes, self.n_bits))
+
+    def in_units_of(self, scaling: Scaling) -> LinearDecoder:
+        """The same decoder for data before `scaling`."""
+        b = self.b * scaling.scale + scaling.mean
+        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize)
+
+    def in_scale_of(self, scaling: Scaling) -> LinearDecoder:
+        """Undo `in_units_of`."""
+        return LinearDecoder(self.A / scaling.scale, (self.b - scaling.mean) / scaling.scale)
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀAz for each query and each value of each byte of z. X : (q, D) → (q, ceil(L/8), 256)."""
+        width = bytes_per_code(self.n_bits)
+        terms = np.zeros((len(X), width * 8))
+        terms[:, : self.n_bits] = -2 * (self.centred(X) @ self.A)
+        return np.asarray(terms.reshape(-1, 8) @ _patterns().T, dtype=np.float32).reshape(
+            len(X), width, VALUES
+        )
+
+    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
+        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
+        return _squared_lengths(self.centred(X))
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
+        gram = self.A.T @ self.A
+        out = np.empty(len(codes), dtype=np.float32)
+        for start in range(0, len(codes), NORM_ROWS):
+            Z = unpack(codes[start : start + NORM_ROWS], self.n_bits).astype(np.float64)
+            out[start : start + NORM_ROWS] = np.einsum("nl,nl->n", Z @ gram, Z)
+        return out
+
+    def centred(self, X: npt.NDArray[Any]) -> Float64:
+        """X − b, for rows of X as f reconstructs them."""
+        return decoded_rows(X, self.normalize) - self.b
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        return {"A": self.A, "b": self.b}
+
+    @cached_property
+    def _rows(self) -> Float64:
+        return np.ascontiguousarray(self.A.T)
+
+
+@dataclass(frozen=True)
+class TableDecoder:
+    """f(z) = b + Σ_j T_j[byte j of z]. tables : (M, 256, D) float32, b : (D,) float64.
+
+    In a last byte of fewer bits only the values that they can have are ever looked up.
+    """
+
+    tables: Float32
+    b: Float64
+    n_bits: int
+    normalize: bool = False
+
+    @classmethod
+    def of(cls, linear: LinearDecoder) -> TableDecoder:
+        """The same function as a linear decoder's."""
+        A, n_bits = linear.A, linear.A.shape[1]
+        width = bytes_per_code(n_bits)
+        columns = np.zeros((width * 8, len(A)))
+        columns[:n_bits] = A.T
+        tables = np.einsum("vi,mid->mvd", _patterns(), columns.reshape(width, 8, -1))
+        return cls(tables.astype(np.float32), linear.b, n_bits, linear.normalize)
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return self.decode(pack(Z))
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, M) → (n, D)."""
+        out = np.repeat(self.b[None], len(codes), axis=0)
+        for j in range(codes.shape[1]):
+            out += self.tables[j, codes[:, j]]
+        return out
+
+    def in_units_of(self, scaling: Scaling) -> TableDecoder:
+        """The same decoder for data before `scaling`."""
+        b = self.b * scaling.scale + scaling.mean
+        tables = (self.tables * scaling.scale).astype(np.float32)
+        return TableDecoder(tables, b, self.n_bits, scaling.normalize)
+
+    def in_scale_of(self, scaling: Scaling) -> TableDecoder:
+        """Undo `in_units_of`."""
+        b = (self.b - scaling.mean) / scaling.scale
+        return TableDecoder((self.tables / scaling.scale).astype(np.float32), b, self.n_bits)
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀT_j[v] for each query, byte and value. X : (q, D) → (q, M, 256) float32."""
+        M, _, D = self.tables.shape
+        products = self.centred(X) @ self.tables.reshape(M * VALUES, D).T
+        return np.asarray(-2 * products, dtype=np.float32).reshape(len(X), M, VALUES)
+
+    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
+        """‖x − b‖², so that with a code's table entries and norm it makes ‖x − f(z)‖². → (q,) float32."""
+        return _squared_lengths(self.centred(X))
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, (n, M) → (n,) float32."""
+        out = np.empty(len(codes), dtype=np.float32)
+        for start in range(0, len(codes), NORM_ROWS):
+            some = codes[start : start + NORM_ROWS]
+            out[start : start + NORM_ROWS] = _squared_lengths(self.decode(some) - self.b)
+        return out
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        return {"tables": self.tables, "b": self.b}
+
+    def centred(self, X: npt.NDArray[Any]) -> Float64:
+        """X − b, for rows of X as f reconstructs them."""
+        return decoded_rows(X, self.normalize) - self.b
+
+
+def _patterns() -> npt.NDArray[np.uint8]:
+    """The eight bits of each value of a byte, (256, 8)."""
+    return np.unpackbits(np.arange(VALUES, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+
+
+def _squared_lengths(rows: Float64) -> Float32:
+    lengths: Float64 = np.einsum("nd,nd->n", rows, rows)
+    return lengths.astype(np.float32)

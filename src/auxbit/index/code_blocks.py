@@ -1,0 +1,110 @@
+"""How an index keeps its codes: byte planes of 64 codes, the layout that the scans read.
+
+A block holds 64 codes, byte j of all of them side by side: one 64-byte vector a byte of the code, whatever
+the number of bits. Lane l of block b is the code at position 64 b + l; lanes past the last code are zeros.
+Which positions may be answered is one bit a lane, a 64-bit word a block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.codes import Packed, bytes_per_code
+
+Planes = npt.NDArray[np.uint8]  # (n_blocks, width, 64)
+LaneMasks = npt.NDArray[np.uint64]  # (n_blocks,), lane l is bit l
+Positions = npt.NDArray[np.int64]
+
+LANES = 64
+
+
+class CodeBlocks:
+    """Packed codes by position, as (n_blocks, width, 64) planes that grow at the end."""
+
+    def __init__(self, n_bits: int) -> None:
+        self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
+        self.size = 0
+        self._planes = _aligned_zeros(0, self.width)
+
+    @classmethod
+    def of(cls, codes: Packed, n_bits: int) -> CodeBlocks:
+        """The blocks of packed codes, (n, width)."""
+        blocks = cls(n_bits)
+        blocks.append(codes)
+        return blocks
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def planes(self) -> Planes:
+        """The blocks in use, a view: (ceil(size/64), width, 64) uint8, on 64-byte boundaries."""
+        return self._planes[: -(-self.size // LANES)]
+
+    def append(self, codes: Packed) -> None:
+        """Add packed codes, (n, width), at the end."""
+        first, size = self.size, self.size + len(codes)
+        self._reserve(size)
+        head = min(len(codes), -first % LANES)  # what still fits into the last block
+        if head:
+            lane = first % LANES
+            self._planes[first // LANES, :, lane : lane + head] = codes[:head].T
+        whole = (len(codes) - head) // LANES
+        start, block = head, (first + head) // LANES
+        if whole:
+            rows = codes[start : start + whole * LANES].reshape(whole, LANES, self.width)
+            self._planes[block : block + whole] = rows.transpose(0, 2, 1)
+        start, block = start + whole * LANES, block + whole
+        if start < len(codes):
+            self._planes[block, :, : len(codes) - start] = codes[start:].T
+        self.size = size
+
+    def replace(self, positions: Positions, codes: Packed) -> None:
+        """Put codes in the place of those at these positions."""
+        self._planes[positions // LANES, :, positions % LANES] = codes
+
+    def take(self, positions: Positions) -> Packed:
+        """The packed codes at these positions, (m, width)."""
+        return np.ascontiguousarray(self._planes[positions // LANES, :, positions % LANES])
+
+    def packed(self) -> Packed:
+        """All packed codes, (size, width), a copy."""
+        rows = self.planes.transpose(0, 2, 1).reshape(-1, self.width)
+        return np.ascontiguousarray(rows[: self.size])
+
+    def _reserve(self, size: int) -> None:
+        needed = -(-size // LANES)
+        if needed > len(self._planes):
+            grown = _aligned_zeros(max(needed, len(self._planes) * 5 // 4), self.width)
+            grown[: len(self._planes)] = self._planes
+            self._planes = grown
+
+
+def all_lanes(size: int) -> LaneMasks:
+    """Masks that allow every position below `size`."""
+    masks = np.full(-(-size // LANES), np.uint64(2**64 - 1), dtype=np.uint64)
+    if size % LANES:
+        masks[-1] = np.uint64((1 << size % LANES) - 1)
+    return masks
+
+
+def lanes_of(allowed: npt.NDArray[np.bool_]) -> LaneMasks:
+    """Masks that allow the positions where `allowed`, (n,), is true."""
+    padded = np.zeros(-(-len(allowed) // LANES) * LANES, dtype=np.bool_)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64)
+
+
+def allowed_positions(masks: LaneMasks) -> Positions:
+    """The positions that masks allow, in order."""
+    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits).astype(np.int64)
+
+
+def _aligned_zeros(n_blocks: int, width: int) -> Planes:
+    """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
+    size = n_blocks * width * LANES
+    raw = np.zeros(size + LANES, dtype=np.uint8)
+    start = -raw.ctypes.data % LANES
+    return raw[start : start + size].reshape(n_blocks, width, LANES)
