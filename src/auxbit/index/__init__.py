@@ -1,5 +1,5 @@
 """Indexes over packed binary codes."""
 
-from auxbit.index.linear import HammingIndex
+from auxbit.index.hamming import HammingIndex
 
 __all__ = ["HammingIndex"]
