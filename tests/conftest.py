@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
+
+from auxbit import ITQ, data
 
 # no deadline: on a busy machine the time of a single example says nothing
 # the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
@@ -23,3 +27,26 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: AUXBIT_DATA is not set to a folder, and {default} is not there")
     return folder
+
+
+@pytest.fixture(scope="session")
+def digits() -> Any:
+    return data.embedded_digits()[0]
+
+
+@pytest.fixture(scope="session")
+def trained(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An ITQ model of 16 bits, as the bytes of its file."""
+    path = tmp_path_factory.mktemp("model") / "m.safetensors"
+    ITQ(16, random_state=0).fit(digits[300:]).save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Any, trained: bytes) -> Path:
+    """The working folder, with base.npy, queries.npy and m.safetensors in it."""
+    monkeypatch.chdir(tmp_path)
+    np.save("base.npy", digits[300:])
+    np.save("queries.npy", digits[:300])
+    Path("m.safetensors").write_bytes(trained)
+    return tmp_path

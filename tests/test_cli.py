@@ -14,53 +14,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import auxbit
-from auxbit import ITQ, data
-from auxbit.cli.app import app
+from auxbit import ITQ
 from auxbit.cli.reference import reference
 from auxbit.experiments.methods import DEFAULT_METHODS, HASHERS, METHODS
+from cli_runner import run, run_json
 
-COMMANDS = ("fit", "encode", "decode", "search", "evaluate", "compare", "info", "demo", "experiment parallel")
-
-
-def run(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="auxbit")
-    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
-    return result
-
-
-def run_json(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json").stdout)
+COMMANDS = (
+    "fit",
+    "encode",
+    "decode",
+    "search",
+    "duplicates",
+    "evaluate",
+    "compare",
+    "info",
+    "demo",
+    "experiment parallel",
+)
 
 
 def auxbit_process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "auxbit.cli", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-
-@pytest.fixture(scope="module")
-def digits() -> Any:
-    return data.embedded_digits()[0]
-
-
-@pytest.fixture(scope="module")
-def trained(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """An ITQ model of 16 bits, as the bytes of its file."""
-    path = tmp_path_factory.mktemp("model") / "m.safetensors"
-    ITQ(16, random_state=0).fit(digits[300:]).save(path)
-    return path.read_bytes()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Any, trained: bytes) -> Path:
-    """The working folder, with base.npy, queries.npy and m.safetensors in it."""
-    monkeypatch.chdir(tmp_path)
-    np.save("base.npy", digits[300:])
-    np.save("queries.npy", digits[:300])
-    Path("m.safetensors").write_bytes(trained)
-    return tmp_path
 
 
 # ---- the whole app
@@ -173,138 +150,6 @@ def test_blocks_of_any_size_give_the_same_codes(folder: Path, monkeypatch: pytes
     monkeypatch.setattr("auxbit.cli.tasks.BLOCK_BYTES", 1000)
     run("encode", "m.safetensors", "base.npy", "--out", "parts.npy")
     np.testing.assert_array_equal(np.load("whole.npy"), np.load("parts.npy"))
-
-
-def test_search_gives_the_same_for_vectors_and_for_their_codes(folder: Path) -> None:
-    run("encode", "m.safetensors", "base.npy", "--out", "codes.npy")
-    of_vectors = run_json(
-        "search", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy", "--k", 7
-    )
-    of_codes = run_json(
-        "search", "m.safetensors", "--base", "codes.npy", "--queries", "queries.npy", "--k", 7
-    )
-    assert of_vectors == of_codes
-    assert [len(answer["ids"]) for answer in of_codes["results"]] == [7] * 300
-
-
-def test_search_prints_the_first_queries_and_writes_all(folder: Path) -> None:
-    result = run(
-        "search", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy", "--out", "found.npz"
-    )
-    assert "290 queries more" in result.stdout
-    with np.load("found.npz") as found:
-        assert found["ids"].shape == found["distances"].shape == (300, 10)
-
-
-def test_search_within_a_radius_is_in_the_layout_of_faiss(folder: Path) -> None:
-    run("search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--radius", 2, "-o", "found.npz")
-    with np.load("found.npz") as found:
-        assert found["distances"].max() == 2
-        assert found["lims"][-1] == len(found["ids"])
-        assert len(found["lims"]) == 301
-
-
-def test_search_takes_k_or_a_radius_but_not_both(folder: Path) -> None:
-    both = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 1, "--radius", 1, code=2)
-    assert "not both" in both.stderr
-    none = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 0, code=2)
-    assert "k=0 is invalid" in none.stderr
-
-
-def test_the_codes_flag_decides_where_codes_look_like_vectors(folder: Path) -> None:
-    rows = np.random.RandomState(0).randint(0, 256, (50, 2)).astype(np.uint8)
-    np.save("two.npy", rows)
-    run("fit", "two.npy", "--out", "two.safetensors", "--method", "lsh", "--bits", 16)
-    search = ("search", "two.safetensors", "--base", "two.npy", "--queries", "two.npy", "--k", 1)
-    assert all(answer["distances"] == [0] for answer in run_json(*search)["results"])
-    assert any(answer["distances"] != [0] for answer in run_json(*search, "--codes")["results"])
-
-
-def test_evaluate_measures_draws_and_writes_the_curve(folder: Path) -> None:
-    result = run_json(
-        "evaluate", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy", "--curve", "pr.csv",
-        "--plot", "pr.svg",
-    )  # fmt: skip
-    assert 0.3 < result["precision"] < 0.9
-    assert result["recall_at"].keys() == {"1", "10", "100"}
-    assert len(Path("pr.csv").read_text().splitlines()) == 1 + 17
-    assert "<svg" in Path("pr.svg").read_text()
-
-
-def test_evaluate_with_true_neighbours_from_a_file_gives_the_same(folder: Path, digits: Any) -> None:
-    from auxbit.neighbours import ground_truth
-
-    data.write_vectors("truth.ivecs", ground_truth(digits[300:], digits[:300], 60).astype(np.int32))
-    files = ("evaluate", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
-    given = run_json(*files, "--truth", "truth.ivecs")
-    assert given.pop("neighbours") == "from truth.ivecs"
-    computed = run_json(*files)
-    assert computed.pop("neighbours") == "Euclidean"
-    assert given == computed
-    assert "Lower K" in run(*files, "--truth", "truth.ivecs", "--K", 61, code=1).stderr
-    assert "within radius 2" in run(*files).stdout
-
-
-@pytest.mark.parametrize(
-    ("option", "code", "message"),
-    [
-        (("--K", -5), 2, "K=-5 is invalid"),
-        (("--k", 0), 2, "k=0 is invalid"),
-        (("--radius", -1), 2, "radius=-1 is invalid"),
-        (("--K", 1498), 1, "K=1498 is more than the 1497 rows"),
-        (("--k", 1498), 1, "k=1498 is more than the 1497 rows"),
-    ],
-    ids=str,
-)
-def test_evaluate_checks_its_numbers_with_true_neighbours_from_a_file_too(
-    folder: Path, option: tuple[str, int], code: int, message: str
-) -> None:
-    np.save("truth.npy", np.zeros((300, 60), np.int64) + np.arange(60))
-    files = ("evaluate", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
-    for truth in ((), ("--truth", "truth.npy")):
-        assert message in run(*files, *truth, *option, code=code).stderr
-
-
-def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folder: Path) -> None:
-    from auxbit.neighbours import ground_truth
-
-    rng = np.random.RandomState(0)
-    X = rng.standard_normal((400, 8)) * rng.uniform(0.1, 10, (400, 1))
-    X[100] = 0
-    np.save("x.npy", X)
-    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--normalize")
-    assert "squared error a normalised row" in run(*fit).stdout
-    unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
-    np.save("truth.npy", ground_truth(unit, unit[:50], 20))
-    np.save("q.npy", X[:50])
-    files = ("evaluate", "n.safetensors", "--base", "x.npy", "--queries", "q.npy", "--K", 20)
-    computed, given = run_json(*files), run_json(*files, "--truth", "truth.npy")
-    assert computed.pop("neighbours") == "by cosine"
-    assert given.pop("neighbours") == "from truth.npy"
-    assert computed == given
-    shown = run(*files).stdout
-    assert "neighbours by cosine" in shown
-    assert "squared error a normalised row" in shown
-    run("fit", "x.npy", "-o", "raw.safetensors", "--bits", 8, "--max-iter", 3)
-    shown = run("evaluate", "raw.safetensors", *files[2:]).stdout
-    assert "neighbours Euclidean" in shown
-    assert "normalised" not in shown
-
-
-def test_the_files_that_evaluate_writes_are_checked_before_any_work(folder: Path) -> None:
-    files = ("evaluate", "missing.safetensors", "--base", "base.npy", "--queries", "queries.npy")
-    same = run(*files, "--curve", "same.svg", "--plot", "./same.svg", code=2).stderr
-    assert "another file than that of --curve" in same
-    assert "ends in .csv" in run(*files, "--curve", "pr.svg", code=2).stderr
-    assert not list(folder.glob("*.svg"))
-
-
-def test_search_says_how_many_were_retrieved(folder: Path) -> None:
-    files = ("search", "m.safetensors", "--base", "base.npy", "--queries", "queries.npy")
-    found = run_json(*files, "--k", 99999, "--out", "found.npz")
-    assert (found["k"], found["retrieved_per_query"], found["retrieved"]) == (99999, 1497, 300 * 1497)
-    within = run_json(*files, "--radius", 2)
-    assert within["retrieved"] == sum(len(answer["ids"]) for answer in within["results"])
 
 
 def test_hints_can_be_pasted_into_a_shell(folder: Path) -> None:

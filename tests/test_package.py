@@ -33,7 +33,10 @@ PUBLIC = {
 }
 
 # imports inside functions of modules that stand below: (who, whom) → why
-UPWARD = {("hashers.base", "hashers.model_file"): "save is a method, and the file format knows all methods"}
+UPWARD = {
+    ("hashers.base", "hashers.model_file"): "save is a method, and the file format knows all methods",
+    ("index.hamming", "index.index_file"): "save and load are methods, and the file format knows the index",
+}
 
 
 # ---- public names

@@ -76,6 +76,8 @@ class BinaryAutoencoder(_Trained):
     n_bits : bits a code, 1 to 1024.
     init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
         they are), or an array of codes with a row for each row of X.
+    decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
+        codes of encode(X, coding="optimal"); the hash function is the same.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     mu0, mu_factor : the penalty starts at mu0 and grows by mu_factor each step; the paper's factor is 2, a
         smaller one takes longer and ends lower (docs/training.md has the measurements).
@@ -107,15 +109,16 @@ class BinaryAutoencoder(_Trained):
     """
 
     def __init__(
-        self, n_bits: int = 32, *, init: Any = "itq", normalize: bool = False, mu0: float = 0.01,
-        mu_factor: float = 1.4, mu_schedule: Any = None, steps_per_mu: int = 1, C: float = 100.0,
-        z_solver: str = "auto", z_start: str = "best", group_size: int = 1,
+        self, n_bits: int = 32, *, init: Any = "itq", decoder: str = "linear", normalize: bool = False,
+        mu0: float = 0.01, mu_factor: float = 1.4, mu_schedule: Any = None, steps_per_mu: int = 1,
+        C: float = 100.0, z_solver: str = "auto", z_start: str = "best", group_size: int = 1,
         z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int = 3,
         max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,
         n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.init = init
+        self.decoder = decoder
         self.normalize = normalize
         self.mu0 = mu0
         self.mu_factor = mu_factor
@@ -220,14 +223,15 @@ class BinaryFactorAnalysis(_Trained):
     """
 
     def __init__(
-        self, n_bits: int = 32, *, init: Any = "tpca", normalize: bool = False, mu: float = 1e-4,
-        tol: float = 1e-4, C: float = 100.0, z_solver: str = "auto", z_start: str = "best",
+        self, n_bits: int = 32, *, init: Any = "tpca", decoder: str = "linear", normalize: bool = False,
+        mu: float = 1e-4, tol: float = 1e-4, C: float = 100.0, z_solver: str = "auto", z_start: str = "best",
         group_size: int = 1, z_options: dict[str, Any] | None = None, max_iter: int = 50,
         callback: Callable[[Record], object] | None = None, random_state: Any = None,
         n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.init = init
+        self.decoder = decoder
         self.normalize = normalize
         self.mu = mu
         self.tol = tol

@@ -24,10 +24,15 @@ NORM_ROWS = 4096  # codes whose norms are taken at once
 
 
 class Decoder(Protocol):
-    """What both kinds answer. b : (D,), the reconstruction of a code without a contribution of any byte."""
+    """What both kinds answer."""
 
-    b: Float64
-    normalize: bool
+    @property
+    def b(self) -> Float64:
+        """The reconstruction of a code to which no byte contributes, (D,)."""
+
+    @property
+    def normalize(self) -> bool:
+        """Whether rows are divided by their norms before they are reconstructed."""
 
     @property
     def n_bits(self) -> int:
@@ -47,6 +52,15 @@ class Decoder(Protocol):
 
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,)."""
+
+    def in_units_of(self, scaling: Scaling) -> Decoder:
+        """The same decoder for data before `scaling`."""
+
+    def in_scale_of(self, scaling: Scaling) -> Decoder:
+        """Undo `in_units_of`."""
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +123,9 @@ class LinearDecoder:
         """What a model file keeps of this decoder."""
         return {"A": self.A, "b": self.b}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_derived(vars(self))
+
     @cached_property
     def _rows(self) -> Float64:
         return np.ascontiguousarray(self.A.T)
@@ -129,12 +146,8 @@ class TableDecoder:
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
         """The same function as a linear decoder's."""
-        A, n_bits = linear.A, linear.A.shape[1]
-        width = bytes_per_code(n_bits)
-        columns = np.zeros((width * 8, len(A)))
-        columns[:n_bits] = A.T
-        tables = np.einsum("vi,mid->mvd", _patterns(), columns.reshape(width, 8, -1))
-        return cls(tables.astype(np.float32), linear.b, n_bits, linear.normalize)
+        tables = byte_contributions(linear).astype(np.float32)
+        return cls(tables, linear.b, linear.n_bits, linear.normalize)
 
     def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
         """The reconstruction f(Z) of each row of bits, (n, D)."""
@@ -184,6 +197,22 @@ class TableDecoder:
         """X − b, for rows of X as f reconstructs them."""
         return decoded_rows(X, self.normalize) - self.b
 
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_derived(vars(self))
+
+
+def _without_derived(state: dict[str, Any]) -> dict[str, Any]:
+    """What copies and pickles keep: what was derived (names with a _) they make anew."""
+    return {name: value for name, value in state.items() if not name.startswith("_")}
+
+
+def byte_contributions(linear: LinearDecoder) -> Float64:
+    """Σ of the columns of A for the bits of each value of each byte, (M, 256, D) float64."""
+    width = bytes_per_code(linear.n_bits)
+    columns = np.zeros((width * 8, len(linear.A)))
+    columns[: linear.n_bits] = linear.A.T
+    return np.ascontiguousarray(_patterns().astype(np.float64) @ columns.reshape(width, 8, -1))
+
 
 def _patterns() -> npt.NDArray[np.uint8]:
     """The eight bits of each value of a byte, (256, 8)."""
@@ -193,3 +222,24 @@ def _patterns() -> npt.NDArray[np.uint8]:
 def _squared_lengths(rows: Float64) -> Float32:
     lengths: Float64 = np.einsum("nd,nd->n", rows, rows)
     return lengths.astype(np.float32)
+
+
+def decoder_parts(decoder: Any) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """What a file keeps of a decoder: a header for JSON, and arrays."""
+    return {
+        "class": type(decoder).__name__,
+        "n_bits": decoder.n_bits,
+        "normalize": decoder.normalize,
+    }, decoder.tensors()
+
+
+def decoder_from(
+    header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]
+) -> LinearDecoder | TableDecoder:
+    """The decoder of `decoder_parts`; a KeyError where something is missing or of another class."""
+    normalize = bool(header["normalize"])
+    if header["class"] == "LinearDecoder":
+        return LinearDecoder(tensors["A"], tensors["b"], normalize)
+    if header["class"] == "TableDecoder":
+        return TableDecoder(tensors["tables"], tensors["b"], int(header["n_bits"]), normalize)
+    raise KeyError(header["class"])

@@ -6,6 +6,7 @@ AuxbitError
 ├── FileProblem         (also OSError)      a file that is missing, truncated, foreign, or in the way
 │   ├── DataFileError                       vectors or codes that cannot be read
 │   ├── ModelFileError                      not a model of ours, truncated, or of a newer version
+│   ├── IndexFileError                      the same of an index
 │   └── FileExists                          would be overwritten
 └── MissingExtra        (also ImportError)  an optional dependency is not installed
 """
@@ -40,6 +41,10 @@ class DataFileError(FileProblem):
 
 class ModelFileError(FileProblem):
     """Not a model of ours, truncated, or of a newer version."""
+
+
+class IndexFileError(FileProblem):
+    """Not an index of ours, truncated, or of a newer version."""
 
 
 class FileExists(FileProblem):

@@ -18,6 +18,16 @@ MODEL_HELP = "A model file, as written by fit."
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+Coding = Annotated[
+    str,
+    typer.Option(
+        metavar="hash|optimal",
+        help="Codes h(x), or those from which the decoder reconstructs rows best, for --asymmetric search.",
+    ),
+]
+Mu = Annotated[
+    float, typer.Option(help="How much optimal codes are held to h(x): 0 not at all, large wholly.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what exists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
 Jobs = Annotated[int | None, typer.Option(help="Threads; all cores unless given.", show_default=False)]
@@ -81,6 +91,14 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    decoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="linear|tables",
+            help="ba and bfa: tables fit a vector to each value of each byte, for asymmetric search.",
+            show_default=False,
+        ),
+    ] = None,
     normalize: Annotated[
         bool,
         typer.Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours."),
@@ -95,7 +113,7 @@ def fit(
 
     given = {
         "init": init, "mu0": mu0, "mu_factor": mu_factor, "max_iter": max_iter, "z_solver": z_solver,
-        "normalize": normalize or None, "validation": validation,
+        "normalize": normalize or None, "validation": validation, "decoder": decoder,
     }  # fmt: skip
     options = _applicable(method, {name: value for name, value in given.items() if value is not None})
     with output.progress(f"fitting {method}", _most_iterations(method, options), time_left=False) as bar:
@@ -129,6 +147,8 @@ def encode(
     unpacked: Annotated[
         bool, typer.Option("--unpacked", help="A column of 0 and 1 for each bit instead of packed bytes.")
     ] = False,
+    coding: Coding = "hash",
+    mu: Mu = 0.0,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -138,7 +158,9 @@ def encode(
     tasks.check_output(out, force=force, suffix=".npy")
     hasher, X = tasks.load_model(model), tasks.read(data)
     with output.progress("encoding", len(X)) as bar:
-        done = tasks.encode_file(hasher, data, X, out, unpacked=unpacked, force=force, advance=bar.advance)
+        done = tasks.encode_file(
+            hasher, data, X, out, unpacked=unpacked, coding=coding, mu=mu, force=force, advance=bar.advance
+        )
     if json:
         output.print_json(done)
         return

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit import data, files
+from auxbit.blocks import block_slices
 from auxbit.checks import check_integer
-from auxbit.codes import Packed, bytes_per_code, check_n_bits, check_packed, pack
+from auxbit.codes import Packed, bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.errors import DataFileError, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
@@ -105,27 +106,28 @@ def blocks(X: Array) -> Iterator[slice]:
 
 
 def encode_blocks(
-    model: Hasher, X: Array, source: str, *, packed: bool = True
-) -> Iterator[tuple[slice, Array]]:
-    """The codes of the rows, block by block."""
+    model: Hasher, X: Array, source: str, *, coding: str = "hash", mu: float = 0.0
+) -> Iterator[tuple[slice, Packed]]:
+    """The packed codes of the rows, block by block."""
     check_columns(model, X, source)
-    for rows in blocks(X):
+    for rows in blocks(X) if coding == "hash" else block_slices(len(X)):
         try:
-            yield rows, model.encode(X[rows]) if packed else model.transform(X[rows])
+            yield rows, model.encode(X[rows], coding=coding, mu=mu)
         except InvalidInput:
             check_all_finite(X, source)  # names the row in the file, not in the block
             raise
 
 
 def encode_file(
-    model: Hasher, source: str, X: Array, out: str, *, unpacked: bool, force: bool, advance: Advance
-) -> dict[str, Any]:
+    model: Hasher, source: str, X: Array, out: str, *, unpacked: bool, coding: str, mu: float, force: bool,
+    advance: Advance,
+) -> dict[str, Any]:  # fmt: skip
     """Write the codes of the rows of a file as .npy."""
     check_output(out, force=force, suffix=".npy")
     shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
     with data.write_npy_rows(out, shape, np.uint8, overwrite=force) as codes:
-        for rows, block in encode_blocks(model, X, source, packed=not unpacked):
-            codes[rows] = block
+        for rows, block in encode_blocks(model, X, source, coding=coding, mu=mu):
+            codes[rows] = unpack(block, model.n_bits) if unpacked else block
             advance(rows.stop - rows.start)
     return {"codes": str(out), "n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1]}
 
@@ -159,13 +161,15 @@ def holds_codes(model: Hasher, X: Array) -> bool:
     return X.dtype == np.uint8 and X.shape[1] == width != model.n_features_in_
 
 
-def codes_of(model: Hasher, source: str, *, are_codes: bool = False) -> Packed:
+def codes_of(
+    model: Hasher, source: str, *, are_codes: bool = False, coding: str = "hash", mu: float = 0.0
+) -> Packed:
     """The packed codes of a file of vectors or of codes, in memory."""
     X = read(source)
     if are_codes or holds_codes(model, X):
         return as_packed(model, X, source)
     out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
-    for rows, block in encode_blocks(model, X, source):
+    for rows, block in encode_blocks(model, X, source, coding=coding, mu=mu):
         out[rows] = block
     return out
 

@@ -116,9 +116,9 @@ def measure(model: Hasher, task: Task) -> Row:
     return figures(model, task, *rank(model, task))
 
 
-def rank(model: Hasher, task: Task) -> tuple[Packed, evaluate.Ranking]:
-    """The codes of the base, and where the true neighbours come among them."""
-    base, queries = model.encode(task.base), model.encode(task.queries)
+def rank(model: Hasher, task: Task, coding: str = "hash", mu: float = 0.0) -> tuple[Packed, evaluate.Ranking]:
+    """The codes of the base, and where the true neighbours come among them; queries are always hashed."""
+    base, queries = model.encode(task.base, coding=coding, mu=mu), model.encode(task.queries)
     return base, evaluate.hamming_ranking(base, queries, task.truth, model.n_bits, n_jobs=task.n_jobs)
 
 

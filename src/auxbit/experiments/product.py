@@ -6,15 +6,14 @@ Not Hamming codes, so rows of their own in a comparison: what the same bits give
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.blocks import block_slices, resolve_n_jobs
+from auxbit.blocks import block_slices
 from auxbit.errors import InvalidParameter
+from auxbit.index.approximate import faiss_threads
 
 # with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_ROWS = 50_000
@@ -68,13 +67,13 @@ class ProductQuantizer:
             self._index = faiss.IndexPreTransform(rotation, flat)
             self._parts = (rotation, inner, flat)  # FAISS keeps bare pointers to them
         start = time.perf_counter()
-        with _threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
+        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
             self._index.train(np.ascontiguousarray(X, dtype=np.float32))
         return time.perf_counter() - start
 
     def encode(self, X: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """The codes of the rows, (n, ceil(bits/8)) uint8."""
-        with _threads(self.n_jobs):
+        with faiss_threads(self.n_jobs):
             codes: npt.NDArray[np.uint8] = self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32))
         return codes
 
@@ -89,7 +88,7 @@ class ProductQuantizer:
     def search(self, X: npt.NDArray[Any], queries: npt.NDArray[Any], k: int) -> npt.NDArray[np.int64]:
         """Row numbers, (q, k), of the rows of X whose reconstructions are nearest to each query."""
         self._index.reset()
-        with _threads(self.n_jobs):
+        with faiss_threads(self.n_jobs):
             self._index.add(np.ascontiguousarray(X, dtype=np.float32))
             _, ids = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
         return np.asarray(ids, dtype=np.int64)
@@ -98,15 +97,3 @@ class ProductQuantizer:
 def _prepare(quantizer: Any, seed: int) -> None:
     quantizer.cp.seed = 1234 + seed  # FAISS's own default, moved by ours
     quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part
-
-
-@contextmanager
-def _threads(n_jobs: int | None) -> Iterator[None]:
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)

@@ -15,12 +15,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from auxbit import files
-from auxbit.decoders import LinearDecoder
+from auxbit.codes import bytes_per_code, check_n_bits
+from auxbit.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
 from auxbit.maps import Scaling
 
-FORMAT, FORMAT_VERSION = "auxbit model", 1
+FORMAT = "auxbit model"
+FORMAT_VERSION = 2  # the newest that is read; a file has the oldest that can hold it
+LINEAR_VERSION, TABLES_VERSION = 1, 2
 
 HASHERS = {
     "LSH": "auxbit.hashers.lsh",
@@ -50,11 +53,8 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
     if HASHERS.get(name) != type(model).__module__:
         raise InvalidInput(f"{name} is not one of auxbit's methods, so a model file could not be read back.")
     tensors = {f"encoder.{key}": value for key, value in model.encoder_.tensors().items()}
-    tensors |= {
-        "decoder.A": model.decoder_.A,
-        "decoder.b": model.decoder_.b,
-        "scaling.mean": model.scaling_.mean,
-    }
+    tensors |= {f"decoder.{key}": value for key, value in model.decoder_.tensors().items()}
+    tensors["scaling.mean"] = model.scaling_.mean
     tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
     parameters, left_out = _parameters(model)
     header = {
@@ -67,11 +67,14 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
         "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
     }
+    with_tables = isinstance(model.decoder_, TableDecoder)
+    if with_tables:  # a last byte's table does not tell how many of its values a code can have
+        header["decoder_bits"] = model.decoder_.n_bits
     from auxbit import __version__
 
     metadata = {
         "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
+        "format_version": str(TABLES_VERSION if with_tables else LINEAR_VERSION),
         "auxbit_version": __version__,
         "model": json.dumps(header),
     }
@@ -97,8 +100,8 @@ def load(path: str | os.PathLike[str]) -> Hasher:
             if key.startswith("encoder.")
         }
         model.encoder_ = encoder_class(**parts)
-        model.decoder_ = LinearDecoder(tensors["decoder.A"], tensors["decoder.b"])
         model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
+        model.decoder_ = _decoder(tensors, header, model.scaling_.normalize)
         model.n_features_in_ = header["n_features_in"]
         if header["feature_names_in"]:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
@@ -107,6 +110,20 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
     return model
+
+
+def _decoder(tensors: dict[str, npt.NDArray[Any]], header: dict[str, Any], normalize: bool) -> Decoder:
+    """The decoder of either kind; a file with tables names the bits of a code."""
+    if "decoder.tables" in tensors:
+        tables, b, n_bits = (
+            tensors["decoder.tables"],
+            tensors["decoder.b"],
+            check_n_bits(header["decoder_bits"]),
+        )
+        if tables.shape != (bytes_per_code(n_bits), VALUES, len(b)):
+            raise ValueError(f"tables of shape {tables.shape} for {n_bits} bits")
+        return TableDecoder(tables, b, n_bits, normalize)
+    return LinearDecoder(tensors["decoder.A"], tensors["decoder.b"], normalize)
 
 
 def _named(name: str, table: dict[str, str]) -> Any:

@@ -20,11 +20,14 @@ LANES = 64
 
 
 class CodeBlocks:
-    """Packed codes by position, as (n_blocks, width, 64) planes that grow at the end."""
+    """Packed codes by position, as (n_blocks, width, 64) planes that grow at the end.
+
+    `version` changes when a position gets another code: what was derived from the codes is then out of date.
+    """
 
     def __init__(self, n_bits: int) -> None:
         self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
-        self.size = 0
+        self.size = self.version = 0
         self._planes = _aligned_zeros(0, self.width)
 
     @classmethod
@@ -63,6 +66,7 @@ class CodeBlocks:
     def replace(self, positions: Positions, codes: Packed) -> None:
         """Put codes in the place of those at these positions."""
         self._planes[positions // LANES, :, positions % LANES] = codes
+        self.version += 1
 
     def take(self, positions: Positions) -> Packed:
         """The packed codes at these positions, (m, width)."""
@@ -79,6 +83,52 @@ class CodeBlocks:
             grown = _aligned_zeros(max(needed, len(self._planes) * 5 // 4), self.width)
             grown[: len(self._planes)] = self._planes
             self._planes = grown
+
+
+class LaneSet:
+    """A set of positions, one bit each: which codes have not been removed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.count = 0
+        self._masks: LaneMasks = np.zeros(0, dtype=np.uint64)
+
+    @property
+    def masks(self) -> LaneMasks:
+        """The words in use, a view."""
+        return self._masks[: -(-self.size // LANES)]
+
+    def append(self, n: int) -> None:
+        """Put the next n positions into the set."""
+        words = -(-(self.size + n) // LANES)
+        if words > len(self._masks):
+            grown = np.zeros(max(words, len(self._masks) * 5 // 4), dtype=np.uint64)
+            grown[: len(self._masks)] = self._masks
+            self._masks = grown
+        first, begun = divmod(self.size, LANES)
+        old = self._masks[first] if begun else np.uint64(0)
+        self._masks[first:words] = all_lanes(self.size + n - first * LANES)
+        if begun:  # what has been taken out of the word that was begun stays out
+            below = np.uint64((1 << begun) - 1)
+            self._masks[first] = (self._masks[first] & ~below) | old
+        self.size += n
+        self.count += n
+
+    def discard(self, positions: Positions) -> None:
+        """Take positions, each of them in the set, out of it."""
+        bits = np.left_shift(np.uint64(1), (positions % LANES).astype(np.uint64))
+        np.bitwise_and.at(self._masks, positions // LANES, ~bits)
+        self.count -= len(positions)
+
+    def holds(self, positions: Positions) -> npt.NDArray[np.bool_]:
+        """Which positions are in the set; a negative one is not."""
+        there = positions >= 0
+        if not self.size:
+            return there & False
+        words = self._masks[np.where(there, positions, 0) // LANES]
+        bits = np.right_shift(words, (np.where(there, positions, 0) % LANES).astype(np.uint64))
+        held: npt.NDArray[np.bool_] = there & ((bits & np.uint64(1)) == 1)
+        return held
 
 
 def all_lanes(size: int) -> LaneMasks:

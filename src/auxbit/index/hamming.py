@@ -1,65 +1,108 @@
-"""HammingIndex: exact search over packed codes by a linear scan with popcounts.
+"""HammingIndex: codes with ids in memory, and every way to search them.
 
-Positions count codes in the order of insertion. Kernels speak of positions only; ids are looked up at
-the end. All answers are ordered by (distance, position).
+Positions count codes in the order of insertion. What searches speaks of positions only; ids are looked up
+at the end. A removed code keeps its position, and is not answered, until half of the codes are removed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers, resolve_n_jobs
-from auxbit.codes import Packed, bytes_per_code, check_n_bits, check_packed
-from auxbit.compiled import kernel
+from auxbit.checks import check_finite, check_integer
+from auxbit.codes import Packed, check_n_bits, check_packed
+from auxbit.decoders import Decoder
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.popcount import CHUNK, Planes, chunk_distances, from_planes, query_words, to_planes
+from auxbit.index import approximate, asymmetric, duplicates, linear
+from auxbit.index.code_blocks import CodeBlocks, all_lanes
+from auxbit.index.exact import ExactSearch
+from auxbit.index.guard import Guard
+from auxbit.index.id_table import check_ids
+from auxbit.index.store import CodeStore
 
 Distances = npt.NDArray[np.int32]
+SquaredDistances = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-PADDING_ID = -1
-PADDING_DISTANCE = np.iinfo(np.int32).max
-QUERY_BLOCK = 16  # queries that share one pass over the codes
-MAX_ID = np.iinfo(np.int64).max
+EXACT_KINDS = ("auto", "linear", "multi")
+SHORTLIST = 10  # times k, in a two-stage search
 
 
 class HammingIndex:
-    """Exact nearest neighbours in Hamming distance among codes of `n_bits` bits.
+    """Nearest neighbours among binary codes of `n_bits` bits.
+
+    kind : "auto" (exact: a scan, or multi-index hashing where that is faster), "linear", "multi" (exact, by
+    one of them), "hnsw", "ivf" (approximate, by FAISS; `options` are theirs). decoder : a hasher's decoder_,
+    for search_asymmetric. Any number of threads may search at once; one that changes the index waits for
+    the searches under way, and later ones for it.
 
     >>> index = HammingIndex(n_bits=32)
     >>> index.add(codes)
     >>> distances, ids = index.search(query_codes, k=10)
     """
 
-    def __init__(self, n_bits: int, *, n_jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        n_bits: int,
+        *,
+        kind: str = "auto",
+        decoder: Decoder | None = None,
+        options: dict[str, int | None] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_bits = check_n_bits(n_bits)
+        if not isinstance(kind, str) or kind not in (*EXACT_KINDS, *approximate.KINDS):
+            raise InvalidParameter("kind", kind, f"one of {', '.join((*EXACT_KINDS, *approximate.KINDS))}")
+        if decoder is not None and getattr(decoder, "n_bits", None) != self.n_bits:
+            theirs = getattr(decoder, "n_bits", None)
+            what = f"of {theirs} bits" if theirs is not None else f"which {decoder!r} is not"
+            raise InvalidInput(f"decoder must be a hasher's decoder_ for codes of {n_bits} bits, {what}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
-        self.n_jobs = n_jobs
-        self._size = 0
-        self._planes: Planes = to_planes(np.zeros((0, bytes_per_code(self.n_bits)), np.uint8), self.n_bits)
-        self._ids: Ids = np.zeros(0, dtype=np.int64)
-        self._next_id = 0
-        # Made when ids first come out of order: rising ids cannot collide, and a dict is large.
-        self._positions: dict[int, int] | None = None
+        self.kind, self.decoder, self.n_jobs = kind, decoder, n_jobs
+        self.options = approximate.check_options(kind, options)
+        self._guard = Guard()
+        self._store = CodeStore(self.n_bits, decoder)
+        self._exact = ExactSearch(kind if kind in EXACT_KINDS else "linear", self.n_bits)
+        self._approximate: approximate.ApproximateIndex | None = None
+        if kind in approximate.KINDS:
+            self._approximate = approximate.ApproximateIndex(kind, self.n_bits, self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (
+            type(self),
+            self.n_bits,
+            self.kind,
+            self.decoder,
+            self.options,
+            self.n_jobs,
+            self._store,
+        )
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._store)
+
+    def __contains__(self, id_: int) -> bool:
+        with self._guard.reading():
+            return bool(self._store.places(check_ids([id_]))[0] >= 0)
 
     def __repr__(self) -> str:
-        return f"HammingIndex(n_bits={self.n_bits}) of {self._size} codes"
+        return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}) of {len(self):,} codes"
 
     @property
     def codes(self) -> Packed:
         """The packed codes in the order of insertion, (n, ceil(n_bits/8)) uint8, a copy."""
-        return from_planes(self._planes[:, : self._size], self.n_bits)
+        with self._guard.reading():
+            return self._store.codes.take(self._store.present())
 
     @property
     def ids(self) -> Ids:
         """The ids in the order of insertion, (n,) int64, a copy."""
-        return self._ids[: self._size].copy()
+        with self._guard.reading():
+            return self._store.ids.at(self._store.present())
 
     def add(self, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *, upsert: bool = False) -> None:
         """Add packed codes, (n, ceil(n_bits/8)) uint8, under `ids`, (n,) integers, or numbered on.
@@ -68,235 +111,164 @@ class HammingIndex:
         where it stands, as if the codes came one by one.
         """
         packed = check_packed(codes, self.n_bits)
-        new_ids = self._number_on(len(packed)) if ids is None else _check_ids(ids, len(packed))
-        if len(new_ids) == 0:
-            return
-        planes = to_planes(packed, self.n_bits)
-        rising = new_ids[0] >= self._next_id and bool((np.diff(new_ids) > 0).all())
-        if upsert and not rising:
-            self._upsert(planes, new_ids)
-            return
-        if not rising:
-            self._refuse_duplicates(new_ids)
-        self._append(planes, new_ids)
+        given = None if ids is None else check_ids(ids, len(packed))
+        with self._guard.writing():
+            self._store.add(packed, given, upsert)
 
-    def search(self, query_codes: npt.ArrayLike, k: int = 10) -> tuple[Distances, Ids]:
+    def remove(self, ids: npt.ArrayLike) -> None:
+        """Remove the codes with these ids. An id that is not there is an error, and nothing is removed."""
+        unwanted = np.unique(check_ids(ids))
+        with self._guard.writing():
+            self._store.remove(unwanted)
+
+    def search(
+        self, query_codes: npt.ArrayLike, k: int = 10, *, among: npt.ArrayLike | None = None
+    ) -> tuple[Distances, Ids]:
         """The k nearest codes to each query, ordered by distance, then position of insertion.
 
         query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. Where there are
-        fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS.
+        fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
+        these, a list of ids (of which some may be missing), or one truth value a code in the order of `ids`.
         """
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise InvalidParameter("k", k, "an integer of at least 1", "Try k=10.")
-        queries, planes, all_ids = self._snapshot(query_codes)
-        found = min(int(k), len(all_ids))
-        distances = np.full((len(queries), k), PADDING_DISTANCE, dtype=np.int32)
-        ids = np.full((len(queries), k), PADDING_ID, dtype=np.int64)
-        if not found:
-            return distances, ids
+        k = check_integer("k", k, 1, None, "Try k=10.")
+        queries = check_packed(query_codes, self.n_bits, "query_codes")
+        with self._guard.reading(), Workers(self.n_jobs) as workers:
+            distances, positions = self._nearest(queries, k, among, workers)
+            return distances, self._store.ids.at(positions)
 
-        def scan(rows: slice) -> None:
-            block = queries[rows]
-            positions = np.empty((len(block), found), dtype=np.int64)
-            _search_block(planes, block, self.n_bits, distances[rows, :found], positions)
-            ids[rows, :found] = all_ids[positions]
-
-        block_rows = max(1, min(QUERY_BLOCK, 2**21 // found))  # a worker's candidates stay below 50 MB
-        with Workers(self.n_jobs) as workers:
-            workers.run(scan, len(queries), block_rows)
-        return distances, ids
-
-    def search_radius(self, query_codes: npt.ArrayLike, r: int) -> tuple[Ids, Distances, Ids]:
+    def search_radius(
+        self, query_codes: npt.ArrayLike, r: int, *, among: npt.ArrayLike | None = None
+    ) -> tuple[Ids, Distances, Ids]:
         """All codes within distance r, inclusive, ordered by distance, then position of insertion.
 
         Returns lims (q+1,) int64, distances int32, ids int64, FAISS's layout: the answers to query i are
-        those from lims[i] up to lims[i+1].
+        those from lims[i] up to lims[i+1]. Exact for every kind of index.
         """
-        if isinstance(r, bool) or not isinstance(r, (int, np.integer)) or r < 0:
-            raise InvalidParameter("r", r, "an integer of at least 0", "Try r=2.")
-        queries, planes, all_ids = self._snapshot(query_codes)
-        radius = min(int(r), self.n_bits)
-        # starts[i, d]: where the answers to query i at distance d begin; at first, how many they are.
-        starts = np.zeros((len(queries), radius + 1), dtype=np.int64)
-        lims = np.zeros(len(queries) + 1, dtype=np.int64)
+        r = check_integer("r", r, 0, None, "Try r=2.")
+        queries = check_packed(query_codes, self.n_bits, "query_codes")
+        with self._guard.reading(), Workers(self.n_jobs) as workers:
+            codes, allowed, chosen = self._store.selection(among)
+            search = self._exact.within if chosen is None else ExactSearch("linear", self.n_bits).within
+            lims, distances, positions = search(codes, allowed, queries, min(r, self.n_bits), workers)
+            return lims, distances, self._store.ids.at(positions if chosen is None else chosen[positions])
 
-        def count(rows: slice) -> None:
-            _count_block(planes, queries[rows], starts[rows])
+    def search_asymmetric(
+        self,
+        X: npt.ArrayLike,
+        k: int = 10,
+        *,
+        query_codes: npt.ArrayLike | None = None,
+        shortlist: int | None = None,
+        among: npt.ArrayLike | None = None,
+    ) -> tuple[SquaredDistances, Ids]:
+        """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
-        def fill(rows: slice) -> None:
-            _fill_block(planes, queries[rows], all_ids, starts[rows], distances, ids)
+        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, ids (q, k) int64, ordered by distance,
+        then position of insertion. With query_codes=hasher.encode(X) in two stages: the `shortlist`, 10 k
+        unless given, nearest in Hamming distance are ranked anew. Missing answers: id -1 at distance inf.
+        """
+        k = check_integer("k", k, 1, None, "Try k=10.")
+        rows, tables, offsets = self._query_tables(X)
+        if shortlist is not None:
+            shortlist = check_integer("shortlist", shortlist, k, None, f"It must hold the k={k} answers.")
+            if query_codes is None:
+                raise InvalidInput(
+                    "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
+                )
+        with self._guard.reading(), Workers(self.n_jobs) as workers:
+            if query_codes is None:
+                _, allowed, _ = self._store.selection(among, copy_few=False)
+                found = asymmetric.nearest(
+                    self._store.codes.planes, self._norms(), allowed, tables, offsets, k, workers
+                )
+            else:
+                queries = check_packed(query_codes, self.n_bits, "query_codes")
+                if len(queries) != len(rows):
+                    raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
+                _, near = self._nearest(queries, shortlist or SHORTLIST * k, among, workers)
+                found = asymmetric.rerank(self._store.codes.planes, self._norms(), tables, offsets, near, k)
+            return found[0], self._store.ids.at(found[1])
 
-        with Workers(self.n_jobs) as workers:
-            workers.run(count, len(queries), QUERY_BLOCK)
-            np.cumsum(starts.sum(axis=1), out=lims[1:])
-            starts[...] = (np.cumsum(starts.ravel()) - starts.ravel()).reshape(starts.shape)
-            distances = np.empty(lims[-1], dtype=np.int32)
-            ids = np.empty(lims[-1], dtype=np.int64)
-            workers.run(fill, len(queries), QUERY_BLOCK)
-        return lims, distances, ids
+    def find_duplicates(self, r: int = 0) -> list[Ids]:
+        """Groups of two and more items, joined by chains of codes within distance r of each other.
 
-    def _snapshot(self, query_codes: npt.ArrayLike) -> tuple[Planes, Planes, Ids]:
-        """Queries as rows of words, planes and ids of the codes now in the index."""
-        packed = check_packed(query_codes, self.n_bits, "query_codes")
-        queries = query_words(packed, self.n_bits)
-        return queries, self._planes[:, : self._size], self._ids[: self._size]
+        → the ids of each group, items and groups in the order of insertion.
+        """
+        r = check_integer("r", r, 0, None, "r=0 finds equal codes.")
+        with self._guard.reading(), Workers(self.n_jobs) as workers:
 
-    def _number_on(self, n: int) -> Ids:
-        if self._next_id + n - 1 > MAX_ID:
-            raise InvalidInput(f"ids cannot be numbered on: the largest id is {self._next_id - 1}. Pass ids.")
-        return np.arange(n, dtype=np.int64) + (self._next_id if n else 0)
+            def searcher(different: Packed) -> duplicates.Within:
+                blocks, search = CodeBlocks.of(different, self.n_bits), ExactSearch("auto", self.n_bits)
+                allowed = all_lanes(len(different))
+                return lambda queries: search.within(blocks, allowed, queries, min(r, self.n_bits), workers)
 
-    def _append(self, planes: Planes, ids: Ids) -> None:
-        first, size = self._size, self._size + len(ids)
-        if size > len(self._ids):
-            capacity = max(size, 2 * len(self._ids))
-            grown: Planes = np.empty((len(planes), capacity), dtype=planes.dtype)
-            grown[:, :first] = self._planes[:, :first]
-            grown_ids = np.empty(capacity, dtype=np.int64)
-            grown_ids[:first] = self._ids[:first]
-            self._planes, self._ids = grown, grown_ids
-        self._planes[:, first:size] = planes
-        self._ids[first:size] = ids
-        if self._positions is not None:
-            self._positions.update(zip(ids.tolist(), range(first, size)))
-        if len(ids):
-            self._next_id = max(self._next_id, int(ids.max()) + 1)
-        self._size = size
+            present = self._store.present()
+            found = duplicates.groups(self._store.codes.take(present), r, searcher)
+            return [self._store.ids.at(present[rows]) for rows in found]
 
-    def _where(self) -> dict[int, int]:
-        if self._positions is None:
-            self._positions = dict(zip(self._ids[: self._size].tolist(), range(self._size)))
-        return self._positions
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+        """Write codes, ids and decoder to a file, atomically; `HammingIndex.load` reads it."""
+        from auxbit.index.index_file import save
 
-    def _refuse_duplicates(self, ids: Ids) -> None:
-        where, seen = self._where(), set[int]()
-        for each in ids.tolist():
-            if each in where or each in seen:
-                place = "is already in the index" if each in where else "comes twice in ids"
-                raise InvalidInput(f"id {each} {place}; nothing was added. upsert=True replaces its code.")
-            seen.add(each)
+        save(self, path, overwrite=overwrite)
 
-    def _upsert(self, planes: Planes, ids: Ids) -> None:
-        """Last one wins; a new id stands where it came first."""
-        where = self._where()
-        last = {each: row for row, each in enumerate(ids.tolist())}  # in the order of first appearance
-        old = [(where[each], row) for each, row in last.items() if each in where]
-        new = [row for each, row in last.items() if each not in where]
-        if old:
-            targets, rows = zip(*old)
-            self._planes[:, list(targets)] = planes[:, list(rows)]
-        if new:
-            self._append(planes[:, new], ids[new])
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Self:
+        """Read an index that was saved."""
+        from auxbit.index.index_file import load
 
+        return load(cls, path, n_jobs)
 
-def _check_ids(ids: npt.ArrayLike, n: int) -> Ids:
-    given = np.asarray(ids)
-    if given.ndim != 1 or len(given) != n:
-        raise InvalidInput(f"ids must be one integer a code, shape ({n},), got shape {given.shape}.")
-    if n and given.dtype.kind not in "iu":
-        raise InvalidInput(f"ids must be integers, got {given.dtype}.")
-    if n and (int(given.min()) < 0 or int(given.max()) > MAX_ID):
-        bad = int(given.min()) if int(given.min()) < 0 else int(given.max())
-        raise InvalidInput(f"ids must lie in 0..2**63-1, got {bad}: -1 marks missing answers.")
-    return given.astype(np.int64)
+    def _nearest(
+        self, queries: Packed, k: int, among: npt.ArrayLike | None, workers: Workers
+    ) -> tuple[Distances, Ids]:
+        """Distances and positions of the k nearest, whichever way is meant to find them."""
+        codes, allowed, chosen = self._store.selection(among)
+        if chosen is not None:
+            distances, found = linear.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
+            return distances, np.where(found >= 0, np.append(chosen, -1)[found], -1)
+        if among is not None or self._approximate is None or not len(self):
+            return self._exact.nearest(codes, allowed, queries, k, workers)
+        distances = np.full((len(queries), k), linear.PADDING_DISTANCE, dtype=np.int32)
+        positions = np.full((len(queries), k), linear.PADDING_POSITION, dtype=np.int64)
+        near, found, finished = self._approximate.nearest(codes, self._store.alive, queries, k, self.n_jobs)
+        width = min(k, len(self))
+        distances[:, :width], positions[:, :width] = near[:, :width], found[:, :width]
+        if not finished.all():
+            rest = ~finished
+            distances[rest], positions[rest] = self._exact.nearest(codes, allowed, queries[rest], k, workers)
+        return distances, positions
 
+    def _norms(self) -> asymmetric.CodeNorms:
+        if self._store.norms is None:
+            raise InvalidInput(
+                "asymmetric search needs a decoder: HammingIndex(n_bits, decoder=hasher.decoder_)."
+            )
+        return self._store.norms
 
-@kernel
-def _search_block(planes: Any, queries: Any, n_bits: int, distances: Any, positions: Any) -> None:
-    """Fill distances and positions, (q, k), with the k nearest of at least k codes to each query.
-
-    A candidate is kept if it is nearer than `limit`, which falls as soon as k candidates are at least as
-    near as it: later codes at that distance lose their ties. When 2k are kept, only the best k stay.
-    """
-    n_queries, k = positions.shape
-    n = planes.shape[1]
-    kept_distance = np.empty((n_queries, 2 * k), dtype=np.int32)
-    kept_position = np.empty((n_queries, 2 * k), dtype=np.int64)
-    kept = np.zeros(n_queries, dtype=np.int64)
-    limit = np.full(n_queries, n_bits + 1, dtype=np.int64)
-    nearer = np.zeros(n_queries, dtype=np.int64)  # candidates below the limit, fewer than k
-    histogram = np.zeros((n_queries, n_bits + 1), dtype=np.int64)
-    buffer = np.empty(CHUNK, dtype=np.uint16)
-    for start in range(0, n, CHUNK):
-        stop = min(n, start + CHUNK)
-        for i in range(n_queries):
-            if chunk_distances(planes, start, stop, queries[i], buffer) >= limit[i]:
-                continue
-            for j in range(stop - start):
-                d = np.int64(buffer[j])
-                if d >= limit[i]:
-                    continue
-                if kept[i] == 2 * k:
-                    kept[i] = _keep_best(kept_distance[i], kept_position[i], limit[i], k - nearer[i])
-                kept_distance[i, kept[i]] = d
-                kept_position[i, kept[i]] = start + j
-                kept[i] += 1
-                histogram[i, d] += 1
-                nearer[i] += 1
-                while nearer[i] >= k:
-                    limit[i] -= 1
-                    nearer[i] -= histogram[i, limit[i]]
-    for i in range(n_queries):
-        _sort_best(kept_distance[i, : kept[i]], kept_position[i], n_bits, distances[i], positions[i])
+    def _query_tables(self, X: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        decoder = self._norms().decoder
+        rows, n_dims = np.asarray(X), len(decoder.b)
+        if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
+            raise InvalidInput(
+                f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "
+                f"got shape {rows.shape} of {rows.dtype}."
+            )
+        with Workers(1) as workers:
+            check_finite(rows, workers)
+        return rows, decoder.query_tables(rows), decoder.query_offsets(rows)
 
 
-@kernel
-def _keep_best(distance: Any, position: Any, limit: int, n_at_limit: int) -> int:
-    """Keep, in order, the candidates below `limit` and the first `n_at_limit` at it; return how many."""
-    n = 0
-    for j in range(len(distance)):
-        if distance[j] > limit or (distance[j] == limit and n_at_limit == 0):
-            continue
-        if distance[j] == limit:
-            n_at_limit -= 1
-        distance[n] = distance[j]
-        position[n] = position[j]
-        n += 1
-    return n
-
-
-@kernel
-def _sort_best(distance: Any, position: Any, n_bits: int, out_distance: Any, out_position: Any) -> None:
-    """Sort by counting, which keeps the order of positions, and write the first k."""
-    place = np.zeros(n_bits + 2, dtype=np.int64)
-    for j in range(len(distance)):
-        place[distance[j] + 1] += 1
-    for d in range(n_bits + 1):
-        place[d + 1] += place[d]
-    for j in range(len(distance)):
-        at = place[distance[j]]
-        place[distance[j]] += 1
-        if at < len(out_distance):
-            out_distance[at] = distance[j]
-            out_position[at] = position[j]
-
-
-@kernel
-def _count_block(planes: Any, queries: Any, counts: Any) -> None:
-    """Count the codes at each distance 0..r from each query. counts : (q, r+1) int64, zeros at first."""
-    radius = counts.shape[1] - 1
-    buffer = np.empty(CHUNK, dtype=np.uint16)
-    for start in range(0, planes.shape[1], CHUNK):
-        stop = min(planes.shape[1], start + CHUNK)
-        for i in range(len(queries)):
-            if chunk_distances(planes, start, stop, queries[i], buffer) <= radius:
-                for j in range(stop - start):
-                    if buffer[j] <= radius:
-                        counts[i, buffer[j]] += 1
-
-
-@kernel
-def _fill_block(planes: Any, queries: Any, all_ids: Any, starts: Any, distances: Any, ids: Any) -> None:
-    """Write the answers within r where they belong; starts : (q, r+1), moved on by each answer."""
-    radius = starts.shape[1] - 1
-    buffer = np.empty(CHUNK, dtype=np.uint16)
-    for start in range(0, planes.shape[1], CHUNK):
-        stop = min(planes.shape[1], start + CHUNK)
-        for i in range(len(queries)):
-            if chunk_distances(planes, start, stop, queries[i], buffer) <= radius:
-                for j in range(stop - start):
-                    if buffer[j] <= radius:
-                        at = starts[i, buffer[j]]
-                        starts[i, buffer[j]] += 1
-                        distances[at] = buffer[j]
-                        ids[at] = all_ids[start + j]
+def _restored(
+    index_class: type[HammingIndex],
+    n_bits: int,
+    kind: str,
+    decoder: Any,
+    options: Any,
+    n_jobs: Any,
+    store: Any,
+) -> HammingIndex:
+    """A copy, which makes anew what is derived from the codes, and has a guard of its own."""
+    index = index_class(n_bits, kind=kind, decoder=decoder, options=options or None, n_jobs=n_jobs)
+    index._store = store
+    return index

@@ -1,0 +1,284 @@
+"""The figures of docs/search.md on speed: `python benchmarks/search.py NAME`, raw results in docs/results/.
+
+hamming      the k nearest of a million codes against FAISS's flat scan, in batches and one by one
+radius       all within a radius against FAISS's hash tables
+tables       multi-index hashing against our own scan, by number of codes
+asymmetric   search by the decoder against FAISS's IndexPQ and 4-bit fast scan
+approximate  recall and speed of HNSW and IVF
+duplicates   groups of near-duplicates among a million codes
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import faiss
+import numpy as np
+
+from auxbit import ITQ, BinaryAutoencoder, HammingIndex
+from auxbit.decoders import TableDecoder
+from real_data import sift_photos
+from record import Results, run, table
+
+MILLION = 1_000_000
+BATCH = 500
+REPEATS = 5
+
+
+def cpu_seconds(*sides: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+    """The least CPU time of each side, measured in turn so that all of them meet the same neighbours."""
+    least = [np.inf] * len(sides)
+    for _ in range(repeats):
+        for i, side in enumerate(sides):
+            start = time.process_time()
+            side()
+            least[i] = min(least[i], time.process_time() - start)
+    return least
+
+
+def one_by_one(index: Any, queries: np.ndarray, k: int) -> None:
+    for each in queries:
+        index.search(each[None], k)
+
+
+def random_codes(n: int, bits: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, bits // 8), dtype=np.uint8)
+
+
+def noisy(codes: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Codes repeated to n, with one bit in fifty flipped."""
+    rng = np.random.default_rng(seed)
+    repeated = codes[np.arange(n) % len(codes)]
+    for start in range(0, n, 100_000):
+        some = repeated[start : start + 100_000]
+        some ^= np.packbits(rng.random((len(some), 8 * codes.shape[1])) < 0.02, axis=1)
+    return repeated
+
+
+def learned_codes(bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of SIFT descriptors repeated with bit noise to a million, and the codes of other descriptors."""
+    X = sift_photos(51_000)
+    if bits <= 128:
+        hasher: Any = BinaryAutoencoder(bits, validation=None, random_state=0)
+    else:  # more bits than dimensions
+        hasher = ITQ(bits, random_state=0)
+    codes = hasher.fit(X[:20_000]).encode(X)
+    return noisy(codes[:50_000], MILLION, 0), codes[50_000 : 50_000 + BATCH]
+
+
+def code_sets(bits: int) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
+    yield "random", random_codes(MILLION, bits, 0), random_codes(BATCH, bits, 1)
+    yield "learned", *learned_codes(bits)
+
+
+def hamming(results: Results) -> str:
+    """HammingIndex(kind="linear") and FAISS IndexBinaryFlat in one run, one thread, a million codes:
+    queries a CPU-second, equal distances."""
+    faiss.omp_set_num_threads(1)
+    rows = []
+    for bits in (32, 64, 128, 256):
+        for name, codes, queries in code_sets(bits):
+            ours, flat = HammingIndex(bits, kind="linear", n_jobs=1), faiss.IndexBinaryFlat(bits)
+            ours.add(codes)
+            flat.add(codes)
+            for k in (10, 100):
+                if not np.array_equal(ours.search(queries, k)[0], flat.search(queries, k)[0]):
+                    raise SystemExit("the distances differ")
+                batch = cpu_seconds(partial(ours.search, queries, k), partial(flat.search, queries, k))
+                few = queries[:20]
+                single = cpu_seconds(
+                    partial(one_by_one, ours, few, k),
+                    partial(one_by_one, flat, few, k),
+                )
+                rates = [BATCH / seconds for seconds in batch] + [len(few) / seconds for seconds in single]
+                gigabytes = codes.nbytes * rates[2] / 1e9
+                results.add(bits=bits, codes=name, k=k, ours=rates[0], faiss=rates[1], single=rates[2],
+                            single_faiss=rates[3], gigabytes_a_second=gigabytes)  # fmt: skip
+                rows.append([bits, name, k, f"{rates[0]:,.0f}", f"{rates[1]:,.0f}",
+                             f"**{rates[0] / rates[1]:.1f}**", f"{rates[2]:,.0f}",
+                             f"**{rates[2] / rates[3]:.1f}**", f"{gigabytes:.1f}"])  # fmt: skip
+                print(rows[-1], flush=True)
+    head = ["bits", "codes", "k", "auxbit, batches of 500", "FAISS", "times", "auxbit, one by one", "times",
+            "GB scanned a second"]  # fmt: skip
+    return table(head, rows)
+
+
+def radius(results: Results) -> str:
+    """search_radius (kind="auto") and FAISS's exact hash tables in one run, one thread, a million codes,
+    500 queries: queries a CPU-second, equal answers."""
+    faiss.omp_set_num_threads(1)
+    rows = []
+    for bits, r in ((32, 2), (64, 4)):
+        for name, codes, queries in code_sets(bits):
+            ours = HammingIndex(bits, n_jobs=1)
+            ours.add(codes)
+            others: dict[str, Any] = {}
+            for tables_ in (2, 3, 4):
+                if bits % tables_ == 0:
+                    width = min(bits // tables_, 20)
+                    others[f"MultiHash, {tables_} tables of {width} bits"] = (tables_, width, r // tables_)
+            others["Hash, 16 bits"] = (1, 16, r)
+            found = ours.search_radius(queries, r)
+            timed: list[Callable[[], object]] = [partial(ours.search_radius, queries, r)]
+            names = []
+            for label, (n_tables, width, flips) in others.items():
+                if n_tables == 1:
+                    index = faiss.IndexBinaryHash(bits, width)
+                else:
+                    index = faiss.IndexBinaryMultiHash(bits, n_tables, width)
+                index.nflip = flips
+                index.add(codes)
+                lims, _, _ = index.range_search(queries, r + 1)  # theirs is exclusive
+                if not np.array_equal(lims, found[0]):
+                    raise SystemExit(f"{label} finds other answers")
+                names.append(label)
+                timed.append(partial(index.range_search, queries, r + 1))
+            seconds = cpu_seconds(*timed)
+            best = int(np.argmin(seconds[1:]))
+            rates = BATCH / seconds[0], BATCH / seconds[1 + best]
+            results.add(bits=bits, r=r, codes=name, ours=rates[0], faiss=rates[1], faiss_kind=names[best],
+                        answers=len(found[1]) / BATCH)  # fmt: skip
+            rows.append([bits, r, name, f"{len(found[1]) / BATCH:,.1f}", f"{rates[0]:,.0f}",
+                         f"{rates[1]:,.0f}", names[best], f"**{rates[0] / rates[1]:.1f}**"])  # fmt: skip
+            print(rows[-1], flush=True)
+    return table(["bits", "r", "codes", "answers a query", "auxbit", "FAISS", "its fastest", "times"], rows)
+
+
+def tables(results: Results) -> str:
+    """kind="auto" against kind="linear" in one run, one thread, k-nearest: queries a CPU-second after the
+    first search, which makes the tables."""
+    rows = []
+    for bits, n in ((32, MILLION), (32, 10 * MILLION), (64, MILLION)):
+        learned, asked = learned_codes(bits)
+        sets = {
+            "random": (random_codes(n, bits, 0), random_codes(100, bits, 1)),
+            "learned": (noisy(learned, n, 1) if n > MILLION else learned, asked[:100]),
+        }
+        for name, (codes, queries) in sets.items():
+            auto, scan = HammingIndex(bits, n_jobs=1), HammingIndex(bits, kind="linear", n_jobs=1)
+            for index in (auto, scan):
+                index.add(codes)
+            for k in (1, 10, 100):
+                start = time.process_time()
+                first = auto.search(queries, k)
+                first_seconds = time.process_time() - start
+                for ours, truth in zip(first, scan.search(queries, k), strict=True):
+                    if not np.array_equal(ours, truth):
+                        raise SystemExit("the answers differ")
+                seconds = cpu_seconds(
+                    partial(auto.search, queries, k), partial(scan.search, queries, k), repeats=3
+                )
+                rates = [len(queries) / each for each in seconds]
+                results.add(bits=bits, n=n, codes=name, k=k, auto=rates[0], linear=rates[1],
+                            first_seconds=first_seconds)  # fmt: skip
+                rows.append([bits, f"{n:,}", name, k, f"{rates[0]:,.0f}", f"{rates[1]:,.0f}",
+                             f"{rates[0] / rates[1]:.1f}"])  # fmt: skip
+                print(rows[-1], flush=True)
+    return table(["bits", "codes", "of which kind", "k", "auto", "linear", "times"], rows)
+
+
+def asymmetric(results: Results) -> str:
+    """search_asymmetric over a million codes against FAISS with the same bytes a code, one thread, 200
+    queries, one run: queries a CPU-second. Tables are a decoder of 256 vectors a byte."""
+    faiss.omp_set_num_threads(1)
+    X = sift_photos(60_000)
+    queries = X[50_000:50_200]
+    rows = []
+    for bits in (32, 64, 128):
+        hasher = ITQ(bits, random_state=0).fit(X[:20_000])
+        codes = noisy(hasher.encode(X[:50_000]), MILLION, 0)
+        linear = HammingIndex(bits, decoder=hasher.decoder_, n_jobs=1)
+        linear.add(codes)
+        free = HammingIndex(bits, decoder=_shaken(TableDecoder.of(hasher.decoder_)), n_jobs=1)
+        free.add(codes)
+        pq, fast = faiss.IndexPQ(128, bits // 8, 8), faiss.IndexPQFastScan(128, bits // 4, 4)
+        for theirs in (pq, fast):
+            theirs.train(X[:20_000])
+        pq.add_sa_codes(codes)
+        fast.add(np.tile(X[:50_000], (20, 1)))
+        asked = hasher.encode(queries)
+        for k in (10, 50):
+            seconds = cpu_seconds(
+                partial(linear.search_asymmetric, queries, k),
+                partial(free.search_asymmetric, queries, k),
+                partial(linear.search_asymmetric, queries, k, query_codes=asked),
+                partial(linear.search, asked, k),
+                partial(pq.search, queries, k),
+                partial(fast.search, queries, k),
+                repeats=3,
+            )
+            rates = [len(queries) / each for each in seconds]
+            results.add(bits=bits, k=k, linear=rates[0], tables=rates[1], two_stage=rates[2],
+                        hamming=rates[3], pq=rates[4], fast_scan=rates[5])  # fmt: skip
+            rows.append([bits, k, *(f"{rate:,.0f}" for rate in rates), f"**{rates[0] / rates[4]:.1f}**",
+                         f"**{rates[1] / rates[4]:.1f}**", f"{rates[0] / rates[5]:.2f}",
+                         f"{rates[2] / rates[3]:.2f}"])  # fmt: skip
+            print(rows[-1], flush=True)
+    head = ["bits", "k", "linear decoder", "tables", "two stages", "Hamming", "IndexPQ", "IndexPQFastScan",
+            "linear / IndexPQ", "tables / IndexPQ", "linear / fast scan", "two stages / Hamming"]  # fmt: skip
+    return table(head, rows)
+
+
+def _shaken(decoder: TableDecoder) -> TableDecoder:
+    """Tables that no longer are sums over bits."""
+    noise = np.random.default_rng(0).normal(size=decoder.tables.shape) * decoder.tables.std() * 0.3
+    return TableDecoder((decoder.tables + noise).astype(np.float32), decoder.b, decoder.n_bits)
+
+
+def approximate(results: Results) -> str:
+    """HNSW and IVF over a million codes of 64 bits, two threads to build, one to search, k = 10, 500 queries.
+    Recall: the share of answers no farther than the true tenth neighbour."""
+    rows = []
+    for name, codes, queries in code_sets(64):
+        scan = HammingIndex(64, kind="linear", n_jobs=1)
+        scan.add(codes)
+        truth = scan.search(queries, 10)[0]
+        scan_rate = BATCH / cpu_seconds(partial(scan.search, queries, 10), repeats=3)[0]
+        for kind, option, efforts in (("hnsw", "ef_search", (32, 96, 512)), ("ivf", "probes", (4, 16, 128))):
+            index = HammingIndex(64, kind=kind)
+            index.add(codes)
+            start = time.perf_counter()
+            index.search(queries[:1], 10)
+            build = time.perf_counter() - start
+            index.n_jobs = 1
+            theirs = index._approximate._index  # rather than build it anew for each effort
+            for effort in efforts:
+                if kind == "hnsw":
+                    theirs.hnsw.efSearch = effort
+                else:
+                    theirs.nprobe = effort
+                recall = float((index.search(queries, 10)[0] <= truth[:, -1:]).mean())
+                rate = BATCH / cpu_seconds(partial(index.search, queries, 10), repeats=3)[0]
+                results.add(codes=name, kind=kind, option=option, effort=effort, build=build, recall=recall,
+                            rate=rate, scan_rate=scan_rate)  # fmt: skip
+                rows.append([name, kind, f"{option} {effort}", f"{build:.0f}", f"{recall:.3f}",
+                             f"{rate:,.0f}", f"{rate / scan_rate:.1f}"])  # fmt: skip
+                print(rows[-1], flush=True)
+    head = ["codes", "kind", "option", "seconds to build", "recall", "queries a CPU-second",
+            "times the exact scan"]  # fmt: skip
+    return table(head, rows)
+
+
+def duplicates(results: Results) -> str:
+    """find_duplicates among a million codes of SIFT descriptors with bit noise, two threads, seconds."""
+    rows = []
+    for bits in (32, 64):
+        codes, _ = learned_codes(bits)
+        index = HammingIndex(bits)
+        index.add(codes)
+        for r in (0, 1, 2):
+            start = time.perf_counter()
+            groups = index.find_duplicates(r)
+            seconds = time.perf_counter() - start
+            results.add(bits=bits, r=r, seconds=seconds, groups=len(groups))
+            rows.append([bits, r, f"{len(groups):,}", f"{seconds:.1f}"])
+    return table(["bits", "r", "groups", "seconds"], rows)
+
+
+BENCHMARKS = {job.__name__: job for job in (hamming, radius, tables, asymmetric, approximate, duplicates)}
+
+if __name__ == "__main__":
+    run("search", BENCHMARKS)

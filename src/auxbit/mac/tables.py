@@ -1,0 +1,199 @@
+"""The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation.
+
+With one or two bytes all values are tried; with more a local search changes a byte at a time. It looks up
+what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these would take too
+much memory, and each byte is held against what the others leave of the row instead: slower, fewer tries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.codes import Packed
+from auxbit.decoders import VALUES
+from auxbit.mac import table_kernels as kernels
+from auxbit.mac.coding_kernels import row_products
+from auxbit.maps import Float32, Float64
+
+PAIRED_BYTES = 16  # 34 MB of pairs
+EXACT_BYTES = 2
+LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair: within int16
+# of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
+# sweeps over all bytes in a round
+ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 64, 24, 4, 2
+RESIDUAL_SWEEPS = 3
+
+
+def values_of_bytes(n_bits: int, width: int) -> npt.NDArray[np.int64]:
+    """How many values each byte of a code can have, (M,)."""
+    values = np.full(width, VALUES, dtype=np.int64)
+    values[-1] = 1 << (n_bits - 8 * (width - 1))
+    return values
+
+
+@dataclass(frozen=True)
+class ExactTableCoder:
+    """Codes of at most two bytes that minimise ‖x − f(z)‖² + μ‖z − h(x)‖², in float64, by trying them all.
+
+    columns : (D, M·256) the tables' vectors; norms : (M·256,) their squares; pairs : (256, 256).
+    """
+
+    b: Float64
+    mu: float
+    columns: Float64
+    norms: Float64
+    pairs: Float64
+    n_values: npt.NDArray[np.int64]
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> ExactTableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64, M at most 2."""
+        flat = tables.reshape(-1, tables.shape[2])
+        pairs = 2 * (tables[0] @ tables[-1].T)
+        norms = np.einsum("vd,vd->v", flat, flat)
+        return cls(b, mu, np.ascontiguousarray(flat.T), norms, pairs, values_of_bytes(n_bits, len(tables)))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of a block of rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        U = costs_by_themselves(X, self.b, self.columns, self.norms, H, self.mu)
+        Z = np.empty_like(H)
+        if H.shape[1] == 1:
+            Z[:, 0] = U[:, 0, : self.n_values[0]].argmin(axis=1)
+        else:
+            kernels.enumerate_two(U, self.pairs, self.n_values, Z)
+        return Z
+
+
+@dataclass(frozen=True)
+class TableCoder:
+    """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by iterated local search.
+
+    columns : (D, M·256) the tables' vectors; norms : (M·256,) their squares; pairs, limits, unit as
+    `pairs_in_whole_numbers` gives them; moves : the bytes that rounds move, the same for every row.
+    """
+
+    b: Float32
+    mu: float
+    tables: Float32
+    columns: Float32
+    norms: Float32
+    pairs: npt.NDArray[np.int16]
+    limits: Float32
+    unit: np.float32
+    n_values: npt.NDArray[np.int64]
+    moves: npt.NDArray[np.int64]
+    moved: int
+    rounds: int
+    by_row: bool
+    block_rows: int = 64  # rows that are searched together
+
+    @classmethod
+    def of(
+        cls, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0, by_row: bool = True
+    ) -> TableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64; rounds of search by effort."""
+        M, _, D = tables.shape
+        rounds = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort)
+        moved = min(MOVED, M - 1)
+        flat, n_values = tables.reshape(M * VALUES, D), values_of_bytes(n_bits, M)
+        pairs, limits, unit = pairs_in_whole_numbers(tables, n_values)
+        rng, needed = np.random.RandomState(0), rounds * (moved + 1) + 2
+        moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
+        columns = np.ascontiguousarray(flat.T, dtype=np.float32)
+        norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
+        return cls(
+            b.astype(np.float32), mu, tables.astype(np.float32), columns, norms, pairs, limits,
+            np.float32(unit), n_values, moves, moved, rounds, by_row,
+        )  # fmt: skip
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        U = costs_by_themselves(X, self.b, self.columns, self.norms, H, self.mu, self.by_row)
+        whole = np.empty(U.shape, dtype=np.int32)
+        kernels.in_whole_numbers(U, self.limits, self.n_values, self.unit, whole)
+        Z = start.copy()
+        kernels.local_search(whole, self.pairs, Z, self.moves, self.moved, SWEEPS, self.rounds)
+        kernels.keep_better(X, self.b, self.tables, H, self.mu, start, Z)
+        return Z
+
+
+@dataclass(frozen=True)
+class WideTableCoder:
+    """As TableCoder, for so many bytes that no table of pairs is kept: sweeps from one start."""
+
+    b: Float64
+    mu: float
+    tables: Float64  # (M, D, 256)
+    norms: Float64
+    n_values: npt.NDArray[np.int64]
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> WideTableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64."""
+        by_dimension = np.ascontiguousarray(tables.transpose(0, 2, 1))
+        norms = np.einsum("mvd,mvd->mv", tables, tables)
+        return cls(b, mu, by_dimension, norms, values_of_bytes(n_bits, len(tables)))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        Z = start.copy()
+        kernels.sweep_residuals(
+            X - self.b, self.tables, self.norms, H, self.mu, self.n_values, RESIDUAL_SWEEPS, Z
+        )
+        return Z
+
+
+def costs_by_themselves(
+    X: Float32, b: Any, columns: Any, norms: Any, H: Packed, mu: float, by_row: bool = True
+) -> npt.NDArray[np.floating[Any]]:
+    """‖T_j[v]‖² − 2⟨x − b, T_j[v]⟩ + μ·(bits in which v differs from byte j of h), (n, M, 256).
+
+    by_row : the same to the last bit whatever rows are beside a row; without it BLAS, which is faster.
+    """
+    U = np.empty((len(X), columns.shape[1]), dtype=columns.dtype)
+    if by_row:
+        row_products(X, b, columns, U)
+    else:
+        np.dot((X - b).astype(columns.dtype, copy=False), columns, out=U)
+    U *= -2
+    U += norms
+    costs = U.reshape(len(X), -1, VALUES)
+    if mu:
+        kernels.add_mismatches(costs, H, mu)
+    return costs
+
+
+def pairs_in_whole_numbers(
+    tables: Float64, n_values: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int16], Float32, float]:
+    """2⟨T_i[u], T_j[v]⟩ as whole numbers, (M, M, 256, 256) int16 at [j, i, u, v], 0 where i = j.
+
+    Also how far apart the costs of a byte's values by themselves may lie before what other bytes cost
+    can no longer make up for it, (M,), and the whole numbers that a unit of cost has.
+    A constant is taken from each two tables' products, which changes no comparison of codes.
+    """
+    M = len(n_values)
+    middle, spread = np.zeros((M, M)), np.zeros((M, M))
+    T = tables.astype(np.float32)
+    for j in range(M):
+        for i in range(j):
+            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
+            low, high = float(products.min()), float(products.max())
+            middle[i, j] = middle[j, i] = (low + high) / 2
+            spread[i, j] = spread[j, i] = high - low
+    largest = float(spread.max())
+    unit = LARGEST_PAIR / largest if largest > 0 else 1.0
+    pairs = np.zeros((M, M, VALUES, VALUES), dtype=np.int16)
+    for j in range(M):
+        for i in range(j):
+            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
+            whole = np.rint((products - middle[i, j]) * unit)
+            pairs[j, i, : n_values[i], : n_values[j]] = whole
+            pairs[i, j, : n_values[j], : n_values[i]] = whole.T
+    return pairs, (spread.sum(axis=1) * 1.001).astype(np.float32), unit
