@@ -244,7 +244,7 @@ PLAIN = """
 import sys
 import numpy as np
 from auxbit.blocks import Workers
-from auxbit.index import linear
+from auxbit.index import linear, selection
 from auxbit.index.code_blocks import CodeBlocks, all_lanes
 
 answers = {}
@@ -254,7 +254,7 @@ with np.load(sys.argv[1]) as given, Workers(1) as workers:
         blocks = CodeBlocks.of(codes, n_bits).planes, all_lanes(len(codes)), codes[:9], n_bits
         parts = *linear.nearest(*blocks, 20, workers), *linear.within(*blocks, n_bits // 2, workers)
         answers |= {f"{name}.{i}": part for i, part in enumerate(parts)}
-assembly = "".join(linear._scan_nearest.inspect_asm().values())
+assembly = "".join(selection.scan_nearest.inspect_asm().values())
 assert "popcntb" not in assembly and "zmm" not in assembly, "compiled for this processor"
 np.savez(sys.argv[2], **answers)
 """

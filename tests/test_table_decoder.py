@@ -168,6 +168,18 @@ def test_the_code_of_a_row_does_not_depend_on_other_rows_or_threads(n_bits, digi
     assert np.array_equal(model.encode(digits, coding="optimal", mu=0.01), codes)
 
 
+@pytest.mark.parametrize("kind", ["linear", "tables"])
+@pytest.mark.parametrize("n_bits", [12, 24])
+def test_rows_beyond_all_reach_get_codes_too(kind, n_bits, digits):
+    model = LSH(n_bits, random_state=0).fit(digits).fit_decoder(digits, kind, n_iter=1)
+    rows = digits[:4].copy()
+    rows[0] *= 1e100
+    rows[1, 3], rows[2, 5] = -1e130, 1e39
+    codes = model.encode(rows, coding="optimal")
+    assert codes.shape == (4, n_bits // 8 + (n_bits % 8 > 0))
+    assert np.array_equal(codes[3:], model.encode(digits[3:4], coding="optimal"))
+
+
 # ---- least squares
 
 

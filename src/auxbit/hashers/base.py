@@ -22,7 +22,7 @@ from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, check_packe
 from auxbit.decoders import Decoder, LinearDecoder
 from auxbit.encoding import Encoder, encode, encode_into
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.coding import Coder, check_mu, coder_of
+from auxbit.mac.coding import Coder, check_mu, coder_of, within_reach
 from auxbit.mac.decoder_fit import KINDS, fit_decoder
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, Scaling
@@ -146,7 +146,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         H, rng = self._hash_codes(raw), self._generator()
         f = self.decoder_.in_scale_of(self.scaling_)
         with Workers(self.n_jobs) as workers:
-            rows = self.scaling_.apply_all(raw, workers)
+            rows = within_reach(self.scaling_.apply_all(raw, workers))
             fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng)
         return fitted.in_units_of(self.scaling_)
 
@@ -173,9 +173,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         coder, out = self._coder(mu), np.empty_like(H)
 
         def fill(rows: slice) -> None:
-            out[rows] = coder.solve(self.scaling_.apply(raw[rows]), H[rows], H[rows])
+            out[rows] = coder.solve(within_reach(self.scaling_.apply(raw[rows])), H[rows], H[rows])
 
-        with Workers(self.n_jobs) as workers:
+        with Workers(self.n_jobs if len(raw) > coder.block_rows else 1) as workers:
             workers.run(fill, len(raw), coder.block_rows)
         return out
 

@@ -1,11 +1,15 @@
 """Exact search: the scan, or tables of substrings where these are faster. The answers are the same.
 
-Tables know the codes up to some position; those that came since are scanned, until they are many.
+Tables take some ten bytes for each byte of a code, and the time of thousands of scans: they are made once so
+many queries have been asked, and if they take but a part of the memory. They know the codes up to some
+position; those that came since are scanned, until they are many.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +25,8 @@ Positions = npt.NDArray[np.int64]
 Ranges = tuple[Positions, Distances, Positions]
 
 TAIL_SHARE = 8  # tables are made anew when an eighth of the codes came after them
+MEMORY_SHARE = 8  # of the machine's memory, that tables may take if nobody asked for them
+CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for so many codes
 
 
 class ExactSearch:
@@ -31,6 +37,7 @@ class ExactSearch:
         self._tables: MultiIndex | None = None
         self._covered = 0
         self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
+        self._asked = 0  # queries that tables would have been worthwhile for, since they were made
         self._building = threading.Lock()
 
     def nearest(
@@ -85,10 +92,21 @@ class ExactSearch:
             return None
         with self._building:
             known = self._made_of == (codes, codes.version)
-            if not known or codes.size - self._covered > codes.size // TAIL_SHARE:
+            tail = codes.size - self._covered if known else codes.size
+            self._asked += n_queries
+            if tail > codes.size // TAIL_SHARE and self._pays(codes):
                 self._tables = MultiIndex.build(codes.packed(), self.n_bits, workers)
-                self._covered, self._made_of = codes.size, (codes, codes.version)
+                self._covered, self._made_of, self._asked = codes.size, (codes, codes.version), 0
+            elif tail > codes.size // 2:
+                return None
             return self._tables
+
+    def _pays(self, codes: CodeBlocks) -> bool:
+        """Whether to make tables now."""
+        if self.kind == "multi":
+            return True
+        enough = self._asked * CODES_A_QUERY >= codes.size
+        return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
 
     def _tail(self, codes: CodeBlocks, allowed: LaneMasks) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
         """The blocks with codes that tables don't know, masks of these codes, the first block's position."""
@@ -123,3 +141,12 @@ def merge_ranges(answers: list[tuple[Ranges, Positions]], n_queries: int) -> Ran
     lims = np.zeros(n_queries + 1, dtype=np.int64)
     np.cumsum(np.bincount(queries, minlength=n_queries), out=lims[1:])
     return lims, distances[order], positions[order]
+
+
+@lru_cache(maxsize=1)
+def _memory() -> int:
+    """The machine's memory in bytes; where it does not say, 8 GB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 8 * 10**9

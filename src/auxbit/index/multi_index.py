@@ -68,6 +68,12 @@ class MultiIndex:
         """The memory that the tables take."""
         return sum(array.nbytes for array in self.tables)
 
+    @staticmethod
+    def bytes_for(n: int, n_bits: int) -> int:
+        """About how much memory tables of n codes take."""
+        a_code = 4 if n_bits <= 32 else 8 * -(-n_bits // 64)
+        return choose_n_tables(n, n_bits) * (a_code + 4) * n
+
     def nearest(
         self, queries: Packed, k: int, allowed: LaneMasks, workers: Workers, budget: float | None = None
     ) -> tuple[Distances, Positions, Finished]:

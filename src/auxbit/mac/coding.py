@@ -24,6 +24,8 @@ from auxbit.maps import Float32, Float64
 
 STEPS_A_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
 LARGEST_MU = 1e12
+SMALLEST_COST = 1e-200  # whose inverse can be multiplied with
+FARTHEST = 1e9  # coordinate of a scaled row; sums of squares stay finite in float32
 LARGEST_COST = 2.0**28  # of a bit by itself, in whole numbers; with all couplings below 2^30
 
 
@@ -63,6 +65,11 @@ def coder_of(f: Decoder, mu: float, effort: float = 1.0, *, by_row: bool = True)
     if len(values) <= tables.PAIRED_BYTES:
         return tables.TableCoder.of(values, f.b, f.n_bits, mu, effort, by_row)
     return tables.WideTableCoder.of(values, f.b, f.n_bits, mu)
+
+
+def within_reach(X: Float32) -> Float32:
+    """Scaled rows with coordinates that can be computed with: those of fit lie within 1 of each other."""
+    return np.clip(X, -FARTHEST, FARTHEST)
 
 
 def optimal_codes(X: Float32, H: Packed, start: Packed, coder: Coder, workers: Workers) -> Packed:
@@ -108,7 +115,7 @@ class LinearCoder:
         reach = 1.001 * np.abs(couplings).sum(axis=1)
         largest = float(reach.max())
         place = 1 << (L - 1).bit_length()
-        unit = LARGEST_COST / place / largest if largest > 0 else 1.0
+        unit = LARGEST_COST / place / largest if largest > SMALLEST_COST else 1.0
         whole = np.rint(couplings * unit).astype(np.int32) * np.int32(place)
         steps = max(L, round(min(max(STEPS_A_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
         free: Float64 = np.asarray(np.linalg.pinv(G, rcond=1e-10, hermitian=True), dtype=np.float64)

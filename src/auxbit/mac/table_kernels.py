@@ -15,6 +15,7 @@ from auxbit.compiled import kernel
 VALUES = 256
 LEAST_BITS = np.int32(VALUES - 1)  # of a cost in whole numbers: the value of the byte that has it
 NEVER = np.int32(2**30)  # more than any cost in whole numbers
+MOST_SWEEPS = 100  # until a code settles; a few are enough
 
 
 @kernel
@@ -143,10 +144,8 @@ def local_search(U: Any, P: Any, Z: Any, moves: Any, n_moved: Any, n_sweeps: Any
         j = moves[place]
         place += 1
         since[:] = 0
-        # the last code is swept over until it settles: each change lowers a whole number, so it does
-        left = n_sweeps * M if round_ < n_rounds else -1
-        while left != 0:
-            left -= 1
+        # in the end the best code is swept over until it settles
+        for _ in range((n_sweeps if round_ <= n_rounds else MOST_SWEEPS) * M):
             j = j + 1 if j + 1 < M else 0
             moving = False
             for r in range(n):

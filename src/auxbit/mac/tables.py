@@ -22,6 +22,7 @@ from auxbit.maps import Float32, Float64
 PAIRED_BYTES = 16  # 34 MB of pairs
 EXACT_BYTES = 2
 LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair: within int16
+SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 # of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
 # sweeps over all bytes in a round
 ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 64, 24, 4, 2
@@ -188,7 +189,7 @@ def pairs_in_whole_numbers(
             middle[i, j] = middle[j, i] = (low + high) / 2
             spread[i, j] = spread[j, i] = high - low
     largest = float(spread.max())
-    unit = LARGEST_PAIR / largest if largest > 0 else 1.0
+    unit = LARGEST_PAIR / largest if largest > SMALLEST_PAIR else 1.0
     pairs = np.zeros((M, M, VALUES, VALUES), dtype=np.int16)
     for j in range(M):
         for i in range(j):
