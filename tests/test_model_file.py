@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from sklearn.base import clone
 
@@ -26,6 +26,7 @@ from auxbit import (
     SphericalHashing,
     ThresholdedPCA,
     files,
+    tensor_file,
 )
 from auxbit.errors import FileExists, FileProblem, InvalidInput, ModelFileError
 from auxbit.hashers import model_file
@@ -337,22 +338,21 @@ def test_a_file_that_exists_is_replaced_only_if_it_may_be(fitted, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.safetensors"]
 
 
-@pytest.mark.parametrize("failing", ["_sync", "os.replace", "Path.write_bytes"])
+@pytest.mark.parametrize("failing", ["_sync", "os.replace", "save_file"])
 def test_where_writing_fails_the_old_file_stays_whole(failing, fitted, tmp_path, monkeypatch):
     path = tmp_path / "m.safetensors"
     fitted["LSH"].save(path)
 
-    def half_written(self, content):
-        with self.open("wb") as file:
-            file.write(content[: len(content) // 2])
-        raise OSError("no space left on device")
+    def half_written(tensors, path, metadata):
+        path.write_bytes(b"half of it")
+        raise SafetensorError("no space left on device")
 
     def full(*arguments, **options):
         raise OSError("no space left on device")
 
-    target = {"_sync": files, "os.replace": files.os, "Path.write_bytes": files.Path}[failing]
+    target = {"_sync": files, "os.replace": files.os, "save_file": tensor_file}[failing]
     name = failing.rpartition(".")[2]
-    monkeypatch.setattr(target, name, half_written if name == "write_bytes" else full)
+    monkeypatch.setattr(target, name, half_written if name == "save_file" else full)
     with pytest.raises(OSError, match="no space left"):
         fitted["ITQ"].save(path)
     monkeypatch.undo()

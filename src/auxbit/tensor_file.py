@@ -24,37 +24,47 @@ CHUNK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file. name: as its metadata says it; what: in errors; made_by: what writes such files."""
+    """A kind of file. name, key: of the format and of the header in its metadata; version: the newest that is
+    read; what: in errors; made_by: a sentence on what writes such files.
+    """
 
     name: str
+    key: str
     version: int
     what: str
     made_by: str
     error: type[FileProblem]
 
     def write(
-        self, path: str | os.PathLike[str], header: dict[str, Any], tensors: Tensors, *, overwrite: bool
+        self,
+        path: str | os.PathLike[str],
+        header: dict[str, Any],
+        tensors: Tensors,
+        *,
+        version: int | None = None,
+        overwrite: bool = True,
     ) -> None:
-        """Write header and tensors, atomically."""
+        """Write header and tensors, atomically; version: the oldest that can hold them."""
         from auxbit import __version__
 
         tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
         metadata = {
             "format": self.name,
-            "format_version": str(header.get("format_version", self.version)),
+            "format_version": str(version or self.version),
             "auxbit_version": __version__,
-            "header": json.dumps(header),
+            self.key: json.dumps(header),
         }
         metadata["checksum"] = _checksum(metadata, tensors)
         with files.replacing(path, overwrite=overwrite) as temporary:
-            save_file(tensors, temporary, metadata)
+            try:
+                save_file(tensors, temporary, metadata)
+            except SafetensorError as error:  # of a full disk, for one
+                raise self.error(f"{path} could not be written: {error}.") from error
 
     def read(self, path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
         """The header, with format_version and auxbit_version, and the tensors of a file that is whole."""
-        if not Path(path).exists():
-            raise self.error(f"{path} does not exist.")
-        if Path(path).is_dir():
-            raise self.error(f"{path} is a folder; expected {self.what}.")
+        if not Path(path).is_file():
+            raise self.error(f"{path} does not exist or is not a file.")
         try:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -75,7 +85,7 @@ class Format:
         if metadata.pop("checksum", None) != _checksum(metadata, tensors):
             raise self.error(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
         try:
-            header: dict[str, Any] = dict(json.loads(metadata["header"]))
+            header: dict[str, Any] = dict(json.loads(metadata[self.key]))
         except (KeyError, ValueError, TypeError) as error:
             raise self.error(f"{path} has no readable header: {error!r}.") from error
         return header | {

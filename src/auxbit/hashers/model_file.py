@@ -5,25 +5,27 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_safetensors
 
-from auxbit import files
 from auxbit.codes import bytes_per_code, check_n_bits
 from auxbit.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
 from auxbit.maps import Scaling
+from auxbit.tensor_file import Format
 
-FORMAT = "auxbit model"
-FORMAT_VERSION = 2  # the newest that is read; a file has the oldest that can hold it
 LINEAR_VERSION, TABLES_VERSION = 1, 2
+MODEL = Format(
+    "auxbit model",
+    "model",
+    TABLES_VERSION,
+    "an auxbit model",
+    "Models are made by `auxbit fit` or save().",
+    ModelFileError,
+)
 
 HASHERS = {
     "LSH": "auxbit.hashers.lsh",
@@ -55,7 +57,6 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
     tensors = {f"encoder.{key}": value for key, value in model.encoder_.tensors().items()}
     tensors |= {f"decoder.{key}": value for key, value in model.decoder_.tensors().items()}
     tensors["scaling.mean"] = model.scaling_.mean
-    tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
     parameters, left_out = _parameters(model)
     header = {
         "class": name,
@@ -70,26 +71,19 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
     with_tables = isinstance(model.decoder_, TableDecoder)
     if with_tables:  # a last byte's table does not tell how many of its values a code can have
         header["decoder_bits"] = model.decoder_.n_bits
-    from auxbit import __version__
-
-    metadata = {
-        "format": FORMAT,
-        "format_version": str(TABLES_VERSION if with_tables else LINEAR_VERSION),
-        "auxbit_version": __version__,
-        "model": json.dumps(header),
-    }
-    metadata["checksum"] = _checksum(metadata, tensors)
-    files.write_bytes(path, to_safetensors(tensors, metadata), overwrite=overwrite)
+    MODEL.write(
+        path, header, tensors, version=TABLES_VERSION if with_tables else LINEAR_VERSION, overwrite=overwrite
+    )
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The JSON header of a model file that is whole, with format_version and auxbit_version."""
-    return _open(path)[0]
+    return MODEL.read(path)[0]
 
 
 def load(path: str | os.PathLike[str]) -> Hasher:
     """Read a model file back into the estimator that was saved."""
-    header, tensors = _open(path)
+    header, tensors = MODEL.read(path)
     try:
         model_class = _named(header["class"], HASHERS)
         encoder_class = _named(header["encoder"], ENCODERS)
@@ -129,49 +123,6 @@ def _decoder(tensors: dict[str, npt.NDArray[Any]], header: dict[str, Any], norma
 def _named(name: str, table: dict[str, str]) -> Any:
     """The class of that name in our table, a KeyError otherwise: a file can call on nothing else."""
     return getattr(importlib.import_module(table[name]), name)
-
-
-def _open(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    if not Path(path).is_file():
-        raise ModelFileError(f"{path} does not exist or is not a file.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
-    except (SafetensorError, OSError) as error:
-        raise ModelFileError(
-            f"{path} is not an auxbit model, or was cut short: {error}. "
-            "Models are made by `auxbit fit` or save()."
-        ) from error
-    if metadata.get("format") != FORMAT:
-        raise ModelFileError(f"{path} is a safetensors file, but not an auxbit model.")
-    version = metadata.get("format_version", "")
-    if version not in map(str, range(1, FORMAT_VERSION + 1)):
-        made_by = metadata.get("auxbit_version", "a newer version")
-        raise ModelFileError(
-            f"{path} has format {version or '?'}, made by auxbit {made_by}; this version reads up to format "
-            f"{FORMAT_VERSION}. Upgrade: pip install -U auxbit."
-        )
-    if metadata.pop("checksum", None) != _checksum(metadata, tensors):
-        raise ModelFileError(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
-    try:
-        header: dict[str, Any] = dict(json.loads(metadata["model"]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise ModelFileError(f"{path} has no readable header: {error!r}.") from error
-    header |= {"format_version": int(version), "auxbit_version": metadata.get("auxbit_version")}
-    return header, tensors
-
-
-def _checksum(metadata: dict[str, str], tensors: dict[str, npt.NDArray[Any]]) -> str:
-    """Of everything that makes up the model, so that no byte of it can change unnoticed."""
-
-    def chunks() -> Iterator[bytes]:
-        yield json.dumps(metadata, sort_keys=True).encode()
-        for key, tensor in sorted(tensors.items()):
-            yield f"{key} {tensor.dtype.str} {tensor.shape}".encode()
-            yield tensor.tobytes()
-
-    return files.checksum(chunks())
 
 
 def _parameters(model: Hasher) -> tuple[dict[str, object], dict[str, str]]:

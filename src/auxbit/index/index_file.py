@@ -15,7 +15,9 @@ from auxbit.tensor_file import Format, Tensors
 
 Index = TypeVar("Index", bound=HammingIndex)
 
-INDEX = Format("auxbit index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError)
+INDEX = Format(
+    "auxbit index", "index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError
+)
 
 
 def save(index: HammingIndex, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
