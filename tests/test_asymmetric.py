@@ -242,7 +242,10 @@ def test_reranking_equals_sorting_the_shortlist(kind, k):
     shortlist[1, 25:], shortlist[2, :] = -1, -1
     truth = sorted_by_distance(codes, norms, [row[row >= 0] for row in shortlist], tables, offsets, k)
     planes = CodeBlocks.of(codes, 72).planes
-    assert_same(rerank(planes, norms_of(norms), tables, offsets, shortlist, k), truth)
+    for jobs in (1, 3):
+        with Workers(jobs) as workers:
+            found = rerank(planes, norms_of(norms), tables, offsets, shortlist, k, workers)
+        assert_same(found, truth)
 
 
 def test_a_shortlist_of_all_codes_gives_what_searching_gives():
@@ -251,7 +254,9 @@ def test_a_shortlist_of_all_codes_gives_what_searching_gives():
     tables, norms = made_tables("additive", 2, 4, rng), made_norms("additive", 3000, rng)
     offsets = np.ones(2, dtype=np.float32)
     everything = np.tile(np.arange(3000)[::-1], (2, 1))
-    answers = rerank(CodeBlocks.of(codes, 32).planes, norms_of(norms), tables, offsets, everything, 12)
+    with Workers(1) as workers:
+        planes = CodeBlocks.of(codes, 32).planes
+        answers = rerank(planes, norms_of(norms), tables, offsets, everything, 12, workers)
     assert_same(answers, found(codes, norms, all_lanes(3000), tables, offsets, 12))
 
 

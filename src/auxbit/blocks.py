@@ -43,16 +43,22 @@ def resolve_n_jobs(n_jobs: int | None) -> int:
 
 
 class Workers:
-    """A pool of threads, each with single-threaded BLAS, for the length of a `with` block."""
+    """A pool of threads, each with single-threaded BLAS, for the length of a `with` block.
 
-    def __init__(self, n_jobs: int | None = None) -> None:
-        self.n_jobs = resolve_n_jobs(n_jobs)
+    Work that calls no BLAS can do without the limits (`blas=False`), which take longer than a small search.
+    """
+
+    def __init__(self, n_jobs: int | None = None, *, blas: bool = True) -> None:
+        self.n_jobs, self._blas = resolve_n_jobs(n_jobs), blas
 
     def __enter__(self) -> Self:
-        self._thread_limit = _limit_thread()
-        _limit_process()
         others = self.n_jobs - 1
-        self._pool = ThreadPoolExecutor(others, initializer=_limit_thread) if others else None
+        if self._blas:
+            self._thread_limit = _limit_thread()
+            _limit_process()
+            self._pool = ThreadPoolExecutor(others, initializer=_limit_thread) if others else None
+        else:
+            self._pool = ThreadPoolExecutor(others) if others else None
         return self
 
     def __exit__(
@@ -60,8 +66,9 @@ class Workers:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        _release_process()
-        self._thread_limit.restore_original_limits()
+        if self._blas:
+            _release_process()
+            self._thread_limit.restore_original_limits()
 
     def map(self, function: Callable[[slice], T], n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[T]:
         """Yield `function(block)` for each block of rows, in order; few results wait at a time."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.codes import Packed, bytes_per_code, pack, unpack
+from auxbit.compiled import kernel
 from auxbit.maps import Float32, Float64, Scaling, decoded_rows
 
 VALUES = 256  # of a byte
@@ -98,9 +99,9 @@ class LinearDecoder:
         width = bytes_per_code(self.n_bits)
         terms = np.zeros((len(X), width * 8))
         terms[:, : self.n_bits] = -2 * (self.centred(X) @ self.A)
-        return np.asarray(terms.reshape(-1, 8) @ _patterns().T, dtype=np.float32).reshape(
-            len(X), width, VALUES
-        )
+        tables = np.empty((len(X), width, VALUES), dtype=np.float32)
+        _sums_of_subsets(terms.reshape(-1, 8), tables.reshape(-1, VALUES))
+        return tables
 
     def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
         """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
@@ -212,6 +213,19 @@ def byte_contributions(linear: LinearDecoder) -> Float64:
     columns = np.zeros((width * 8, len(linear.A)))
     columns[: linear.n_bits] = linear.A.T
     return np.ascontiguousarray(_patterns().astype(np.float64) @ columns.reshape(width, 8, -1))
+
+
+@kernel
+def _sums_of_subsets(terms: Float64, out: Float32) -> None:
+    """The sum of the terms, (n, 8), that each value of a byte has a bit for, (n, 256)."""
+    sums = np.zeros(VALUES)
+    for row in range(len(terms)):
+        for bit in range(8):
+            n = 1 << bit
+            for value in range(n):
+                sums[n + value] = sums[value] + terms[row, bit]
+        for value in range(VALUES):
+            out[row, value] = sums[value]
 
 
 def _patterns() -> npt.NDArray[np.uint8]:

@@ -26,6 +26,7 @@ Float64 = npt.NDArray[np.float64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 QUERY_BLOCK = 256  # queries that share one pass over the codes
+RERANKED = 64  # queries whose shortlists a worker ranks at a time
 CHUNK_BYTES = 24 * 1024  # indices that these queries go through in turn: they stay in the first-level cache
 EXACT_BLOCKS = 16  # of 64 codes, whose exact distances are the first limit
 BOUNDED_BLOCKS = 32  # so many blocks are worth preparing bounds for
@@ -139,15 +140,20 @@ def nearest(
 
 
 def rerank(
-    planes: Planes, norms: CodeNorms, tables: Float32, offsets: Float32, shortlist: Positions, k: int
-) -> tuple[Float32, Positions]:
+    planes: Planes, norms: CodeNorms, tables: Float32, offsets: Float32, shortlist: Positions, k: int,
+    workers: Workers,
+) -> tuple[Float32, Positions]:  # fmt: skip
     """The k nearest of each query's shortlist, (q, s) positions with −1 for none; answers as `nearest`."""
-    distances = np.empty((len(tables), k), dtype=np.float32)
-    positions = np.empty((len(tables), k), dtype=np.int64)
-    if k:
-        tables = np.ascontiguousarray(tables, dtype=np.float32)
-        candidates = np.ascontiguousarray(shortlist, dtype=np.int64)
-        rerank_rows(planes, norms.values, tables, candidates, distances, positions)
+    distances = np.full((len(tables), k), np.inf, dtype=np.float32)
+    positions = np.full((len(tables), k), -1, dtype=np.int64)
+    tables = np.ascontiguousarray(tables, dtype=np.float32)
+    candidates = np.ascontiguousarray(shortlist, dtype=np.int64)
+
+    def rank(rows: slice) -> None:
+        rerank_rows(planes, norms.values, tables[rows], candidates[rows], distances[rows], positions[rows])
+
+    if k and len(norms):
+        workers.run(rank, len(tables), RERANKED)
     return _finished(distances, positions, offsets)
 
 

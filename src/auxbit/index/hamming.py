@@ -132,7 +132,7 @@ class HammingIndex:
         """
         k = check_integer("k", k, 1, None, "Try k=10.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
-        with self._guard.reading(), Workers(self.n_jobs) as workers:
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             distances, positions = self._nearest(queries, k, among, workers)
             return distances, self._store.ids.at(positions)
 
@@ -146,7 +146,7 @@ class HammingIndex:
         """
         r = check_integer("r", r, 0, None, "Try r=2.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
-        with self._guard.reading(), Workers(self.n_jobs) as workers:
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             codes, allowed, chosen = self._store.selection(among)
             search = self._exact.within if chosen is None else ExactSearch("linear", self.n_bits).within
             lims, distances, positions = search(codes, allowed, queries, min(r, self.n_bits), workers)
@@ -175,7 +175,7 @@ class HammingIndex:
                 raise InvalidInput(
                     "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
                 )
-        with self._guard.reading(), Workers(self.n_jobs) as workers:
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             if query_codes is None:
                 _, allowed, _ = self._store.selection(among, copy_few=False)
                 found = asymmetric.nearest(
@@ -186,7 +186,9 @@ class HammingIndex:
                 if len(queries) != len(rows):
                     raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
                 _, near = self._nearest(queries, shortlist or SHORTLIST * k, among, workers)
-                found = asymmetric.rerank(self._store.codes.planes, self._norms(), tables, offsets, near, k)
+                found = asymmetric.rerank(
+                    self._store.codes.planes, self._norms(), tables, offsets, near, k, workers
+                )
             return found[0], self._store.ids.at(found[1])
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
@@ -195,7 +197,7 @@ class HammingIndex:
         → the ids of each group, items and groups in the order of insertion.
         """
         r = check_integer("r", r, 0, None, "r=0 finds equal codes.")
-        with self._guard.reading(), Workers(self.n_jobs) as workers:
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
 
             def searcher(different: Packed) -> duplicates.Within:
                 blocks, search = CodeBlocks.of(different, self.n_bits), ExactSearch("auto", self.n_bits)
@@ -254,7 +256,7 @@ class HammingIndex:
                 f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "
                 f"got shape {rows.shape} of {rows.dtype}."
             )
-        with Workers(1) as workers:
+        with Workers(1, blas=False) as workers:
             check_finite(rows, workers)
         return rows, decoder.query_tables(rows), decoder.query_offsets(rows)
 

@@ -8,6 +8,7 @@ that would read too much stops, and is left to a scan: sizes of buckets are know
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -141,6 +142,7 @@ def scan_budget(n: int, k: int = 0) -> float:
     return max(0.0, n / SCAN_SPEED - KEY_COST * k)
 
 
+@lru_cache(maxsize=1024)  # asked for every search, of which the shortest takes no longer
 def worthwhile(n: int, n_bits: int, *, k: int = 0, radius: int = -1) -> bool:
     """Whether tables are likely to beat a scan for the k nearest of n codes, or for all within a radius.
 

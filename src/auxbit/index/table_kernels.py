@@ -52,13 +52,16 @@ def rerank_rows(
     positions: Positions,
 ) -> None:
     """The k nearest of each row of a shortlist, (q, s), −1 for none, into (q, k) distances and positions."""
+    near = np.empty(shortlist.shape[1], dtype=np.float32)
     for q in range(len(shortlist)):
+        listed, table, nearest, where = shortlist[q], tables[q], distances[q], positions[q]
+        for i in range(len(listed)):  # by themselves, so that many codes are fetched at a time
+            near[i] = _code_distance(planes, norms, table, max(listed[i], 0))
         count = 0
-        for position in shortlist[q]:
-            if position >= 0:
-                distance = _code_distance(planes, norms, tables[q], position)
-                count = _offer(distances[q], positions[q], count, distance, position)
-        _put_in_order(distances[q], positions[q], count)
+        for i in range(len(listed)):
+            if listed[i] >= 0 and (count < len(nearest) or near[i] <= nearest[0]):
+                count = _offer(nearest, where, count, near[i], listed[i])
+        _put_in_order(nearest, where, count)
 
 
 @kernel

@@ -56,10 +56,9 @@ def coder_of(f: Decoder, mu: float, effort: float = 1.0, *, by_row: bool = True)
     if isinstance(f, LinearDecoder):
         if f.n_bits > 8 * tables.EXACT_BYTES:
             return LinearCoder.of(f, mu, effort)
-        values = byte_contributions(f)
-    else:
-        assert isinstance(f, TableDecoder)
-        values = f.tables.astype(np.float64)
+        return ExactLinearCoder.of(f, mu)
+    assert isinstance(f, TableDecoder)
+    values = f.tables.astype(np.float64)
     if len(values) <= tables.EXACT_BYTES:
         return tables.ExactTableCoder.of(values, f.b, f.n_bits, mu)
     if len(values) <= tables.PAIRED_BYTES:
@@ -81,6 +80,30 @@ def optimal_codes(X: Float32, H: Packed, start: Packed, coder: Coder, workers: W
 
     workers.run(fill, len(X), coder.block_rows)
     return out
+
+
+@dataclass(frozen=True)
+class ExactLinearCoder:
+    """All codes of at most 16 bits are tried, on y = Qᵀ(x − b) for A = QR: L numbers a row instead of D."""
+
+    b: Float64
+    Q: Float64
+    inner: tables.ExactTableCoder
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, f: LinearDecoder, mu: float) -> ExactLinearCoder:
+        """Prepare what all rows share."""
+        Q, R = np.linalg.qr(f.A)
+        zero = np.zeros(len(R))
+        values = byte_contributions(LinearDecoder(R, zero))
+        return cls(f.b, np.ascontiguousarray(Q), tables.ExactTableCoder.of(values, zero, f.n_bits, mu))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        Y = np.empty((len(X), self.Q.shape[1]))
+        kernels.row_products(X, self.b, self.Q, Y)
+        return self.inner.solve(Y, H, start)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class ExactTableCoder:
         norms = np.einsum("vd,vd->v", flat, flat)
         return cls(b, mu, np.ascontiguousarray(flat.T), norms, pairs, values_of_bytes(n_bits, len(tables)))
 
-    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+    def solve(self, X: Float32 | Float64, H: Packed, start: Packed) -> Packed:
         """The codes of a block of rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
         U = costs_by_themselves(X, self.b, self.columns, self.norms, H, self.mu)
         Z = np.empty_like(H)
@@ -151,7 +151,7 @@ class WideTableCoder:
 
 
 def costs_by_themselves(
-    X: Float32, b: Any, columns: Any, norms: Any, H: Packed, mu: float, by_row: bool = True
+    X: Float32 | Float64, b: Any, columns: Any, norms: Any, H: Packed, mu: float, by_row: bool = True
 ) -> npt.NDArray[np.floating[Any]]:
     """‖T_j[v]‖² − 2⟨x − b, T_j[v]⟩ + μ·(bits in which v differs from byte j of h), (n, M, 256).
 
