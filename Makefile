@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types pytest bench figures reference clean
+.PHONY: help demo test lint types pytest bench bench-search figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,7 +27,12 @@ pytest: $(VENV)/test
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/liblinear.py
-	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python benchmarks/pictures.py growth
+
+bench-search: $(VENV)/test  ## measure search and coding (an hour; tables go to docs/search.md)
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/coding.py
+	$(BIN)/python benchmarks/pictures.py coding
 
 figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again (half an hour)
 	$(BIN)/python benchmarks/core.py

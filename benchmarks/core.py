@@ -6,17 +6,15 @@ starts      how the first codes change E_BA and precision
 retrieval   precision on siftsmall against ITQ and the authors' code
 validation  precision by μ on MNIST and siftsmall, and that the model kept is never below the first record
 zsteps      what each acceleration of the paper's enumeration saves
-index       exact search against FAISS's flat scan
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import faiss
 import numpy as np
 
-from auxbit import ITQ, BinaryAutoencoder, HammingIndex
+from auxbit import ITQ, BinaryAutoencoder
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from real_data import AUTHORS_ERROR, digits, siftsmall, siftsmall_scaled, total_error
 from record import Results, data_folder, measured, run, table
@@ -173,31 +171,7 @@ def starts(results: Results) -> str:
     return table(["data", "bits", "start", "mean E_BA", "by seed", "precision"], rows)
 
 
-def index(results: Results) -> str:
-    """HammingIndex against FAISS's flat scan in one run: 1,000,000 random codes, 500 queries, one thread."""
-    rng = np.random.default_rng(0)
-    faiss.omp_set_num_threads(1)
-    rows = []
-    for bits in (32, 64, 128, 256):
-        codes = rng.integers(0, 256, (1_000_000, bits // 8), dtype=np.uint8)
-        queries = rng.integers(0, 256, (500, bits // 8), dtype=np.uint8)
-        ours, flat = HammingIndex(bits, n_jobs=1), faiss.IndexBinaryFlat(bits)
-        ours.add(codes)
-        flat.add(codes)
-        ours.search(queries[:2], 10)  # compile
-        with measured() as our_cost:
-            distances, _ = ours.search(queries, 10)
-        with measured() as their_cost:
-            wanted, _ = flat.search(queries, 10)
-        if not np.array_equal(distances, wanted):
-            raise SystemExit("the distances differ")
-        rates = [500 / max(cost["cpu_seconds"], 1e-3) for cost in (our_cost, their_cost)]
-        results.add(bits=bits, ours=rates[0], faiss=rates[1], ratio=rates[0] / rates[1])
-        rows.append([bits, *(f"{rate:,.0f}" for rate in rates), f"{rates[0] / rates[1]:.1f}"])
-    return table(["bits", "auxbit, queries a CPU-second", "FAISS IndexBinaryFlat", "ratio"], rows)
-
-
-BENCHMARKS = {job.__name__: job for job in (error, schedule, starts, retrieval, validation, zsteps, index)}
+BENCHMARKS = {job.__name__: job for job in (error, schedule, starts, retrieval, validation, zsteps)}
 
 if __name__ == "__main__":
     run("core", BENCHMARKS)

@@ -1,8 +1,12 @@
-"""The pictures of docs/performance.md, drawn from raw results: `python benchmarks/pictures.py`."""
+"""The pictures of docs/performance.md and docs/search.md, drawn from raw results.
+
+`python benchmarks/pictures.py` draws all, with a name only that one.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -64,5 +68,49 @@ def draw_shares(axes: Axes, sizes: list[int], rows: list[dict[str, Any]]) -> Non
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
 
 
+WAYS = {
+    "optimal, tables": ("#d55e00", "o", "-", "optimal codes, tables"),
+    "optimal, linear": ("#e69f00", "s", "-", "optimal codes, linear decoder"),
+    "asymmetric, h(x)": ("#0072b2", "D", "-", "hash codes by the decoder"),
+    "Hamming": ("#56b4e9", "^", "-", "hash codes by Hamming distance"),
+    "PQ": ("#000000", "*", "--", "FAISS PQ"),
+    "the best OPQ": ("#777777", "p", "--", "FAISS OPQ, its best setting"),
+}
+
+
+def coding() -> None:
+    """Precision at 50 by bytes a code: each way to use a binary autoencoder, FAISS's PQ and OPQ."""
+    lines = (RESULTS / "coding-precision.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)
+    for axes, data in zip(panels, ("sift_photos", "mnist"), strict=True):
+        for way, (colour, marker, line, label) in WAYS.items():
+            points = [(bits, mean_precision(rows, data, bits, way)) for bits in (16, 32, 64)]
+            axes.plot(*zip(*points, strict=True), color=colour, marker=marker, ls=line, ms=5, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks((16, 32, 64), ("16", "32", "64"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("bits a code")
+        axes.set_ylim(0)
+        axes.set_title({"sift_photos": "SIFT descriptors", "mnist": "MNIST"}[data], fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("share of the 50 true neighbours\namong the first 50 found")
+    panels[0].legend(frameon=False, fontsize=8)
+    figure.savefig(IMAGES / "search-precision.png", dpi=150)
+
+
+def mean_precision(rows: list[dict[str, Any]], data: str, bits: int, way: str) -> float:
+    """The mean over seeds; of OPQ, that of its best setting."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        same = row["way"] == way or (way == "the best OPQ" and row["way"].startswith("OPQ"))
+        if row["data"] == data and row["bits"] == bits and same:
+            found.setdefault(row["way"], []).append(row["precision"])
+    return max(sum(each) / len(each) for each in found.values())
+
+
+PICTURES = {drawing.__name__: drawing for drawing in (growth, coding)}
+
 if __name__ == "__main__":
-    growth()
+    for name in sys.argv[1:] or PICTURES:
+        PICTURES[name]()

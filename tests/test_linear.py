@@ -273,3 +273,29 @@ def test_a_plain_processor_gives_the_same_answers(tmp_path: Path):
             ours = *linear.nearest(*blocks, 20, workers), *linear.within(*blocks, int(name) // 2, workers)
             for i, part in enumerate(ours):
                 np.testing.assert_array_equal(answers[f"{name}.{i}"], part)
+
+
+@pytest.mark.parametrize("where", ["everywhere", "in the middle", "at the ends"])
+def test_a_guess_from_a_sample_changes_no_answer(where, monkeypatch):
+    """The k nearest lie where the sample is taken, where it is not, or anywhere."""
+    rng = np.random.default_rng(0)
+    bits = rng.random((20_000, 32)) < 0.5
+    queries = rng.random((5, 32)) < 0.5
+    near = slice(9_990, 10_060) if where == "in the middle" else slice(0, 70)
+    if where != "everywhere":
+        bits[near] = queries[rng.integers(5, size=70)] ^ (rng.random((70, 32)) < 0.03)
+    guesses = []
+
+    def guess(*arguments):
+        guesses.append(likely(*arguments))
+        return guesses[-1].copy()
+
+    likely = linear._likely_limits
+    monkeypatch.setattr(linear, "_likely_limits", guess)
+    codes, asked = pack(bits), pack(queries)
+    for k in (60, 200):
+        check_nearest(codes, asked, 32, k)
+    assert all((each < 32).all() for each in guesses)
+    true = np.sort(hamming_distances(asked, codes), axis=1)[:, 59]
+    too_low = guesses[0] < true
+    assert too_low.any() if where == "in the middle" else not too_low.any()

@@ -137,7 +137,7 @@ def test_more_rounds_of_local_search_end_lower():
 def test_codes_do_not_get_worse_than_those_to_begin_with():
     X, H, f = problem(40, 8, 48, 4)
     good = tables.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 4.0).solve(X, H, H)
-    again = tables.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 0.1, by_row=False).solve(X, H, good)
+    again = tables.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 0.1).solve(X, H, good)
     assert (objectives(X, H, f, again, 0.0) <= objectives(X, H, f, good, 0.0)).all()
 
 

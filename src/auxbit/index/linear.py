@@ -32,6 +32,8 @@ PADDING_POSITION = -1
 MIN_CAPACITY = 2**8  # candidates that are kept for a query before the best are chosen
 MAX_CANDIDATES = 2**21  # of a group: 16 MB a worker
 FEW_QUERIES = 2**3  # a job; fewer than that share out the codes
+SAMPLED_BLOCKS = 32  # from which it is guessed how near the k nearest will be,
+WORTH_A_SAMPLE = 48  # for k of at least this
 PART_BYTES = 2**20  # codes that are worth a thread
 MAX_COUNTS = 2**23  # of answers by query and distance: 64 MB
 
@@ -118,7 +120,37 @@ def _nearest_of(scan: _Scan, n_bits: int, k: int, distances: Distances, position
     """Write the answers to all queries of `scan`, as many as there are, up to k."""
     capacity = max(2 * k, MIN_CAPACITY)
     n_allowed = scan.n_allowed(capacity)  # a capacity for all codes is never used up
-    scan_nearest(*scan, n_bits, min(k, n_allowed), min(capacity, n_allowed), distances, positions)
+    found, capacity = min(k, n_allowed), min(capacity, n_allowed)
+    counts = _likely_limits(scan, n_bits, found)
+    scan_nearest(*scan, n_bits, found, capacity, counts, distances, positions)
+    short = np.flatnonzero(counts < found)  # the sample was nearer than the rest: once more, without it
+    if len(short):
+        again = np.empty((len(short), found), np.int32), np.empty((len(short), found), np.int64)
+        part = scan._replace(words=scan.words[short])
+        scan_nearest(*part, n_bits, found, capacity, np.full(len(short), n_bits), *again)
+        distances[short, :found], positions[short, :found] = again
+
+
+def _likely_limits(scan: _Scan, n_bits: int, k: int) -> Counts:
+    """Distances, (q,), within which k codes are likely to lie, so that fewer come to be looked at.
+
+    Without them some k·log(n/k) codes are kept for a while. They come from a few blocks in the middle.
+    """
+    anything = np.full(len(scan.words), n_bits, dtype=np.int64)
+    n_blocks = scan.stop - scan.start
+    enough = int(2 * k * SAMPLED_BLOCKS / max(n_blocks, 1)) + 5
+    if k < WORTH_A_SAMPLE or enough > SAMPLED_BLOCKS * LANES // 16:
+        return anything
+    first = scan.start + (n_blocks - SAMPLED_BLOCKS) // 2
+    sample = scan._replace(start=first, stop=first + SAMPLED_BLOCKS)
+    n_sampled = sample.n_allowed(SAMPLED_BLOCKS * LANES)
+    if n_sampled < enough:
+        return anything
+    shape = len(scan.words), enough
+    distances, positions = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int64)
+    capacity = min(max(2 * enough, MIN_CAPACITY), n_sampled)
+    scan_nearest(*sample, n_bits, enough, capacity, anything, distances, positions)
+    return distances[:, -1].astype(np.int64)
 
 
 def _merge(answers: list[tuple[Distances, Positions]], distances: Distances, positions: Positions) -> None:

@@ -37,12 +37,13 @@ def count_lanes(masks: LaneMasks, start: int, stop: int, enough: int) -> int:
 @kernel
 def scan_nearest(
     codes: Codes, allowed: LaneMasks, words: QueryWords, start: int, stop: int, n_bits: int, k: int,
-    capacity: int, distances: Distances, positions: Positions,
+    capacity: int, counts: Counts, distances: Distances, positions: Positions,
 ) -> None:  # fmt: skip
     """Write the k nearest of at least k allowed codes to each query, by (distance, position).
 
     A candidate is kept if its distance is at most `most`, which falls as soon as k candidates lie within
     it: later codes at that distance lose their ties. When `capacity` are kept, only the best k stay.
+    counts : (q,), where `most` begins; comes back as how many were kept, fewer than k if that was too low.
     """
     n_queries, width = words.shape
     codes_at, masks_at, words_at = address(codes), address(allowed), address(words)
@@ -50,7 +51,7 @@ def scan_nearest(
     histogram = np.zeros((n_queries, n_bits + 1), dtype=np.int64)
     states = np.zeros((n_queries, 3), dtype=np.int64)  # kept; kept within `most`, fewer than k; `most`
     for q in range(n_queries):
-        states[q, 2] = n_bits
+        states[q, 2] = counts[q]
     block = np.empty(LANES, dtype=np.uint16)
     block_at = address(block)
     tile = tile_blocks(width)
@@ -81,6 +82,7 @@ def scan_nearest(
                 i += 1
             states[q, 0], states[q, 1], states[q, 2] = n_kept, n_within, most
     for q in range(n_queries):
+        counts[q] = states[q, 0]
         _sort_best(kept[q, : states[q, 0]], n_bits, k, distances[q], positions[q])
 
 

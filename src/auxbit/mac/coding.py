@@ -48,11 +48,8 @@ class Coder(Protocol):
         """X : (n, D) scaled, H : (n, M) h(x), start : (n, M) codes not to be worse than → (n, M)."""
 
 
-def coder_of(f: Decoder, mu: float, effort: float = 1.0, *, by_row: bool = True) -> Coder:
-    """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits.
-
-    by_row : codes of a row may not depend on the rows beside it; without it tables use BLAS's products.
-    """
+def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
+    """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
     if isinstance(f, LinearDecoder):
         if f.n_bits > 8 * tables.EXACT_BYTES:
             return LinearCoder.of(f, mu, effort)
@@ -62,7 +59,7 @@ def coder_of(f: Decoder, mu: float, effort: float = 1.0, *, by_row: bool = True)
     if len(values) <= tables.EXACT_BYTES:
         return tables.ExactTableCoder.of(values, f.b, f.n_bits, mu)
     if len(values) <= tables.PAIRED_BYTES:
-        return tables.TableCoder.of(values, f.b, f.n_bits, mu, effort, by_row)
+        return tables.TableCoder.of(values, f.b, f.n_bits, mu, effort)
     return tables.WideTableCoder.of(values, f.b, f.n_bits, mu)
 
 

@@ -81,7 +81,7 @@ def tabu_search(couplings: Any, alone: Any, starts: Any, n_steps: Any, Z: Any) -
             sign[i], tag[i], change[i] = -1, i, alone[r, i]
         for i in range(L):
             if starts[r, first, i]:
-                _flip_whole(couplings[i], sign, change, i)
+                _flip_whole(couplings, sign, change, i)
         best = value
         best_sign[:] = sign
         head, tail = np.int64(0), np.int64(0)
@@ -91,7 +91,7 @@ def tabu_search(couplings: Any, alone: Any, starts: Any, n_steps: Any, Z: Any) -
                 least = min(least, np.int32(change[i] + tag[i]))
             bit = np.int64(least) & (place - 1)
             value += change[bit]
-            _flip_whole(couplings[bit], sign, change, bit)
+            _flip_whole(couplings, sign, change, bit)
             tag[bit] += FORBIDDEN
             ring[head % RING] = bit
             head += 1
@@ -106,15 +106,15 @@ def tabu_search(couplings: Any, alone: Any, starts: Any, n_steps: Any, Z: Any) -
 
 
 @kernel
-def _flip_whole(row: Any, sign: Any, change: Any, i: Any) -> None:
-    """Flip bit i and correct what the flips of all bits would change. row : (L,) couplings of bit i."""
+def _flip_whole(couplings: Any, sign: Any, change: Any, i: Any) -> None:
+    """Flip bit i and correct what the flips of all bits would change."""
     own = change[i]
     if sign[i] > 0:
         for j in range(sign.size):
-            change[j] += sign[j] * row[j]
+            change[j] += sign[j] * couplings[i, j]
     else:
         for j in range(sign.size):
-            change[j] -= sign[j] * row[j]
+            change[j] -= sign[j] * couplings[i, j]
     change[i] = -own
     sign[i] = -sign[i]
 

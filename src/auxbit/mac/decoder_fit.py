@@ -64,7 +64,7 @@ def alternate_codes(
     X : (n, D) scaled, H : (n, M) h(X); codes : (n, M) to begin with, for which f is fitted already.
     """
     for _ in range(n_iter):
-        codes = optimal_codes(X, H, codes, coder_of(f, mu, EFFORT, by_row=False), workers)
+        codes = optimal_codes(X, H, codes, coder_of(f, mu, EFFORT), workers)
         f = fit_to(X, codes, f, workers)
         yield Fitted(f, codes, objective(X, H, f, codes, mu, workers))
 

@@ -169,18 +169,31 @@ def local_search(U: Any, P: Any, Z: Any, moves: Any, n_moved: Any, n_sweeps: Any
 
 
 @kernel
-def keep_better(X: Any, b: Any, tables: Any, H: Any, mu: Any, start: Any, Z: Any) -> None:
+def whole_cost(U: Any, P: Any, Z: Any, r: Any) -> int:
+    """What the code of row r costs, in whole numbers."""
+    cost = np.int64(0)
+    for j in range(Z.shape[1]):
+        cost += U[r, j, Z[r, j]]
+        for i in range(j):
+            cost += VALUES * np.int64(P[j, i, Z[r, i], Z[r, j]])
+    return int(cost)
+
+
+@kernel
+def keep_better(U: Any, P: Any, X: Any, b: Any, tables: Any, H: Any, mu: Any, start: Any, Z: Any) -> None:
     """Put the start back where it is the better code: whole numbers are only nearly right.
 
-    X : (n, D), tables : (M, 256, D), H, start, Z : (n, M) uint8; compared in float64.
+    U, P : as for local_search, which tell most; X : (n, D), tables : (M, 256, D), H, start, Z : (n, M) uint8,
+    to compare the others in float64.
     """
     n, M = Z.shape
     rest = np.empty(X.shape[1])
+    doubt = VALUES * M * (M + 1)  # more than what rounding changes of two codes' costs
     for r in range(n):
         same = True
         for j in range(M):
             same &= Z[r, j] == start[r, j]
-        if same:
+        if same or whole_cost(U, P, Z, r) + doubt < whole_cost(U, P, start, r):
             continue
         values = (0.0, 0.0)
         for which in range(2):

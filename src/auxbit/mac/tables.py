@@ -17,6 +17,7 @@ from auxbit.codes import Packed
 from auxbit.decoders import VALUES
 from auxbit.mac import table_kernels as kernels
 from auxbit.mac.coding_kernels import row_products
+from auxbit.mac.tile_products import Panels, tile_products, to_panels
 from auxbit.maps import Float32, Float64
 
 PAIRED_BYTES = 16  # 34 MB of pairs
@@ -25,8 +26,9 @@ LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair
 SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 # of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
 # sweeps over all bytes in a round
-ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 64, 24, 4, 2
+ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 40, 24, 4, 2
 RESIDUAL_SWEEPS = 3
+TOGETHER = 64  # rows that take the steps of local search together
 
 
 def values_of_bytes(n_bits: int, width: int) -> npt.NDArray[np.int64]:
@@ -61,7 +63,9 @@ class ExactTableCoder:
 
     def solve(self, X: Float32 | Float64, H: Packed, start: Packed) -> Packed:
         """The codes of a block of rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
-        U = costs_by_themselves(X, self.b, self.columns, self.norms, H, self.mu)
+        products = np.empty((len(X), self.columns.shape[1]))
+        row_products(X, self.b, self.columns, products)
+        U = costs_by_themselves(products, self.norms, H, self.mu)
         Z = np.empty_like(H)
         if H.shape[1] == 1:
             Z[:, 0] = U[:, 0, : self.n_values[0]].argmin(axis=1)
@@ -74,14 +78,14 @@ class ExactTableCoder:
 class TableCoder:
     """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by iterated local search.
 
-    columns : (D, M·256) the tables' vectors; norms : (M·256,) their squares; pairs, limits, unit as
+    panels : the tables' vectors as columns; norms : (M·256,) their squares; pairs, limits, unit as
     `pairs_in_whole_numbers` gives them; moves : the bytes that rounds move, the same for every row.
     """
 
     b: Float32
     mu: float
     tables: Float32
-    columns: Float32
+    panels: Panels
     norms: Float32
     pairs: npt.NDArray[np.int16]
     limits: Float32
@@ -90,13 +94,10 @@ class TableCoder:
     moves: npt.NDArray[np.int64]
     moved: int
     rounds: int
-    by_row: bool
-    block_rows: int = 64  # rows that are searched together
+    block_rows: int = 256
 
     @classmethod
-    def of(
-        cls, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0, by_row: bool = True
-    ) -> TableCoder:
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> TableCoder:
         """Prepare what all rows share. tables : (M, 256, D) float64; rounds of search by effort."""
         M, _, D = tables.shape
         rounds = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort)
@@ -105,21 +106,25 @@ class TableCoder:
         pairs, limits, unit = pairs_in_whole_numbers(tables, n_values)
         rng, needed = np.random.RandomState(0), rounds * (moved + 1) + 2
         moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
-        columns = np.ascontiguousarray(flat.T, dtype=np.float32)
+        panels = to_panels(flat.T)
         norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
         return cls(
-            b.astype(np.float32), mu, tables.astype(np.float32), columns, norms, pairs, limits,
-            np.float32(unit), n_values, moves, moved, rounds, by_row,
+            b.astype(np.float32), mu, tables.astype(np.float32), panels, norms, pairs, limits,
+            np.float32(unit), n_values, moves, moved, rounds,
         )  # fmt: skip
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
-        U = costs_by_themselves(X, self.b, self.columns, self.norms, H, self.mu, self.by_row)
-        whole = np.empty(U.shape, dtype=np.int32)
-        kernels.in_whole_numbers(U, self.limits, self.n_values, self.unit, whole)
+        products = tile_products(X - self.b, self.panels)
+        U = costs_by_themselves(products, self.norms, H, self.mu)
         Z = start.copy()
-        kernels.local_search(whole, self.pairs, Z, self.moves, self.moved, SWEEPS, self.rounds)
-        kernels.keep_better(X, self.b, self.tables, H, self.mu, start, Z)
+        whole = np.empty((min(len(X), TOGETHER), *U.shape[1:]), dtype=np.int32)
+        for first in range(0, len(X), TOGETHER):
+            some = slice(first, min(first + TOGETHER, len(X)))
+            W, z = whole[: some.stop - first], Z[some]
+            kernels.in_whole_numbers(U[some], self.limits, self.n_values, self.unit, W)
+            kernels.local_search(W, self.pairs, z, self.moves, self.moved, SWEEPS, self.rounds)
+            kernels.keep_better(W, self.pairs, X[some], self.b, self.tables, H[some], self.mu, start[some], z)
         return Z
 
 
@@ -151,20 +156,15 @@ class WideTableCoder:
 
 
 def costs_by_themselves(
-    X: Float32 | Float64, b: Any, columns: Any, norms: Any, H: Packed, mu: float, by_row: bool = True
+    products: npt.NDArray[np.floating[Any]], norms: Any, H: Packed, mu: float
 ) -> npt.NDArray[np.floating[Any]]:
     """‖T_j[v]‖² − 2⟨x − b, T_j[v]⟩ + μ·(bits in which v differs from byte j of h), (n, M, 256).
 
-    by_row : the same to the last bit whatever rows are beside a row; without it BLAS, which is faster.
+    products : (n, M·256), ⟨x − b, T_j[v]⟩, which is overwritten.
     """
-    U = np.empty((len(X), columns.shape[1]), dtype=columns.dtype)
-    if by_row:
-        row_products(X, b, columns, U)
-    else:
-        np.dot((X - b).astype(columns.dtype, copy=False), columns, out=U)
-    U *= -2
-    U += norms
-    costs = U.reshape(len(X), -1, VALUES)
+    products *= -2
+    products += norms
+    costs = products.reshape(len(products), -1, VALUES)
     if mu:
         kernels.add_mismatches(costs, H, mu)
     return costs
