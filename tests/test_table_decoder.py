@@ -19,8 +19,8 @@ from auxbit.codes import pack, unpack
 from auxbit.decoders import LinearDecoder, TableDecoder
 from auxbit.errors import InvalidParameter, ModelFileError
 from auxbit.hashers.model_file import read_header
+from auxbit.mac import table_coding
 from auxbit.mac import table_step as table_step_module
-from auxbit.mac import tables
 from auxbit.mac.coding import coder_of
 from auxbit.mac.decoder_fit import alternate_codes, product_start
 from auxbit.mac.table_step import table_step
@@ -127,7 +127,11 @@ def test_more_rounds_of_local_search_end_lower():
     X, H, f = problem(60, 16, 64, 3)
     values = [
         objectives(
-            X, H, f, tables.TableCoder.of(f.tables.astype(float), f.b, 64, 0.0, effort).solve(X, H, H), 0
+            X,
+            H,
+            f,
+            table_coding.TableCoder.of(f.tables.astype(float), f.b, 64, 0.0, effort).solve(X, H, H),
+            0,
         )
         for effort in (0.0, 0.25, 1.0, 4.0)
     ]
@@ -136,8 +140,8 @@ def test_more_rounds_of_local_search_end_lower():
 
 def test_codes_do_not_get_worse_than_those_to_begin_with():
     X, H, f = problem(40, 8, 48, 4)
-    good = tables.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 4.0).solve(X, H, H)
-    again = tables.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 0.1).solve(X, H, good)
+    good = table_coding.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 4.0).solve(X, H, H)
+    again = table_coding.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 0.1).solve(X, H, good)
     assert (objectives(X, H, f, again, 0.0) <= objectives(X, H, f, good, 0.0)).all()
 
 

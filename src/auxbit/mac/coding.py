@@ -19,7 +19,7 @@ from auxbit.codes import Packed, pack_bools, unpack
 from auxbit.decoders import Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.errors import InvalidParameter
 from auxbit.mac import coding_kernels as kernels
-from auxbit.mac import tables
+from auxbit.mac import table_coding
 from auxbit.maps import Float32, Float64
 
 STEPS_A_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
@@ -51,16 +51,16 @@ class Coder(Protocol):
 def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
     """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
     if isinstance(f, LinearDecoder):
-        if f.n_bits > 8 * tables.EXACT_BYTES:
+        if f.n_bits > 8 * table_coding.EXACT_BYTES:
             return LinearCoder.of(f, mu, effort)
         return ExactLinearCoder.of(f, mu)
     assert isinstance(f, TableDecoder)
     values = f.tables.astype(np.float64)
-    if len(values) <= tables.EXACT_BYTES:
-        return tables.ExactTableCoder.of(values, f.b, f.n_bits, mu)
-    if len(values) <= tables.PAIRED_BYTES:
-        return tables.TableCoder.of(values, f.b, f.n_bits, mu, effort)
-    return tables.WideTableCoder.of(values, f.b, f.n_bits, mu)
+    if len(values) <= table_coding.EXACT_BYTES:
+        return table_coding.ExactTableCoder.of(values, f.b, f.n_bits, mu)
+    if len(values) <= table_coding.PAIRED_BYTES:
+        return table_coding.TableCoder.of(values, f.b, f.n_bits, mu, effort)
+    return table_coding.WideTableCoder.of(values, f.b, f.n_bits, mu)
 
 
 def within_reach(X: Float32) -> Float32:
@@ -85,7 +85,7 @@ class ExactLinearCoder:
 
     b: Float64
     Q: Float64
-    inner: tables.ExactTableCoder
+    inner: table_coding.ExactTableCoder
     block_rows: int = 256
 
     @classmethod
@@ -94,7 +94,7 @@ class ExactLinearCoder:
         Q, R = np.linalg.qr(f.A)
         zero = np.zeros(len(R))
         values = byte_contributions(LinearDecoder(R, zero))
-        return cls(f.b, np.ascontiguousarray(Q), tables.ExactTableCoder.of(values, zero, f.n_bits, mu))
+        return cls(f.b, np.ascontiguousarray(Q), table_coding.ExactTableCoder.of(values, zero, f.n_bits, mu))
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""

@@ -14,8 +14,8 @@ from auxbit.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
 from auxbit.kernels import choose_anchors, nearest_anchors
 from auxbit.mac.coding import coder_of, optimal_codes
 from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.table_coding import values_of_bytes
 from auxbit.mac.table_step import table_step
-from auxbit.mac.tables import values_of_bytes
 from auxbit.maps import Float32
 
 KINDS = ("linear", "tables")

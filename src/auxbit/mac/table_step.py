@@ -8,7 +8,7 @@ from scipy.linalg import cho_factor, cho_solve
 from auxbit.blocks import Workers
 from auxbit.codes import Packed
 from auxbit.decoders import VALUES, TableDecoder
-from auxbit.mac.table_kernels import add_rows, count_pairs
+from auxbit.mac.table_coding_kernels import add_rows, count_pairs
 from auxbit.maps import Float32, Float64
 
 SOLVED_BYTES = 16  # a system of 4,096 equations; wider codes are fitted a byte at a time

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from auxbit.codes import Packed
 from auxbit.decoders import VALUES
-from auxbit.mac import table_kernels as kernels
+from auxbit.mac import table_coding_kernels as kernels
 from auxbit.mac.coding_kernels import row_products
 from auxbit.mac.tile_products import Panels, tile_products, to_panels
 from auxbit.maps import Float32, Float64
