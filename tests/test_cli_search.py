@@ -172,6 +172,14 @@ def test_search_says_what_does_not_go_together(folder: Path) -> None:
     assert "drop --asymmetric" in run(*command, "--radius", 1, "--asymmetric", code=2).stderr
     assert "--asymmetric only" in run(*command, "--shortlist", 9, code=2).stderr
     assert "coding='best' is invalid" in run(*command, "--coding", "best", code=2).stderr
+    assert "Add --asymmetric" in run(*command, "--coding", "optimal", code=2).stderr
+    assert "Add --coding optimal" in run(*command, "--mu", 3, code=2).stderr
+    assert (
+        "shortlist=5 is invalid" in run(*command, "--k", 10, "--shortlist", 5, "--asymmetric", code=2).stderr
+    )
+    run("encode", "m.safetensors", "base.npy", "-o", "codes.npy")
+    codes = ("search", "m.safetensors", "-b", "codes.npy", "-q", "base.npy", "--asymmetric")
+    assert "holds codes already" in run(*codes, "--coding", "optimal", code=1).stderr
 
 
 def test_asymmetric_search_prints_squared_distances(folder: Path) -> None:
@@ -201,21 +209,25 @@ def test_optimal_codes_raise_the_precision_of_asymmetric_search(folder: Path) ->
 
 
 def test_fit_makes_tables_where_asked(folder: Path) -> None:
-    run("fit", "base.npy", "-o", "t.safetensors", "--bits", 8, "--max-iter", 3, "--decoder", "tables")
+    fitted = run(
+        "fit", "base.npy", "-o", "t.safetensors", "--bits", 8, "--max-iter", 3, "--decoder", "tables"
+    )
+    assert "--coding optimal" in fitted.stdout
     model = auxbit.load("t.safetensors")
     assert isinstance(model, BinaryAutoencoder)
     assert model.decoder_.tables.shape == (1, 256, 64)
-    run(
-        "search",
-        "t.safetensors",
-        "-b",
-        "base.npy",
-        "-q",
-        "queries.npy",
-        "--asymmetric",
-        "--coding",
-        "optimal",
+    assert (
+        "--asymmetric"
+        in run("encode", "t.safetensors", "base.npy", "-o", "c.npy", "--coding", "optimal").stdout
     )
+    search = ("search", "t.safetensors", "-b", "base.npy", "-q", "queries.npy", "--asymmetric")
+    assert "add --coding optimal" in run(*search).stderr
+    assert "add --coding optimal" not in run(*search, "--coding", "optimal").stderr
+    of_hash = run_json("evaluate", "t.safetensors", "-b", "base.npy", "-q", "queries.npy")
+    of_optimal = run_json(
+        "evaluate", "t.safetensors", "-b", "base.npy", "-q", "queries.npy", "--coding", "optimal"
+    )
+    assert of_optimal["reconstruction_error"] < 0.5 * of_hash["reconstruction_error"]
 
 
 def test_duplicates_are_listed_and_written(folder: Path, digits: Any) -> None:
@@ -237,3 +249,13 @@ def test_no_duplicates_are_said_and_written_too(folder: Path, digits: Any) -> No
     shown = run("duplicates", "m.safetensors", "once.npy", "--out", "groups.csv").stdout
     assert f"0 of {len(codes)} rows are in 0 groups" in shown
     assert Path("groups.csv").read_text() == "group,row\n"
+
+
+def test_info_says_what_an_index_is(folder: Path, digits: Any) -> None:
+    model = auxbit.load("m.safetensors")
+    index = HammingIndex(16, decoder=model.decoder_)
+    index.add(model.encode(digits))
+    index.save("codes.index")
+    facts = run_json("info", "codes.index")
+    assert (facts["kind"], facts["codes"], facts["bits"]) == ("index", len(digits), 16)
+    assert facts["decoder"] == "LinearDecoder"

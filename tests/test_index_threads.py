@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from auxbit.errors import InvalidInput
-from auxbit.index import HammingIndex
+from auxbit.index import HammingIndex, exact
+from auxbit.index.exact import ExactSearch
 from auxbit.index.guard import Guard
+from auxbit.index.multi_index import MultiIndex
 from index_truth import EXACT, EXHAUSTIVE, KINDS, clustered_codes, random_codes, slow_search
 
 
@@ -60,6 +62,33 @@ def test_a_search_while_others_change_the_index_sees_it_before_or_after_a_change
     for each in searchers:
         each.join()
     assert not problems
+
+
+@pytest.mark.parametrize("search", ["search", "search_radius"])
+def test_tables_made_anew_by_another_thread_hide_no_code_from_a_search(search, monkeypatch):
+    """While a search reads old tables, another one makes new tables, which know all codes."""
+    base = random_codes(1000, 32)
+    index = HammingIndex(32, n_jobs=1)
+    monkeypatch.setattr(exact, "worthwhile", lambda *_, **__: True)
+    monkeypatch.setattr(ExactSearch, "_pays", lambda self, codes: True)
+    index.add(base[:750])
+    index.search(base[:1], 1)
+    index.add(base[750:])
+    monkeypatch.setattr(ExactSearch, "_pays", lambda self, codes: False)
+    name = "nearest" if search == "search" else "within"
+    read = getattr(MultiIndex, name)
+
+    def read_while_others_build(self, *arguments):
+        found = read(self, *arguments)
+        monkeypatch.setattr(MultiIndex, name, read)
+        monkeypatch.setattr(ExactSearch, "_pays", lambda self, codes: True)
+        index.search(base[:1], 1)
+        assert len(index._exact._tables) == 1000
+        return found
+
+    monkeypatch.setattr(MultiIndex, name, read_while_others_build)
+    *_, ids = getattr(index, search)(base[999:], 1)
+    assert ids.ravel()[0] == 999
 
 
 def test_threads_that_add_the_same_ids_are_refused_but_one():

@@ -8,6 +8,8 @@ import pytest
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.decoders import LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.index.code_blocks import CodeBlocks, LaneSet
+from auxbit.index.id_table import IdTable
 from every_hasher import HASHERS
 from index_truth import KINDS
 
@@ -159,6 +161,58 @@ def test_what_does_not_go_together_is_refused(hasher, rows):
         index.search_asymmetric(rows[:2], 0)
 
 
+def test_a_hasher_in_the_place_of_its_decoder_is_recognised(hasher):
+    with pytest.raises(InvalidInput, match=r"got ITQ\. Did you mean its decoder_\?"):
+        HammingIndex(19, decoder=hasher)
+
+
+def test_numbers_beyond_float32_are_refused(rows):
+    hasher = ITQ(n_bits=8, random_state=0).fit(rows)
+    index = HammingIndex(8, decoder=hasher.decoder_)
+    index.add(hasher.encode(rows))
+    for factor in (1e20, 1e60):
+        with pytest.raises(InvalidInput, match=r"too large for float32\. Rescale"):
+            index.search_asymmetric(rows[:2] * factor, 1)
+    large = ITQ(n_bits=8, random_state=0).fit(rows * 1e22)
+    with pytest.raises(InvalidInput, match=r"too large to be squared in float32\. Rescale"):
+        HammingIndex(8, decoder=large.decoder_).add(large.encode(rows * 1e22))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_add_that_fails_midway_leaves_the_index_as_it_was(error, hasher, rows, monkeypatch):
+    codes = hasher.encode(rows)
+    index = HammingIndex(19, decoder=hasher.decoder_)
+    index.add(codes[:200])
+    for owner, name in (
+        (type(hasher.decoder_), "squared_norms"),
+        (CodeBlocks, "append"),
+        (IdTable, "append"),
+        (LaneSet, "append"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, raising(getattr(owner, name), error))
+            with pytest.raises(error):
+                index.add(codes[200:300], ids=np.arange(999, 899, -1))
+        assert len(index) == 200
+        assert index.ids.tolist() == list(range(200))
+    index.add(codes[200:])
+    check(index.search_asymmetric(rows[:9], 7), hasher.decoder_, codes, np.arange(900), rows[:9], 7)
+    assert index.ids.tolist() == list(range(900))
+
+
+def raising(function, error):
+    """The function, which fails the first time that it is called, after its work."""
+    calls = iter([True])
+
+    def once(*arguments):
+        result = function(*arguments)
+        if next(calls, False):
+            raise error
+        return result
+
+    return once
+
+
 def test_an_index_without_a_decoder_says_how_to_get_one(rows):
     with pytest.raises(InvalidInput, match=r"HammingIndex\(n_bits, decoder=hasher\.decoder_\)"):
         HammingIndex(19).search_asymmetric(rows[:2], 3)
@@ -167,8 +221,12 @@ def test_an_index_without_a_decoder_says_how_to_get_one(rows):
 @pytest.mark.parametrize(
     ("decoder", "message"),
     [
-        (LinearDecoder(np.zeros((4, 18)), np.zeros(4)), "for codes of 19 bits, of 18 bits"),
-        ("linear", "which 'linear' is not"),
+        (
+            LinearDecoder(np.zeros((4, 18)), np.zeros(4)),
+            "decoder is for codes of 18 bits, and n_bits is 19",
+        ),
+        ("linear", "must be a hasher's decoder_, got str"),
+        (ITQ(19), "got ITQ"),
     ],
 )
 def test_a_decoder_that_cannot_be_used_is_refused(decoder, message):

@@ -77,7 +77,7 @@ class BinaryAutoencoder(_Trained):
     init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
         they are), or an array of codes with a row for each row of X.
     decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
-        codes of encode(X, coding="optimal"); the hash function is the same.
+        codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     mu0, mu_factor : the penalty starts at mu0 and grows by mu_factor each step; the paper's factor is 2, a
         smaller one takes longer and ends lower (docs/training.md has the measurements).

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -251,9 +251,20 @@ def decoder_from(
     header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]
 ) -> LinearDecoder | TableDecoder:
     """The decoder of `decoder_parts`; a KeyError where something is missing or of another class."""
-    normalize = bool(header["normalize"])
+    normalize, n_bits, b = bool(header["normalize"]), int(header["n_bits"]), tensors["b"]
     if header["class"] == "LinearDecoder":
-        return LinearDecoder(tensors["A"], tensors["b"], normalize)
+        return _checked(LinearDecoder(tensors["A"], b, normalize), tensors["A"].shape == (b.size, n_bits))
     if header["class"] == "TableDecoder":
-        return TableDecoder(tensors["tables"], tensors["b"], int(header["n_bits"]), normalize)
+        decoder, shape = TableDecoder(tensors["tables"], b, n_bits, normalize), tensors["tables"].shape
+        return _checked(decoder, shape == (bytes_per_code(n_bits), VALUES, b.size))
     raise KeyError(header["class"])
+
+
+D = TypeVar("D", LinearDecoder, TableDecoder)
+
+
+def _checked(decoder: D, fits: bool) -> D:
+    if not fits or decoder.b.ndim != 1:
+        shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in decoder.tensors().items())
+        raise ValueError(f"a decoder of {shapes} for {decoder.n_bits} bits")
+    return decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +65,19 @@ def search_files(
     """Search the rows of one file for those of another; with `out`, write distances and ids there."""
     if out is not None:
         tasks.check_output(out, force=force, suffix=".npz")
+    tasks.check_coding(coding, mu)
+    if coding == "optimal" and not mu and not asymmetric:
+        raise InvalidParameter(
+            "coding", coding, "hash for Hamming distances: optimal codes at μ = 0 are for the decoder",
+            "Add --asymmetric, or a --mu of 0.1 and more.",
+        )  # fmt: skip
     hasher = tasks.load_model(model)
     index = HammingIndex(hasher.n_bits, decoder=hasher.decoder_ if asymmetric else None, n_jobs=n_jobs)
     step("encoding the base")
     index.add(tasks.codes_of(hasher, base, are_codes=codes, coding=coding, mu=mu))
+    holds_codes = codes or tasks.holds_codes(hasher, tasks.read(base))
+    if asymmetric and coding != tasks.best_coding(hasher) == "optimal" and not holds_codes:
+        warnings.warn("this model's tables are fitted to optimal codes: add --coding optimal.", stacklevel=2)
     rows = None
     if asymmetric:
         rows = tasks.read(queries)
@@ -94,8 +104,7 @@ def search_files(
         most = 10 if k is None else min(k, len(index))
         found: tuple[tasks.Array, tasks.Array]
         if rows is not None:
-            most_listed = None if shortlist is None else max(most, min(shortlist, len(index)))
-            found = index.search_asymmetric(rows, most, query_codes=asked, shortlist=most_listed)
+            found = index.search_asymmetric(rows, most, query_codes=asked, shortlist=shortlist)
         else:
             found = index.search(np.asarray(asked), most)
         near, ids = found
@@ -136,6 +145,7 @@ def evaluate_files(
 ) -> dict[str, Any]:  # fmt: skip
     """Measure a model on files; with `curve` and `picture`, write the PR curve there."""
     _check_outputs(curve, picture, force=force)
+    tasks.check_coding(coding, mu)
     hasher = tasks.load_model(model)
     X, asked = tasks.read(base), tasks.read(queries)
     for rows, name in ((X, base), (asked, queries)):

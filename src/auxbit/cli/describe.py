@@ -15,9 +15,9 @@ Facts = dict[str, Any]
 
 
 def describe(name: str) -> Facts:
-    """The facts of a model file, or else of a file of vectors."""
+    """The facts of a model, an index, or else a file of vectors."""
     if Path(name).suffix.lower() == ".safetensors" or _is_safetensors(Path(name)):
-        return _describe_model(name)
+        return _describe_index(name) if _is_index(name) else _describe_model(name)
     return _describe_data(name)
 
 
@@ -37,6 +37,30 @@ def _is_safetensors(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(10)
     return len(start) == 10 and start[8:] == b'{"'
+
+
+def _is_index(name: str) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(name, framework="numpy") as file:
+            return bool((file.metadata() or {}).get("format") == "auxbit index")
+    except (SafetensorError, OSError):
+        return False  # what is wrong with it is said of a model
+
+
+def _describe_index(name: str) -> Facts:
+    from auxbit.index import HammingIndex
+
+    index = HammingIndex.load(name)
+    return {
+        "file": name,
+        "kind": "index",
+        "codes": len(index),
+        "bits": index.n_bits,
+        "search": index.kind,
+        "decoder": type(index.decoder).__name__ if index.decoder is not None else "none",
+    }
 
 
 def _describe_model(name: str) -> Facts:

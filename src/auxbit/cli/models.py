@@ -137,7 +137,8 @@ def fit(
             ("effective bits", _effective(summary)),
         ]
     )
-    output.say_next("encode", out, data, "--out", "codes.npy")
+    coding = ["--coding", "optimal"] if summary["coding"] == "optimal" else []
+    output.say_next("encode", out, data, "--out", "codes.npy", *coding)
 
 
 def encode(
@@ -168,7 +169,8 @@ def encode(
         f"{out}: {done['n_rows']:,} codes of {done['n_bits']} bits, {done['bytes_per_row']} bytes each"
     )
     if not unpacked:
-        output.say_next("search", model, "--base", out, "--queries", data)
+        by_decoder = ["--asymmetric"] if coding == "optimal" else []
+        output.say_next("search", model, "--base", out, "--queries", data, *by_decoder)
 
 
 def decode(
@@ -196,11 +198,11 @@ def decode(
 def info(
     file: Annotated[
         str,
-        typer.Argument(metavar="MODEL|DATA", help="A model file or a file of vectors.", show_default=False),
+        typer.Argument(metavar="FILE", help="A model, an index or a file of vectors.", show_default=False),
     ],
     json: Json = False,
 ) -> None:
-    """Say what a model or data file is."""
+    """Say what a model, index or data file is."""
     from auxbit.cli import describe
 
     facts = describe.describe(file)

@@ -26,6 +26,7 @@ Advance = Callable[[int], object]
 
 DIGITS = "digits"
 BLOCK_BYTES = 1 << 26
+OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
 LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
 
 
@@ -90,12 +91,38 @@ def fit_file(source: str, out: str, method: str, bits: int, options: dict[str, A
         "n_features": X.shape[1],
         "seconds": seconds,
         "iterations": len(history) or None,
-        "reconstruction_error": -model.score(X),
+        "reconstruction_error": _error(model, X),
+        "coding": best_coding(model),
         "rows_normalized": bool(model.scaling_.normalize),
         "effective_bits": effective_bits(model.encode(X)),
         "effective_bits_bound": effective_bits_bound(model.n_bits, len(X)),
         "history": history,
     }
+
+
+def best_coding(model: Hasher) -> str:
+    """The codes that a model's decoder is for: tables are fitted to optimal ones."""
+    from auxbit.decoders import TableDecoder
+
+    return "optimal" if isinstance(model.decoder_, TableDecoder) else "hash"
+
+
+def _error(model: Hasher, X: Array) -> float:
+    """The mean squared error of the codes that the decoder is for; of optimal ones, on some of the rows."""
+    coding = best_coding(model)
+    rows = X if coding == "hash" else X[:: -(-len(X) // OPTIMAL_ROWS)]
+    return model._error_of(rows, model.encode(rows, coding=coding))
+
+
+def check_coding(coding: str, mu: float) -> None:
+    """Refuse codings that there are not, before any work."""
+    from auxbit.hashers.base import CODINGS
+    from auxbit.mac.coding import check_mu
+
+    if coding not in CODINGS:
+        raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
+    if check_mu(mu) and coding == "hash":
+        raise InvalidParameter("mu", mu, "0 for hash codes, which have no μ", "Add --coding optimal.")
 
 
 def blocks(X: Array) -> Iterator[slice]:
@@ -124,6 +151,7 @@ def encode_file(
 ) -> dict[str, Any]:  # fmt: skip
     """Write the codes of the rows of a file as .npy."""
     check_output(out, force=force, suffix=".npy")
+    check_coding(coding, mu)
     shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
     with data.write_npy_rows(out, shape, np.uint8, overwrite=force) as codes:
         for rows, block in encode_blocks(model, X, source, coding=coding, mu=mu):
@@ -167,6 +195,8 @@ def codes_of(
     """The packed codes of a file of vectors or of codes, in memory."""
     X = read(source)
     if are_codes or holds_codes(model, X):
+        if coding != "hash":
+            raise InvalidInput(f"{source} holds codes already: --coding is for vectors. Leave it out.")
         return as_packed(model, X, source)
     out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
     for rows, block in encode_blocks(model, X, source, coding=coding, mu=mu):

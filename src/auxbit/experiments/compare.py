@@ -128,7 +128,7 @@ def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) 
     averaged = evaluate.precision_recall_at_k(ranking, task.k, ties="average")
     within = evaluate.precision_recall_at_radius(ranking, min(task.radius, model.n_bits))
     return {
-        "reconstruction_error": -model.score(task.base),
+        "reconstruction_error": model._error_of(task.base, base),
         "precision": by_id.precision,
         "recall": by_id.recall,
         "precision_average": averaged.precision,

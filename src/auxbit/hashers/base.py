@@ -129,8 +129,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         decoder fits those codes, no longer h(X): score, which is about h(X), may fall, by much for a mu of 0.
 
         decoder : "linear", a vector a bit, starting from the present one; or "tables", a free vector for
-            each of the 256 values of each byte, which is as fast to search and reconstructs far better, but
-            wants many rows (256 vectors a byte). With mu = 0 tables start from product quantisation.
+            each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
+            search, and wants many rows (256 vectors a byte). With mu = 0 they start from product
+            quantisation.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
 
@@ -207,7 +208,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Minus the mean over rows of the squared error of f(h(x)), in the units of X."""
         raw = self._rows(X)
-        codes = self._hash_codes(raw)
+        return -self._error_of(raw, self._hash_codes(raw))
+
+    def _error_of(self, raw: npt.NDArray[Any], codes: Packed) -> float:
+        """The mean over rows of the squared error of these codes' reconstructions, in the units of X."""
 
         def error(rows: slice) -> tuple[float]:
             wanted = self.scaling_.apply(raw[rows]) * self.scaling_.scale + self.scaling_.mean
@@ -215,7 +219,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             return (float(np.einsum("nd,nd->", residual, residual)),)
 
         with Workers(self.n_jobs) as workers:
-            return -float(workers.sum(error, len(raw))[0]) / len(raw)
+            return float(workers.sum(error, len(raw))[0]) / len(raw)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the fitted model to a safetensors file, atomically; `auxbit.load` reads it."""

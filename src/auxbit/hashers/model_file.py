@@ -8,14 +8,13 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.codes import bytes_per_code, check_n_bits
-from auxbit.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
+from auxbit.codes import check_n_bits
+from auxbit.decoders import LinearDecoder, TableDecoder, decoder_from
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
 from auxbit.maps import Scaling
-from auxbit.tensor_file import Format
+from auxbit.tensor_file import Format, Tensors
 
 LINEAR_VERSION, TABLES_VERSION = 1, 2
 MODEL = Format(
@@ -106,18 +105,16 @@ def load(path: str | os.PathLike[str]) -> Hasher:
     return model
 
 
-def _decoder(tensors: dict[str, npt.NDArray[Any]], header: dict[str, Any], normalize: bool) -> Decoder:
+def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
     """The decoder of either kind; a file with tables names the bits of a code."""
-    if "decoder.tables" in tensors:
-        tables, b, n_bits = (
-            tensors["decoder.tables"],
-            tensors["decoder.b"],
-            check_n_bits(header["decoder_bits"]),
-        )
-        if tables.shape != (bytes_per_code(n_bits), VALUES, len(b)):
-            raise ValueError(f"tables of shape {tables.shape} for {n_bits} bits")
-        return TableDecoder(tables, b, n_bits, normalize)
-    return LinearDecoder(tensors["decoder.A"], tensors["decoder.b"], normalize)
+    parts = {
+        key.removeprefix("decoder."): value for key, value in tensors.items() if key.startswith("decoder.")
+    }
+    if "tables" in parts:
+        about: dict[str, Any] = {"class": "TableDecoder", "n_bits": check_n_bits(header["decoder_bits"])}
+    else:
+        about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[1]}
+    return decoder_from(about | {"normalize": normalize}, parts)
 
 
 def _named(name: str, table: dict[str, str]) -> Any:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from auxbit.blocks import Workers
 from auxbit.codes import Packed
 from auxbit.decoders import Decoder
+from auxbit.errors import InvalidInput
 from auxbit.index.code_blocks import LANES, LaneMasks, Planes, Positions
 from auxbit.index.table_bounds import LEVELS, ROUNDING, VALUES, measure_tables, n_tables
 from auxbit.index.table_kernels import rerank_rows, scan_blocks
@@ -25,6 +26,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
+RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 QUERY_BLOCK = 256  # queries that share one pass over the codes
 RERANKED = 64  # queries whose shortlists a worker ranks at a time
 CHUNK_BYTES = 24 * 1024  # indices that these queries go through in turn: they stay in the first-level cache
@@ -66,12 +68,12 @@ class CodeNorms:
 
     def append(self, codes: Packed) -> None:
         """Add the norms of packed codes, (n, width), at the end."""
-        first, self.size = self.size, self.size + len(codes)
-        if self.size > len(self._norms):
-            capacity = -(-max(self.size, len(self._norms) * 5 // 4) // LANES) * LANES
-            self._norms = _extended(self._norms, capacity)
-            self._levels = _extended(self._levels, capacity)
-        self._put(slice(first, self.size), codes)
+        first, size = self.size, self.size + len(codes)
+        if size > len(self._norms):
+            capacity = -(-max(size, len(self._norms) * 5 // 4) // LANES) * LANES
+            self._norms, self._levels = _extended(self._norms, capacity), _extended(self._levels, capacity)
+        self._put(slice(first, size), codes)
+        self.size = size
         if self.size >= 2 * self._levels_made_at and self.size:
             self._make_levels()
 
@@ -81,7 +83,10 @@ class CodeNorms:
 
     def _put(self, where: slice | Positions, codes: Packed) -> None:
         if len(codes):
-            norms = self.decoder.squared_norms(codes)
+            with np.errstate(over="ignore", invalid="ignore"):
+                norms = self.decoder.squared_norms(codes)
+            if not np.isfinite(norms).all():
+                raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
             self.floors[0] = min(self.floors[0], norms.min())
             self.largest = max(self.largest, float(np.abs(norms).max()))
             self._norms[where] = norms

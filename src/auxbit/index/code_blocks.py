@@ -114,6 +114,14 @@ class LaneSet:
         self.size += n
         self.count += n
 
+    def truncate(self, size: int) -> None:
+        """Forget the positions from `size` on."""
+        whole, begun = divmod(size, LANES)
+        if begun:
+            self._masks[whole] &= np.uint64((1 << begun) - 1)
+        self._masks[whole + (begun > 0) :] = 0
+        self.size, self.count = size, int(np.bitwise_count(self._masks).sum())
+
     def discard(self, positions: Positions) -> None:
         """Take positions, each of them in the set, out of it."""
         bits = np.left_shift(np.uint64(1), (positions % LANES).astype(np.uint64))

@@ -15,7 +15,8 @@ from auxbit.compiled import kernel
 Positions = npt.NDArray[np.int64]
 Within = Callable[[Packed], tuple[Positions, npt.NDArray[np.int32], Positions]]
 
-QUERIES = 1024  # codes whose neighbours are asked for at once
+QUERIES, FIRST_QUERIES = 1024, 16  # codes whose neighbours are asked for at once: at most, and to begin with
+ANSWERS = 2**24  # of one asking: some 300 MB
 
 
 def distinct_codes(codes: Packed) -> tuple[Packed, Positions]:
@@ -38,13 +39,19 @@ def groups(codes: Packed, radius: int, index_of: Callable[[Packed], Within]) -> 
     """
     if not len(codes):
         return []
+    if radius >= 8 * codes.shape[1]:
+        return [np.arange(len(codes))] if len(codes) > 1 else []
     different, which = distinct_codes(codes)
     leaders = np.arange(len(different), dtype=np.int64)
     if radius > 0:
         within = index_of(different)
-        for start in range(0, len(different), QUERIES):
-            lims, _, found = within(different[start : start + QUERIES])
+        start, step = 0, FIRST_QUERIES
+        while start < len(different):
+            lims, _, found = within(different[start : start + step])
             _join(leaders, start, lims, found)
+            start += len(lims) - 1
+            a_query = max(1, len(found) // (len(lims) - 1))
+            step = max(1, min(QUERIES, 2 * step, ANSWERS // a_query))
         _settle(leaders)
     group = leaders[which]
     order = np.argsort(group, kind="stable")

@@ -35,7 +35,6 @@ class ExactSearch:
     def __init__(self, kind: str, n_bits: int) -> None:
         self.kind, self.n_bits = kind, n_bits
         self._tables: MultiIndex | None = None
-        self._covered = 0
         self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
         self._asked = 0  # queries that tables would have been worthwhile for, since they were made
         self._building = threading.Lock()
@@ -52,8 +51,8 @@ class ExactSearch:
             rest = ~finished
             found = linear.nearest(codes.planes, allowed, queries[rest], self.n_bits, k, workers)
             distances[rest], positions[rest] = found
-        if finished.any() and self._covered < codes.size:
-            planes, masks, first = self._tail(codes, allowed)
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
             more = linear.nearest(planes, masks, queries[finished], self.n_bits, k, workers)
             more_positions = np.where(more[1] >= 0, more[1] + first, -1)
             merged = merge(distances[finished], positions[finished], more[0], more_positions)
@@ -73,8 +72,8 @@ class ExactSearch:
             rest = np.flatnonzero(~finished)
             more = linear.within(codes.planes, allowed, queries[rest], self.n_bits, radius, workers)
             answers.append((more, rest))
-        if finished.any() and self._covered < codes.size:
-            planes, masks, first = self._tail(codes, allowed)
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
             rows = np.flatnonzero(finished)
             lims, distances, positions = linear.within(
                 planes, masks, queries[rows], self.n_bits, radius, workers
@@ -85,18 +84,21 @@ class ExactSearch:
     def _up_to_date(
         self, codes: CodeBlocks, n_queries: int, workers: Workers, *, k: int = 0, radius: int = -1
     ) -> MultiIndex | None:
-        """The tables, made or made anew where that pays, or None where a scan is the better choice."""
+        """The tables, made or made anew where that pays, or None where a scan is the better choice.
+
+        Another thread may make others meanwhile: what tables cover is asked of them, not of this object.
+        """
         if self.kind == "linear" or not codes.size or not n_queries:
             return None
         if self.kind == "auto" and not worthwhile(codes.size, self.n_bits, k=k, radius=radius):
             return None
         with self._building:
             known = self._made_of == (codes, codes.version)
-            tail = codes.size - self._covered if known else codes.size
+            tail = codes.size - (len(self._tables) if known and self._tables is not None else 0)
             self._asked += n_queries
             if tail > codes.size // TAIL_SHARE and self._pays(codes):
                 self._tables = MultiIndex.build(codes.packed(), self.n_bits, workers)
-                self._covered, self._made_of, self._asked = codes.size, (codes, codes.version), 0
+                self._made_of, self._asked = (codes, codes.version), 0
             elif tail > codes.size // 2:
                 return None
             return self._tables
@@ -108,13 +110,16 @@ class ExactSearch:
         enough = self._asked * CODES_A_QUERY >= codes.size
         return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
 
-    def _tail(self, codes: CodeBlocks, allowed: LaneMasks) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
-        """The blocks with codes that tables don't know, masks of these codes, the first block's position."""
-        block, begun = divmod(self._covered, LANES)
-        masks = allowed[block:].copy()
-        if begun:
-            masks[0] &= ~np.uint64((1 << begun) - 1)
-        return codes.planes[block:], masks, block * LANES
+
+def _tail(
+    codes: CodeBlocks, allowed: LaneMasks, covered: int
+) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
+    """The blocks with codes past the first `covered`, masks of these codes, the first block's position."""
+    block, begun = divmod(covered, LANES)
+    masks = allowed[block:].copy()
+    if begun:
+        masks[0] &= ~np.uint64((1 << begun) - 1)
+    return codes.planes[block:], masks, block * LANES
 
 
 def merge(

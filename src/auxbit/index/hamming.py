@@ -6,6 +6,7 @@ at the end. A removed code keeps its position, and is not answered, until half o
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, Self
 
@@ -15,13 +16,13 @@ import numpy.typing as npt
 from auxbit.blocks import Workers, resolve_n_jobs
 from auxbit.checks import check_finite, check_integer
 from auxbit.codes import Packed, check_n_bits, check_packed
-from auxbit.decoders import Decoder
+from auxbit.decoders import Decoder, LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import approximate, asymmetric, duplicates, linear
 from auxbit.index.code_blocks import CodeBlocks, all_lanes
 from auxbit.index.exact import ExactSearch
 from auxbit.index.guard import Guard
-from auxbit.index.id_table import check_ids
+from auxbit.index.id_table import MAX_ID, check_ids
 from auxbit.index.store import CodeStore
 
 Distances = npt.NDArray[np.int32]
@@ -29,6 +30,7 @@ SquaredDistances = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 EXACT_KINDS = ("auto", "linear", "multi")
+MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
 
 
@@ -57,10 +59,11 @@ class HammingIndex:
         self.n_bits = check_n_bits(n_bits)
         if not isinstance(kind, str) or kind not in (*EXACT_KINDS, *approximate.KINDS):
             raise InvalidParameter("kind", kind, f"one of {', '.join((*EXACT_KINDS, *approximate.KINDS))}")
-        if decoder is not None and getattr(decoder, "n_bits", None) != self.n_bits:
-            theirs = getattr(decoder, "n_bits", None)
-            what = f"of {theirs} bits" if theirs is not None else f"which {decoder!r} is not"
-            raise InvalidInput(f"decoder must be a hasher's decoder_ for codes of {n_bits} bits, {what}.")
+        if decoder is not None and not isinstance(decoder, LinearDecoder | TableDecoder):
+            hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
+            raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
+        if decoder is not None and decoder.n_bits != self.n_bits:
+            raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, and n_bits is {n_bits}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
         self.kind, self.decoder, self.n_jobs = kind, decoder, n_jobs
         self.options = approximate.check_options(kind, options)
@@ -70,6 +73,9 @@ class HammingIndex:
         self._approximate: approximate.ApproximateIndex | None = None
         if kind in approximate.KINDS:
             self._approximate = approximate.ApproximateIndex(kind, self.n_bits, self.options)
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)  # two indexes that shared codes would change them behind each other's back
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (
@@ -85,9 +91,11 @@ class HammingIndex:
     def __len__(self) -> int:
         return len(self._store)
 
-    def __contains__(self, id_: int) -> bool:
+    def __contains__(self, id_: object) -> bool:
+        if not isinstance(id_, int | np.integer) or not 0 <= int(id_) <= MAX_ID:
+            return False
         with self._guard.reading():
-            return bool(self._store.places(check_ids([id_]))[0] >= 0)
+            return bool(self._store.places(np.array([id_], dtype=np.int64))[0] >= 0)
 
     def __repr__(self) -> str:
         return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}) of {len(self):,} codes"
@@ -130,7 +138,7 @@ class HammingIndex:
         fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
         these, a list of ids (of which some may be missing), or one truth value a code in the order of `ids`.
         """
-        k = check_integer("k", k, 1, None, "Try k=10.")
+        k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             distances, positions = self._nearest(queries, k, among, workers)
@@ -163,14 +171,17 @@ class HammingIndex:
     ) -> tuple[SquaredDistances, Ids]:
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
-        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, ids (q, k) int64, ordered by distance,
-        then position of insertion. With query_codes=hasher.encode(X) in two stages: the `shortlist`, 10 k
-        unless given, nearest in Hamming distance are ranked anew. Missing answers: id -1 at distance inf.
+        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms where
+        the hasher does so, and ids (q, k) int64, ordered by distance, then position of insertion. With
+        query_codes=hasher.encode(X) in two stages: the `shortlist`, 10 k unless given, nearest in Hamming
+        distance are ranked anew. Missing answers: id -1 at distance inf.
         """
-        k = check_integer("k", k, 1, None, "Try k=10.")
+        k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows, tables, offsets = self._query_tables(X)
         if shortlist is not None:
-            shortlist = check_integer("shortlist", shortlist, k, None, f"It must hold the k={k} answers.")
+            shortlist = check_integer(
+                "shortlist", shortlist, k, MOST_ANSWERS, f"It must hold the k={k} answers."
+            )
             if query_codes is None:
                 raise InvalidInput(
                     "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
@@ -185,7 +196,8 @@ class HammingIndex:
                 queries = check_packed(query_codes, self.n_bits, "query_codes")
                 if len(queries) != len(rows):
                     raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
-                _, near = self._nearest(queries, shortlist or SHORTLIST * k, among, workers)
+                listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
+                _, near = self._nearest(queries, listed, among, workers)
                 found = asymmetric.rerank(
                     self._store.codes.planes, self._norms(), tables, offsets, near, k, workers
                 )
@@ -258,7 +270,11 @@ class HammingIndex:
             )
         with Workers(1, blas=False) as workers:
             check_finite(rows, workers)
-        return rows, decoder.query_tables(rows), decoder.query_offsets(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            tables, offsets = decoder.query_tables(rows), decoder.query_offsets(rows)
+        if not (np.isfinite(tables).all() and np.isfinite(offsets).all()):
+            raise InvalidInput(f"distances to X are too large for float32. {asymmetric.RESCALE}")
+        return rows, tables, offsets
 
 
 def _restored(

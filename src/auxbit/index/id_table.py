@@ -80,22 +80,29 @@ class IdTable:
         self._rising, self.size = rising, size
         self.next_id = max(self.next_id, int(ids.max()) + 1)
 
+    def truncate(self, size: int, next_id: int) -> None:
+        """Forget the positions from `size` on, as if they had never come."""
+        kept = self._ids[:size].copy()
+        self.__init__()  # type: ignore[misc]
+        self.append(kept)
+        self.next_id = next_id
+
     def _rise(self, first: int, size: int) -> bool:
         new = self._ids[max(first - 1, 0) : size]
         return bool((new[1:] > new[:-1]).all())
 
 
-def check_ids(ids: npt.ArrayLike, n: int | None = None) -> Ids:
+def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
     """Return `ids` as int64, n of them where that is given, or say what is wrong with them."""
-    given = np.asarray(ids)
+    given = np.asarray(sorted(ids) if isinstance(ids, set | frozenset) else ids)
     if given.ndim != 1 or (n is not None and len(given) != n):
-        wanted = f"one integer a code, shape ({n},)" if n is not None else "a list of integers"
-        raise InvalidInput(f"ids must be {wanted}, got shape {given.shape}.")
+        wanted = f"one integer a code, shape ({n},)" if n is not None else "a list of ids"
+        raise InvalidInput(f"{name} must be {wanted}, got shape {given.shape}.")
     if len(given) and given.dtype.kind not in "iu":
-        raise InvalidInput(f"ids must be integers, got {given.dtype}.")
+        raise InvalidInput(f"{name} must be integers, got {given.dtype}.")
     if len(given) and (int(given.min()) < 0 or int(given.max()) > MAX_ID):
         bad = int(given.min()) if int(given.min()) < 0 else int(given.max())
-        raise InvalidInput(f"ids must lie in 0..2**63-1, got {bad}: -1 marks missing answers.")
+        raise InvalidInput(f"{name} must lie in 0..2**63-1, got {bad}: -1 marks missing answers.")
     return given.astype(np.int64)
 
 

@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from auxbit.blocks import resolve_n_jobs
 from auxbit.codes import bytes_per_code, check_packed
 from auxbit.decoders import decoder_from, decoder_parts
 from auxbit.errors import AuxbitError, IndexFileError
 from auxbit.index.hamming import HammingIndex
+from auxbit.index.id_table import MAX_ID
 from auxbit.tensor_file import Format, Tensors
 
 Index = TypeVar("Index", bound=HammingIndex)
@@ -44,6 +46,7 @@ def save(index: HammingIndex, path: str | os.PathLike[str], *, overwrite: bool =
 
 def load(index_class: type[Index], path: str | os.PathLike[str], n_jobs: int | None) -> Index:
     """Read an index back."""
+    resolve_n_jobs(n_jobs)
     header, tensors = INDEX.read(path)
     try:
         n_bits, codes = header["n_bits"], tensors["codes"]
@@ -58,7 +61,9 @@ def load(index_class: type[Index], path: str | os.PathLike[str], n_jobs: int | N
         )
         if len(codes) or codes.shape == (0, bytes_per_code(n_bits)):
             index.add(check_packed(codes, n_bits), tensors.get("ids"))
+        if not 0 <= header["next_id"] <= MAX_ID + 1:
+            raise ValueError(f"next_id {header['next_id']}")
         index._store.ids.next_id = max(index._store.ids.next_id, int(header["next_id"]))
-    except (KeyError, TypeError, AttributeError, ValueError, AuxbitError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, AuxbitError) as error:
         raise IndexFileError(f"{path} is not a complete auxbit index: {error!r}.") from error
     return index

@@ -23,9 +23,6 @@ class CodeStore:
 
     def __init__(self, n_bits: int, decoder: Decoder | None) -> None:
         self.n_bits, self.decoder = n_bits, decoder
-        self._clear()
-
-    def _clear(self) -> None:
         self.codes, self.ids, self.alive = CodeBlocks(self.n_bits), IdTable(), LaneSet()
         self.norms = None if self.decoder is None else CodeNorms(self.decoder)
 
@@ -53,11 +50,20 @@ class CodeStore:
 
     def append(self, packed: Packed, ids: Ids) -> None:
         """Add codes at the end, under ids that are not there."""
-        if self.norms is not None:
-            self.norms.append(packed)
-        self.codes.append(packed)
-        self.ids.append(ids)
-        self.alive.append(len(ids))
+        first, next_id = self.codes.size, self.ids.next_id
+        try:
+            if self.norms is not None:
+                self.norms.append(packed)
+            self.codes.append(packed)
+            self.ids.append(ids)
+            self.alive.append(len(ids))
+        except BaseException:  # no memory left, or an interrupt: all of them end where they did
+            if self.norms is not None:
+                self.norms.size = first
+            self.codes.size = first
+            self.ids.truncate(first, next_id)
+            self.alive.truncate(first)
+            raise
 
     def present(self) -> Ids:
         """The positions of codes that have not been removed."""
@@ -76,7 +82,7 @@ class CodeStore:
         """The codes to search, which of them may be answered, and, of a copy of few, their positions."""
         if among is None:
             return self.codes, self.alive.masks, None
-        wanted = np.asarray(among)
+        wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
                 raise InvalidInput(
@@ -85,7 +91,7 @@ class CodeStore:
                 )
             chosen = self.present()[wanted]
         else:
-            chosen = np.unique(self.places(check_ids(wanted)))
+            chosen = np.unique(self.places(check_ids(wanted, name="among")))
             chosen = chosen[chosen >= 0]
         if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
             return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
@@ -107,15 +113,14 @@ class CodeStore:
         rows = np.array(list(last.values()), dtype=np.int64)
         old, new = rows[known[rows]], rows[~known[rows]]
         if len(old):
-            self.codes.replace(places[old], packed[old])
-            if self.norms is not None:
+            if self.norms is not None:  # first, as it is what may fail
                 self.norms.replace(places[old], packed[old])
+            self.codes.replace(places[old], packed[old])
         return packed[new], ids[new]
 
     def _compact(self) -> None:
         """Copy what has not been removed together, in its order."""
-        present = self.present()
-        packed, ids, next_id = self.codes.take(present), self.ids.at(present), self.ids.next_id
-        self._clear()
-        self.append(packed, ids)
-        self.ids.next_id = next_id
+        present, fresh = self.present(), CodeStore(self.n_bits, self.decoder)
+        fresh.append(self.codes.take(present), self.ids.at(present))
+        fresh.ids.next_id = self.ids.next_id
+        self.codes, self.ids, self.alive, self.norms = fresh.codes, fresh.ids, fresh.alive, fresh.norms
