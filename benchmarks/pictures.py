@@ -91,9 +91,9 @@ def coding() -> None:
         axes.set_xticks((16, 32, 64), ("16", "32", "64"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("bits a code")
-        axes.set_ylim(0)
         axes.set_title({"sift_photos": "SIFT descriptors", "mnist": "MNIST"}[data], fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylim(0, None)  # both have the same, so once both are drawn
     panels[0].set_ylabel("share of the 50 true neighbours\namong the first 50 found")
     panels[0].legend(frameon=False, fontsize=8)
     figure.savefig(IMAGES / "search-precision.png", dpi=150)

@@ -43,7 +43,7 @@ POSITION = MAX_CODES  # the bits of a key that are a position
 MAX_KEPT = 2**21  # keys of a block: 16 MB a worker
 SCAN_SPEED = 20  # codes that a scan goes over while a search of tables reads one
 QUERY_COST = 1500  # of any search, in codes read
-KEY_COST = 50  # of an answer beyond what it costs a scan
+KEY_COST = 150  # of an answer beyond what it costs a scan
 MIN_BITS, MAX_BITS = 24, 128  # shorter codes are dense, where a scan soon has enough; longer take much memory
 
 
