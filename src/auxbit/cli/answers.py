@@ -69,7 +69,7 @@ def search_files(
     if coding == "optimal" and not mu and not asymmetric:
         raise InvalidParameter(
             "coding", coding, "hash for Hamming distances: optimal codes at μ = 0 are for the decoder",
-            "Add --asymmetric, or a --mu of 0.1 and more.",
+            "Add --asymmetric, or a --mu of 0.03 and more.",
         )  # fmt: skip
     hasher = tasks.load_model(model)
     index = HammingIndex(hasher.n_bits, decoder=hasher.decoder_ if asymmetric else None, n_jobs=n_jobs)
