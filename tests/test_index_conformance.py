@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from auxbit import codes
-from auxbit.index import HammingIndex
+from auxbit.index import HammingIndex, exact
 from index_truth import (
     EXACT,
     EXHAUSTIVE,
@@ -164,6 +164,29 @@ def test_any_number_of_jobs_gives_the_same_answers(kind):
             one.search_radius(queries[:n], 9), three.search_radius(queries[:n], 9), strict=True
         ):
             np.testing.assert_array_equal(ours, others)
+
+
+def test_tables_that_seldom_finish_are_left_alone(monkeypatch):
+    base, queries = random_codes(3000, 64), random_codes(100, 64, seed=1)
+    monkeypatch.setattr(exact, "worthwhile", lambda *_, **__: True)
+    index = make("auto", 64, n_jobs=1)
+    index.add(base)
+    for _ in range(4):
+        check_search(index, base, np.arange(3000), queries, 10)
+    tried, finished = index._exact._tried[4]  # k = 10 has four bits
+    assert tried < 400
+    assert finished < 0.6 * tried
+
+
+def test_tables_that_finish_are_gone_on_with():
+    base = random_codes(200_000, 32)
+    index = make("auto", 32, n_jobs=1)
+    index.add(base)
+    for _ in range(8):
+        distances, _ = index.search(base[:100], 1)
+        assert (distances == 0).all()
+    tried, finished = index._exact._tried[1]
+    assert tried == finished >= 400
 
 
 class AnyUse(RuleBasedStateMachine):

@@ -26,6 +26,8 @@ Ranges = tuple[Positions, Distances, Positions]
 
 TAIL_SHARE = 8  # tables are made anew when an eighth of the codes came after them
 MEMORY_SHARE = 8  # of the machine's memory, that tables may take if nobody asked for them
+TRIALS = 64  # queries after which tables are judged by how many of them they finish:
+LEAST_FINISHED = 0.6  # with a smaller share the rest, looked for twice, takes more than they save
 CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for so many codes
 
 
@@ -37,6 +39,7 @@ class ExactSearch:
         self._tables: MultiIndex | None = None
         self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
         self._asked = 0  # queries that tables would have been worthwhile for, since they were made
+        self._tried: dict[int, tuple[int, int]] = {}  # by bits of k: queries, and how many tables finished
         self._building = threading.Lock()
 
     def nearest(
@@ -47,6 +50,7 @@ class ExactSearch:
         if tables is None:
             return linear.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
         distances, positions, finished = tables.nearest(queries, k, allowed, workers)
+        self._note(k, finished)
         if not finished.all():
             rest = ~finished
             found = linear.nearest(codes.planes, allowed, queries[rest], self.n_bits, k, workers)
@@ -92,16 +96,25 @@ class ExactSearch:
             return None
         if self.kind == "auto" and not worthwhile(codes.size, self.n_bits, k=k, radius=radius):
             return None
+        tried, finished = self._tried.get(k.bit_length(), (0, 0))
+        if self.kind == "auto" and k and tried >= TRIALS and finished < LEAST_FINISHED * tried:
+            return None
         with self._building:
             known = self._made_of == (codes, codes.version)
             tail = codes.size - (len(self._tables) if known and self._tables is not None else 0)
             self._asked += n_queries
             if tail > codes.size // TAIL_SHARE and self._pays(codes):
                 self._tables = MultiIndex.build(codes.packed(), self.n_bits, workers)
-                self._made_of, self._asked = (codes, codes.version), 0
+                self._made_of, self._asked, self._tried = (codes, codes.version), 0, {}
             elif tail > codes.size // 2:
                 return None
             return self._tables
+
+    def _note(self, k: int, finished: npt.NDArray[np.bool_]) -> None:
+        """Keep how well tables do for such k: on codes that lie far apart they seldom finish."""
+        with self._building:
+            tried, done = self._tried.get(k.bit_length(), (0, 0))
+            self._tried[k.bit_length()] = tried + len(finished), done + int(finished.sum())
 
     def _pays(self, codes: CodeBlocks) -> bool:
         """Whether to make tables now."""
