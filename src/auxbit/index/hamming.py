@@ -78,6 +78,8 @@ class HammingIndex:
         return copy.deepcopy(self)  # two indexes that shared codes would change them behind each other's back
 
     def __reduce__(self) -> tuple[Any, ...]:
+        with self._guard.reading():  # so that a copy is of the index before or after a change
+            store = copy.deepcopy(self._store)
         return _restored, (
             type(self),
             self.n_bits,
@@ -85,7 +87,7 @@ class HammingIndex:
             self.decoder,
             self.options,
             self.n_jobs,
-            self._store,
+            store,
         )
 
     def __len__(self) -> int:
@@ -156,9 +158,13 @@ class HammingIndex:
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             codes, allowed, chosen = self._store.selection(among)
-            search = self._exact.within if chosen is None else ExactSearch("linear", self.n_bits).within
-            lims, distances, positions = search(codes, allowed, queries, min(r, self.n_bits), workers)
-            return lims, distances, self._store.ids.at(positions if chosen is None else chosen[positions])
+            r = min(r, self.n_bits)
+            if chosen is None:
+                lims, distances, positions = self._exact.within(codes, allowed, queries, r, workers)
+            else:
+                lims, distances, few = linear.within(codes.planes, allowed, queries, self.n_bits, r, workers)
+                positions = chosen[few]
+            return lims, distances, self._store.ids.at(positions)
 
     def search_asymmetric(
         self,

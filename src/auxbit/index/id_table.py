@@ -22,6 +22,9 @@ class IdTable:
     """The ids of positions 0, 1, 2, … An id may come again: then its last position counts."""
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self.size = 0
         self.next_id = 0
         self._ids: Ids = np.zeros(0, dtype=np.int64)
@@ -83,7 +86,7 @@ class IdTable:
     def truncate(self, size: int, next_id: int) -> None:
         """Forget the positions from `size` on, as if they had never come."""
         kept = self._ids[:size].copy()
-        self.__init__()  # type: ignore[misc]
+        self._clear()
         self.append(kept)
         self.next_id = next_id
 

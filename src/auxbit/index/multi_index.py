@@ -64,11 +64,6 @@ class MultiIndex:
     def __len__(self) -> int:
         return len(self.tables.positions[0])
 
-    @property
-    def nbytes(self) -> int:
-        """The memory that the tables take."""
-        return sum(array.nbytes for array in self.tables)
-
     @staticmethod
     def bytes_for(n: int, n_bits: int) -> int:
         """About how much memory tables of n codes take."""
