@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from auxbit import ITQ, data
+from auxbit import ITQ, Collection, data
 
 # no deadline: on a busy machine the time of a single example says nothing
 # the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
@@ -50,3 +51,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Any, trained
     np.save("queries.npy", digits[:300])
     Path("m.safetensors").write_bytes(trained)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def model(digits: Any) -> ITQ:
+    """ITQ of 16 bits, fitted to the digits from 300 on."""
+    return ITQ(16, random_state=0).fit(digits[300:])
+
+
+@pytest.fixture
+def filled(tmp_path: Path, model: ITQ, digits: Any) -> Iterator[Collection]:
+    """A collection of digits 300 to 1500 in two segments, with vectors, the first with metadata."""
+    with Collection.create(tmp_path / "c", model, vectors="float32") as collection:
+        rows = [{"row": row, "odd": row % 2 == 1} for row in range(300, 1000)]
+        collection.add(digits[300:1000], metadata=rows)
+        collection.add(digits[1000:1500], ids=np.arange(5000, 5500))
+        yield collection

@@ -24,6 +24,7 @@ PUBLIC = {
     "AuxbitError",
     "BinaryAutoencoder",
     "BinaryFactorAnalysis",
+    "Collection",
     "HammingIndex",
     "KernelizedLSH",
     "SpectralHashing",

@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from auxbit.autoencoder import BinaryAutoencoder, BinaryFactorAnalysis
+    from auxbit.collection.collection import Collection
     from auxbit.errors import AuxbitError
     from auxbit.hashers.anchor_graph import AnchorGraphHashing
     from auxbit.hashers.itq import ITQ
@@ -35,6 +36,7 @@ __all__ = [
     "AuxbitError",
     "BinaryAutoencoder",
     "BinaryFactorAnalysis",
+    "Collection",
     "HammingIndex",
     "KernelizedLSH",
     "SpectralHashing",
@@ -49,6 +51,7 @@ _HOME = {
     "AuxbitError": "auxbit.errors",
     "BinaryAutoencoder": "auxbit.autoencoder",
     "BinaryFactorAnalysis": "auxbit.autoencoder",
+    "Collection": "auxbit.collection.collection",
     "HammingIndex": "auxbit.index",
     "ITQ": "auxbit.hashers.itq",
     "KernelizedLSH": "auxbit.hashers.klsh",

@@ -7,6 +7,9 @@ AuxbitError
 │   ├── DataFileError                       vectors or codes that cannot be read
 │   ├── ModelFileError                      not a model of ours, truncated, or of a newer version
 │   ├── IndexFileError                      the same of an index
+│   ├── CollectionError                     a folder that is no collection, or of a newer version
+│   │   └── Damaged                         a part of a collection whose checksum does not match
+│   ├── InUse                               another process writes to it
 │   └── FileExists                          would be overwritten
 └── MissingExtra        (also ImportError)  an optional dependency is not installed
 """
@@ -45,6 +48,18 @@ class ModelFileError(FileProblem):
 
 class IndexFileError(FileProblem):
     """Not an index of ours, truncated, or of a newer version."""
+
+
+class CollectionError(FileProblem):
+    """A folder that is no collection, or one of a newer version."""
+
+
+class Damaged(CollectionError):
+    """A part of a collection that is missing, cut short, or whose checksum does not match."""
+
+
+class InUse(FileProblem):
+    """Another process writes to it."""
 
 
 class FileExists(FileProblem):

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one whole, and checking what is read back."""
+"""Writing files so that a crash leaves the old one whole, checking what is read back, and locks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from auxbit.errors import FileExists, FileProblem
+
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would write line ends of its own
+MOST_AT_ONCE = 2**24  # bytes: an interrupt need not wait for gigabytes
 
 
 @contextmanager
@@ -41,12 +45,46 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterat
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool = True) -> None:
     """Write `content` to `path` atomically."""
     with replacing(path, overwrite=overwrite) as temporary:
-        temporary.write_bytes(content)
+        descriptor = os.open(temporary, os.O_WRONLY | BINARY)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
 
 
 def write_text(path: str | os.PathLike[str], content: str, *, overwrite: bool = True) -> None:
     """Write `content` to `path` atomically, as UTF-8."""
     write_bytes(path, content.encode(), overwrite=overwrite)
+
+
+@contextmanager
+def creating(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Yield the descriptor of a new file; on success sync it, on an exception remove it.
+
+    Its name is durable only after sync_folder, and nothing may refer to it before.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | BINARY, 0o666)
+    try:
+        try:
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def write_all(descriptor: int, content: Any) -> None:
+    """Write all of a buffer, however many calls that takes."""
+    rest = memoryview(content).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest[:MOST_AT_ONCE]) :]
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable: files made, renamed and removed."""
+    _sync(Path(path))
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:

@@ -7,6 +7,8 @@ scaling, encoding in threaded blocks, a least-squares decoder for the method's o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -26,6 +28,7 @@ from auxbit.mac.coding import Coder, check_mu, coder_of, within_reach
 from auxbit.mac.decoder_fit import KINDS, fit_decoder
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, Scaling
+from auxbit.training_record import TrainingRecord, record_of, residuals, sample_rows
 
 CODINGS = ("hash", "optimal")
 
@@ -58,7 +61,11 @@ class Learned:
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Base of all hashing methods. Subclasses declare `n_bits`, `random_state` and `n_jobs`."""
+    """Base of all hashing methods. Subclasses declare `n_bits`, `random_state` and `n_jobs`.
+
+    `training_` records codes and error of a sample of the rows that `decoder_` was fitted to; it is None
+    where the model comes from a file that has no record.
+    """
 
     n_bits: int
     random_state: Any
@@ -66,6 +73,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     normalize: bool = False
     decoder: str = "linear"
     decoder_: Decoder
+    training_: TrainingRecord | None
 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
@@ -79,9 +87,14 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         All or nothing: where it fails, a model fitted before stays as it was.
         """
+        with self._all_or_nothing():
+            return self._fit(X)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
         before = dict(vars(self))
         try:
-            return self._fit(X)
+            yield
         except BaseException:
             self.__dict__ = before  # validate_data has noted the new number of features by then
             raise
@@ -104,7 +117,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
                 queries = scaling.apply(raw[held_out])
                 training = Training(raw, rows, scaling, n_bits, workers, rng, chosen, queries)
             learned = self._learn(training)
-            decoder = learned.decoder
+            decoder, codes = learned.decoder, None
             if decoder is None:  # a method that holds out rows has one
                 codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
                 encode_into(codes, raw, learned.encoder, scaling, workers)
@@ -117,7 +130,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         for name, value in learned.attributes.items():
             setattr(self, name, value)
         if self.decoder == "tables":
-            self.decoder_ = self._best_decoder(raw, "tables", 0.0, None)
+            self._adopt_best_decoder(raw, "tables", 0.0, None)
+        else:
+            sample = sample_rows(len(rows))
+            sample = sample if training.chosen is None else training.chosen[sample]
+            some = raw[sample]
+            found = self._hash_codes(some) if codes is None else codes[sample]
+            self.training_ = record_of(some, found, self.decoder_, self.scaling_, len(rows))
         return self
 
     def fit_decoder(
@@ -138,10 +157,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         All or nothing: where it fails, the model stays as it was.
         """
         _check_kind(decoder)
-        self.decoder_ = self._best_decoder(self._rows(X), decoder, mu, n_iter)
+        with self._all_or_nothing():
+            self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter)
         return self
 
-    def _best_decoder(self, raw: npt.NDArray[Any], kind: str, mu: float, n_iter: int | None) -> Decoder:
+    def _adopt_best_decoder(self, raw: npt.NDArray[Any], kind: str, mu: float, n_iter: int | None) -> None:
         mu = check_mu(mu)
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
         H, rng = self._hash_codes(raw), self._generator()
@@ -149,7 +169,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         with Workers(self.n_jobs) as workers:
             rows = within_reach(self.scaling_.apply_all(raw, workers))
             fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng)
-        return fitted.in_units_of(self.scaling_)
+        self.decoder_ = fitted.in_units_of(self.scaling_)
+        some = raw[sample_rows(len(raw))]
+        optimal = self._optimal_codes(some, mu)
+        self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)
 
     def transform(self, X: npt.ArrayLike) -> Bits:
         """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1."""
@@ -169,7 +192,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if coding == "hash":
             return self._hash_codes(self._rows(X))
         mu = check_mu(mu)
-        raw = self._rows(X)
+        return self._optimal_codes(self._rows(X), mu)
+
+    def _optimal_codes(self, raw: npt.NDArray[Any], mu: float) -> Packed:
+        """The codes of coding="optimal", of rows that are validated."""
         H = self._hash_codes(raw)
         coder, out = self._coder(mu), np.empty_like(H)
 
@@ -214,8 +240,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """The mean over rows of the squared error of these codes' reconstructions, in the units of X."""
 
         def error(rows: slice) -> tuple[float]:
-            wanted = self.scaling_.apply(raw[rows]) * self.scaling_.scale + self.scaling_.mean
-            residual = wanted - self.decoder_.decode(codes[rows])
+            residual = residuals(raw[rows], codes[rows], self.decoder_, self.scaling_)
             return (float(np.einsum("nd,nd->", residual, residual)),)
 
         with Workers(self.n_jobs) as workers:

@@ -15,6 +15,7 @@ from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers.base import Hasher
 from auxbit.maps import Scaling
 from auxbit.tensor_file import Format, Tensors
+from auxbit.training_record import TrainingRecord
 
 LINEAR_VERSION, TABLES_VERSION = 1, 2
 MODEL = Format(
@@ -67,6 +68,10 @@ def save(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True)
         "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
         "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
     }
+    training: TrainingRecord | None = getattr(model, "training_", None)
+    if training is not None:  # versions of before it was recorded pass it over
+        header["training"], arrays = training.parts()
+        tensors |= {f"training.{key}": value for key, value in arrays.items()}
     with_tables = isinstance(model.decoder_, TableDecoder)
     if with_tables:  # a last byte's table does not tell how many of its values a code can have
         header["decoder_bits"] = model.decoder_.n_bits
@@ -87,14 +92,10 @@ def load(path: str | os.PathLike[str]) -> Hasher:
         model_class = _named(header["class"], HASHERS)
         encoder_class = _named(header["encoder"], ENCODERS)
         model: Hasher = model_class(**header["parameters"])
-        parts = {
-            key.removeprefix("encoder."): value
-            for key, value in tensors.items()
-            if key.startswith("encoder.")
-        }
-        model.encoder_ = encoder_class(**parts)
+        model.encoder_ = encoder_class(**_within("encoder.", tensors))
         model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
         model.decoder_ = _decoder(tensors, header, model.scaling_.normalize)
+        model.training_ = _training(tensors, header, model.decoder_.n_bits)
         model.n_features_in_ = header["n_features_in"]
         if header["feature_names_in"]:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
@@ -107,14 +108,24 @@ def load(path: str | os.PathLike[str]) -> Hasher:
 
 def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
     """The decoder of either kind; a file with tables names the bits of a code."""
-    parts = {
-        key.removeprefix("decoder."): value for key, value in tensors.items() if key.startswith("decoder.")
-    }
+    parts = _within("decoder.", tensors)
     if "tables" in parts:
         about: dict[str, Any] = {"class": "TableDecoder", "n_bits": check_n_bits(header["decoder_bits"])}
     else:
         about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[1]}
     return decoder_from(about | {"normalize": normalize}, parts)
+
+
+def _training(tensors: Tensors, header: dict[str, Any], n_bits: int) -> TrainingRecord | None:
+    """What the model was trained on; files of before it was recorded have nothing of it."""
+    if "training" not in header:
+        return None
+    return TrainingRecord.from_parts(header["training"], _within("training.", tensors), n_bits)
+
+
+def _within(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names begin with the prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def _named(name: str, table: dict[str, str]) -> Any:

@@ -69,13 +69,17 @@ class CodeNorms:
     def append(self, codes: Packed) -> None:
         """Add the norms of packed codes, (n, width), at the end."""
         first, size = self.size, self.size + len(codes)
-        if size > len(self._norms):
-            capacity = -(-max(size, len(self._norms) * 5 // 4) // LANES) * LANES
-            self._norms, self._levels = _extended(self._norms, capacity), _extended(self._levels, capacity)
+        self.reserve(size)
         self._put(slice(first, size), codes)
         self.size = size
         if self.size >= 2 * self._levels_made_at and self.size:
             self._make_levels()
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` norms in all."""
+        if size > len(self._norms):
+            capacity = -(-max(size, len(self._norms) * 5 // 4) // LANES) * LANES
+            self._norms, self._levels = _extended(self._norms, capacity), _extended(self._levels, capacity)
 
     def replace(self, positions: Positions, codes: Packed) -> None:
         """Put the norms of packed codes in the place of those at these positions."""

@@ -17,6 +17,7 @@ LaneMasks = npt.NDArray[np.uint64]  # (n_blocks,), lane l is bit l
 Positions = npt.NDArray[np.int64]
 
 LANES = 64
+COPIED = 2**16  # codes that are brought into another order at a time
 
 
 class CodeBlocks:
@@ -37,6 +38,13 @@ class CodeBlocks:
         blocks.append(codes)
         return blocks
 
+    @classmethod
+    def mapped(cls, planes: Planes, n_bits: int, size: int) -> CodeBlocks:
+        """The blocks of `size` codes that lie in planes already, which are not copied until codes are added."""
+        blocks = cls(n_bits)
+        blocks._planes, blocks.size = planes, size
+        return blocks
+
     def __len__(self) -> int:
         return self.size
 
@@ -48,7 +56,7 @@ class CodeBlocks:
     def append(self, codes: Packed) -> None:
         """Add packed codes, (n, width), at the end."""
         first, size = self.size, self.size + len(codes)
-        self._reserve(size)
+        self.reserve(size)
         head = min(len(codes), -first % LANES)  # what still fits into the last block
         if head:
             lane = first % LANES
@@ -63,8 +71,24 @@ class CodeBlocks:
             self._planes[block, :, : len(codes) - start] = codes[start:].T
         self.size = size
 
+    def append_planes(self, planes: Planes, lanes: slice) -> None:
+        """Add the codes in these lanes of other blocks, (n_blocks, width, 64), at the end."""
+        if self.size % LANES == 0 and lanes.start == 0:
+            first, n_blocks = self.size // LANES, -(-lanes.stop // LANES)
+            self.reserve(self.size + lanes.stop)
+            self._planes[first : first + n_blocks] = planes[:n_blocks]
+            self._planes[first + n_blocks - 1, :, (lanes.stop - 1) % LANES + 1 :] = 0
+            self.size += lanes.stop
+            return
+        for start in range(lanes.start, lanes.stop, COPIED):
+            some = np.arange(start, min(start + COPIED, lanes.stop))
+            blocks = planes[start // LANES : some[-1] // LANES + 1]
+            rows = blocks.transpose(0, 2, 1).reshape(-1, self.width)
+            self.append(rows[start % LANES : start % LANES + len(some)])
+
     def replace(self, positions: Positions, codes: Packed) -> None:
         """Put codes in the place of those at these positions."""
+        self.reserve(self.size)
         self._planes[positions // LANES, :, positions % LANES] = codes
         self.version += 1
 
@@ -77,9 +101,10 @@ class CodeBlocks:
         rows = self.planes.transpose(0, 2, 1).reshape(-1, self.width)
         return np.ascontiguousarray(rows[: self.size])
 
-    def _reserve(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
+        """Make room for `size` codes in all, in memory that may be written to."""
         needed = -(-size // LANES)
-        if needed > len(self._planes):
+        if needed > len(self._planes) or not self._planes.flags.writeable:
             grown = _aligned_zeros(max(needed, len(self._planes) * 5 // 4), self.width)
             grown[: len(self._planes)] = self._planes
             self._planes = grown

@@ -23,7 +23,7 @@ from auxbit.index.code_blocks import CodeBlocks, all_lanes
 from auxbit.index.exact import ExactSearch
 from auxbit.index.guard import Guard
 from auxbit.index.id_table import MAX_ID, check_ids
-from auxbit.index.store import CodeStore
+from auxbit.index.store import Among, CodeStore
 
 Distances = npt.NDArray[np.int32]
 SquaredDistances = npt.NDArray[np.float32]
@@ -65,7 +65,8 @@ class HammingIndex:
         if decoder is not None and decoder.n_bits != self.n_bits:
             raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, and n_bits is {n_bits}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
-        self.kind, self.decoder, self.n_jobs = kind, decoder, n_jobs
+        self.kind, self.n_jobs = kind, n_jobs
+        self.decoder: Decoder | None = decoder
         self.options = approximate.check_options(kind, options)
         self._guard = Guard()
         self._store = CodeStore(self.n_bits, decoder)
@@ -132,7 +133,7 @@ class HammingIndex:
             self._store.remove(unwanted)
 
     def search(
-        self, query_codes: npt.ArrayLike, k: int = 10, *, among: npt.ArrayLike | None = None
+        self, query_codes: npt.ArrayLike, k: int = 10, *, among: Among = None
     ) -> tuple[Distances, Ids]:
         """The k nearest codes to each query, ordered by distance, then position of insertion.
 
@@ -140,14 +141,20 @@ class HammingIndex:
         fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
         these, a list of ids (of which some may be missing), or one truth value a code in the order of `ids`.
         """
+        return self.positions(query_codes, k, among, as_ids=True)
+
+    def positions(
+        self, query_codes: npt.ArrayLike, k: int, among: Among = None, *, as_ids: bool = False
+    ) -> tuple[Distances, Ids]:
+        """As `search`, with positions in the place of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-            distances, positions = self._nearest(queries, k, among, workers)
-            return distances, self._store.ids.at(positions)
+            distances, found = self._nearest(queries, k, among, workers)
+            return distances, self._store.ids.at(found) if as_ids else found
 
     def search_radius(
-        self, query_codes: npt.ArrayLike, r: int, *, among: npt.ArrayLike | None = None
+        self, query_codes: npt.ArrayLike, r: int, *, among: Among = None
     ) -> tuple[Ids, Distances, Ids]:
         """All codes within distance r, inclusive, ordered by distance, then position of insertion.
 
@@ -173,7 +180,7 @@ class HammingIndex:
         *,
         query_codes: npt.ArrayLike | None = None,
         shortlist: int | None = None,
-        among: npt.ArrayLike | None = None,
+        among: Among = None,
     ) -> tuple[SquaredDistances, Ids]:
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
@@ -182,6 +189,19 @@ class HammingIndex:
         query_codes=hasher.encode(X) in two stages: the `shortlist`, 10 k unless given, nearest in Hamming
         distance are ranked anew. Missing answers: id -1 at distance inf.
         """
+        return self.asymmetric_positions(X, k, query_codes, shortlist, among, as_ids=True)
+
+    def asymmetric_positions(
+        self,
+        X: npt.ArrayLike,
+        k: int,
+        query_codes: npt.ArrayLike | None = None,
+        shortlist: int | None = None,
+        among: Among = None,
+        *,
+        as_ids: bool = False,
+    ) -> tuple[SquaredDistances, Ids]:
+        """As `search_asymmetric`, with positions in the place of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows, tables, offsets = self._query_tables(X)
         if shortlist is not None:
@@ -195,7 +215,7 @@ class HammingIndex:
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             if query_codes is None:
                 _, allowed, _ = self._store.selection(among, copy_few=False)
-                found = asymmetric.nearest(
+                distances, found = asymmetric.nearest(
                     self._store.codes.planes, self._norms(), allowed, tables, offsets, k, workers
                 )
             else:
@@ -204,10 +224,10 @@ class HammingIndex:
                     raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
                 listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
                 _, near = self._nearest(queries, listed, among, workers)
-                found = asymmetric.rerank(
+                distances, found = asymmetric.rerank(
                     self._store.codes.planes, self._norms(), tables, offsets, near, k, workers
                 )
-            return found[0], self._store.ids.at(found[1])
+            return distances, self._store.ids.at(found) if as_ids else found
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
         """Groups of two and more items, joined by chains of codes within distance r of each other.
@@ -239,9 +259,7 @@ class HammingIndex:
 
         return load(cls, path, n_jobs)
 
-    def _nearest(
-        self, queries: Packed, k: int, among: npt.ArrayLike | None, workers: Workers
-    ) -> tuple[Distances, Ids]:
+    def _nearest(self, queries: Packed, k: int, among: Among, workers: Workers) -> tuple[Distances, Ids]:
         """Distances and positions of the k nearest, whichever way is meant to find them."""
         codes, allowed, chosen = self._store.selection(among)
         if chosen is not None:

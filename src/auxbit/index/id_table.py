@@ -24,6 +24,16 @@ class IdTable:
     def __init__(self) -> None:
         self._clear()
 
+    @classmethod
+    def of(cls, ids: Ids, next_id: int) -> IdTable:
+        """The table of ids that are there already, which are not copied until others are added."""
+        table = cls()
+        table._ids, table.size, table.next_id = ids, len(ids), next_id
+        table._rising = table._rise(0, len(ids))
+        if not table._rising:
+            table._sort()
+        return table
+
     def _clear(self) -> None:
         self.size = 0
         self.next_id = 0
@@ -75,9 +85,8 @@ class IdTable:
         self._ids[first:size] = ids
         rising = self._rising and self._rise(first, size)
         if not rising and (self._rising or len(self._recent) + len(ids) > max(FEW, first // 8)):
-            order = np.argsort(self._ids[:size], kind="stable")
-            self._sorted = (self._ids[:size][order], order)
-            self._recent = {}
+            self._rising, self.size = rising, size
+            self._sort()
         elif not rising:
             self._recent.update(zip(ids.tolist(), range(first, size), strict=True))
         self._rising, self.size = rising, size
@@ -89,6 +98,11 @@ class IdTable:
         self._clear()
         self.append(kept)
         self.next_id = next_id
+
+    def _sort(self) -> None:
+        order = np.argsort(self.ids, kind="stable")
+        self._sorted = (self.ids[order], order)
+        self._recent = {}
 
     def _rise(self, first: int, size: int) -> bool:
         new = self._ids[max(first - 1, 0) : size]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +16,18 @@ from auxbit.index.id_table import IdTable, check_ids, repeats
 
 Ids = npt.NDArray[np.int64]
 
+
+class At(NamedTuple):
+    """Positions to search among, where they are known; those of removed codes are left out."""
+
+    positions: Ids
+
+
+Among = npt.ArrayLike | At | None
+
 FEW_SHARE = 8  # of the codes: where a filter leaves fewer than one in so many, these are copied and scanned
 MANY_REMOVED = 4096
+ATTACHED = 2**18  # codes whose norms are computed at a time
 
 
 class CodeStore:
@@ -26,8 +38,23 @@ class CodeStore:
         self.codes, self.ids, self.alive = CodeBlocks(self.n_bits), IdTable(), LaneSet()
         self.norms = None if self.decoder is None else CodeNorms(self.decoder)
 
+    @classmethod
+    def of(cls, codes: CodeBlocks, ids: IdTable, alive: LaneSet) -> CodeStore:
+        """A store of parts that are there already; `attach` adds norms."""
+        store = cls(codes.n_bits, None)
+        store.codes, store.ids, store.alive = codes, ids, alive
+        return store
+
     def __len__(self) -> int:
         return self.alive.count
+
+    def attach(self, decoder: Decoder) -> None:
+        """Compute the norms that asymmetric search with this decoder needs."""
+        norms = CodeNorms(decoder)
+        norms.reserve(self.codes.size)
+        for start in range(0, self.codes.size, ATTACHED):
+            norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, self.codes.size))))
+        self.decoder, self.norms = decoder, norms
 
     def add(self, packed: Packed, ids: Ids | None, upsert: bool) -> None:
         """Append codes under ids, or numbered on; `upsert` replaces the codes of ids that are there."""
@@ -76,12 +103,14 @@ class CodeStore:
         places = self.ids.find(ids)
         return np.where(self.alive.holds(places), places, -1)
 
-    def selection(
-        self, among: npt.ArrayLike | None, *, copy_few: bool = True
-    ) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+    def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
         """The codes to search, which of them may be answered, and, of a copy of few, their positions."""
         if among is None:
             return self.codes, self.alive.masks, None
+        if isinstance(among, At):
+            wanted = among.positions
+            chosen = np.unique(wanted[self.alive.holds(wanted)])
+            return self._chosen(chosen, copy_few)
         wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
@@ -93,6 +122,10 @@ class CodeStore:
         else:
             chosen = np.unique(self.places(check_ids(wanted, name="among")))
             chosen = chosen[chosen >= 0]
+        return self._chosen(chosen, copy_few)
+
+    def _chosen(self, chosen: Ids, copy_few: bool) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+        """The selection of positions, in order."""
         if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
             return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
         allowed = np.zeros(self.codes.size, dtype=np.bool_)

@@ -1,0 +1,1 @@
+"""Codes, ids, metadata and vectors in a folder on disk."""

@@ -1,0 +1,254 @@
+"""Metadata: one JSON object an item, kept as text end to end, read back by row or by field.
+
+offsets : (n+1,) int64
+text    : (bytes,) uint8; row i is the UTF-8 JSON text[offsets[i]:offsets[i+1]], empty without metadata
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import NoneType
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.collection.json_values import ENCODABLE, ENCODER, PLAIN, REMEDY, key_of, problem
+from auxbit.errors import InvalidInput
+
+Offsets = npt.NDArray[np.int64]
+Text = npt.NDArray[np.uint8]
+Row = dict[str, Any]
+
+CHUNK_ROWS = 2**14
+CHUNK_BYTES = 2**23  # of text: as Python objects it takes about ten times as much
+
+
+# ---- rows to text
+
+
+def encode_rows(rows: Any, n: int) -> tuple[Offsets, Text]:
+    """Return `offsets` (n+1,) and `text` of n rows of metadata.
+
+    rows : n mappings, or None for an item without; or a mapping of fields to n values each; or None
+    """
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    if rows is None:
+        return offsets, np.zeros(0, dtype=np.uint8)
+    take = _by_columns(rows, n) if isinstance(rows, Mapping) else _by_rows(rows, n)
+    parts = []
+    for first in range(0, n, CHUNK_ROWS):
+        encoded = _encode_chunk(take(slice(first, first + CHUNK_ROWS)), first)
+        offsets[first + 1 : first + 1 + len(encoded)] = np.fromiter(map(len, encoded), dtype=np.int64)
+        parts.append(b"".join(encoded))
+    np.cumsum(offsets, out=offsets)
+    return offsets, np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+
+def _encode_chunk(rows: list[Any], first: int) -> list[bytes]:
+    try:
+        _check_types(Mapping | NoneType, rows)
+        plain = [row if type(row) is dict else dict(row or {}) for row in rows]
+        _check_types(str, (key for row in plain for key in row))  # json would make text of others
+        # no string holds a bare line end, so this splits between objects and nowhere else
+        pieces = ENCODER.encode(plain)[2:-2].split("},\n{")
+        if len(pieces) != len(rows):  # a value is a list of objects
+            pieces = [ENCODER.encode(row)[1:-1] for row in plain]
+        nested = (row for row, piece in zip(plain, pieces) if "{" in piece or "[" in piece)
+        if any(problem(row, ENCODABLE, -1) for row in nested):
+            raise TypeError
+    except (TypeError, ValueError, RecursionError) as error:
+        _name_the_problem(rows, first, error)
+    return [_utf8("{" + piece.replace(",\n", ",") + "}") if piece else b"" for piece in pieces]
+
+
+def _check_types(allowed: Any, values: Iterable[Any]) -> None:
+    if not all(issubclass(kind, allowed) for kind in set(map(type, values))):
+        raise TypeError
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8, but JSON can escape it
+        return json.dumps(json.loads(text), separators=(",", ":")).encode()
+
+
+def _name_the_problem(rows: list[Any], first: int, error: Exception) -> NoReturn:
+    for number, row in enumerate(rows, first):
+        if row is not None and not isinstance(row, Mapping):
+            raise InvalidInput(
+                f"metadata row {number} is a {type(row).__name__}; expected a dict, or None. "
+                "Of a table give its rows: frame.to_dict('records') or table.to_pylist()."
+            ) from error
+        for field, value in (row or {}).items():
+            if not isinstance(field, str):
+                raise InvalidInput(f"metadata row {number} has the field {field!r}; use text.") from error
+            why = problem(value)
+            if why:
+                raise InvalidInput(f"metadata row {number}, field {field!r}: {why}. {REMEDY}.") from error
+    raise error
+
+
+def _by_rows(rows: Any, n: int) -> Callable[[slice], list[Any]]:
+    listed = _listed(rows, "metadata")
+    if len(listed) != n:
+        raise InvalidInput(f"metadata has {len(listed)} rows for {n} items. Give one an item, None for none.")
+    return listed.__getitem__
+
+
+def _by_columns(columns: Mapping[Any, Any], n: int) -> Callable[[slice], list[Any]]:
+    lists = [_listed(values, f"metadata field {field!r}") for field, values in columns.items()]
+    for field, values in zip(columns, lists):
+        if len(values) != n:
+            raise InvalidInput(
+                f"metadata field {field!r} has {len(values)} values for {n} items. "
+                "A mapping is of columns: give one value an item, or a list of rows."
+            )
+    if not lists:
+        return ([None] * n).__getitem__
+    return lambda part: [dict(zip(columns, row)) for row in zip(*(values[part] for values in lists))]
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    if isinstance(values, np.ndarray) and values.ndim and values.dtype.kind in "biufU":
+        return list(values.tolist())
+    unordered = isinstance(values, str | bytes | set | frozenset | Mapping)
+    if unordered or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
+        raise InvalidInput(
+            f"{name} is a {type(values).__name__}; expected a list, in the order of the items."
+        )
+    return list(values)
+
+
+# ---- text to rows and columns
+
+
+def rows_at(offsets: Offsets, text: Text, positions: npt.ArrayLike) -> list[Row]:
+    """The metadata at `positions` (m,): {} for an item without, and for position -1, no item."""
+    where = np.asarray(positions, dtype=np.int64)
+    there = where >= 0
+    starts, stops = offsets[np.where(there, where, 0)], offsets[np.where(there, where + 1, 0)]
+    spans = zip(starts.tolist(), stops.tolist())
+    return [json.loads(text[a:b].tobytes().decode()) if a < b else {} for a, b in spans]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One field of n rows: its distinct values, and which of them each row has.
+
+    values : the distinct values, in the order of their first rows
+    codes  : (n,) int32 positions in `values`, -1 where the field is missing
+    """
+
+    values: list[Any]
+    codes: npt.NDArray[np.int32]
+    by_key: Mapping[Any, int]
+
+    def find(self, value: Any) -> list[int]:
+        """The position of `value` in `values`, nothing if no row has it."""
+        code = self.by_key.get(key_of(value), -1)
+        return [code] if code >= 0 else []
+
+    @cached_property
+    def numbers(self) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """The numbers among `values`, rising, and their positions there; true and false are none."""
+        return self._rising({int, float})
+
+    @cached_property
+    def texts(self) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """The texts among `values`, rising, and their positions there."""
+        return self._rising({str})
+
+    def _rising(self, kinds: set[type]) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        places = [place for place, value in enumerate(self.values) if type(value) in kinds]
+        places.sort(key=self.values.__getitem__)
+        return [self.values[place] for place in places], np.array(places, dtype=np.int64)
+
+
+_MISSING: Any = object()
+
+
+class _Distinct:
+    """Values numbered in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.by_key: dict[Any, int] = {_MISSING: -1}
+
+    def number(self, values: list[Any]) -> list[int]:
+        plain = set(map(type, values)) <= {*PLAIN, object}
+        keys = values if plain else [each if each is _MISSING else key_of(each) for each in values]
+        new = [key for key in dict.fromkeys(keys) if key not in self.by_key]
+        self.by_key.update(zip(new, range(len(self.values), len(self.values) + len(new))))
+        firsts = {} if plain else dict(zip(reversed(keys), reversed(values)))
+        self.values += [firsts[key] for key in new] if firsts else new
+        return list(map(self.by_key.__getitem__, keys))
+
+
+class Fields:
+    """The metadata of n rows by field. A field is parsed when it is first asked for, and kept.
+
+    lost : (n,) bool, rows whose text is damaged: they count as rows without metadata
+    """
+
+    def __init__(self, offsets: Offsets, text: Text, lost: npt.NDArray[np.bool_] | None = None) -> None:
+        self.n = len(offsets) - 1
+        self._offsets, self._text, self._lost = offsets, text, lost
+        self._columns: dict[str, Column] = {}
+        self._loading = threading.Lock()
+
+    def column(self, field: str) -> Column:
+        """The values of `field`; of "a.b" those of b within a, where a row has no field "a.b"."""
+        self.load([field])
+        return self._columns[field]
+
+    def load(self, fields: Iterable[str]) -> None:
+        """Parse several fields in one pass."""
+        with self._loading:
+            new = {field: _Distinct() for field in fields if field not in self._columns}
+            if not new:
+                return
+            codes = {field: np.full(self.n, -1, dtype=np.int32) for field in new}
+            for positions, rows in self.chunks():
+                for field, distinct in new.items():
+                    codes[field][positions] = distinct.number(_values(rows, field))
+            for field, distinct in new.items():
+                self._columns[field] = Column(distinct.values, codes[field], distinct.by_key)
+
+    def chunks(self) -> Iterator[tuple[npt.NDArray[np.int64], list[Row]]]:
+        """The rows that are not empty, with their positions (rows,), some at a time."""
+        first = 0
+        while first < self.n:
+            ends = self._offsets[first : first + CHUNK_ROWS + 1]
+            sizes = np.diff(ends)
+            if self._lost is not None:
+                sizes[self._lost[first : first + CHUNK_ROWS]] = 0
+            count = max(1, int(np.searchsorted(np.cumsum(sizes), CHUNK_BYTES, side="right")))
+            rows = np.flatnonzero(sizes[:count])
+            if len(rows):
+                start = int(ends[rows[0]])
+                text = self._text[start : int(ends[rows[-1] + 1])].tobytes()
+                spans = zip((ends[rows] - start).tolist(), (ends[rows + 1] - start).tolist())
+                joined = b",".join([text[a:b] for a, b in spans])
+                yield first + rows, json.loads(f"[{joined.decode()}]")
+            first += count
+
+
+def _values(rows: list[Row], field: str) -> list[Any]:
+    if "." not in field:
+        return [row.get(field, _MISSING) for row in rows]
+    path = field.split(".")
+    values = []
+    for row in rows:
+        value: Any = row.get(field, _MISSING)
+        if value is _MISSING:
+            value = row
+            for part in path:
+                value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+        values.append(value)
+    return values

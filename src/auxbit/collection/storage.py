@@ -1,0 +1,202 @@
+"""The folder of a collection: its present state, the writer's lock, and committing changes.
+
+A change writes new files, syncs them and their names, and then replaces the manifest: until that has
+happened, nothing refers to them; from then on all of the change is there. Files that no manifest names any
+more are removed afterwards, or by the next writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from auxbit import files
+from auxbit.collection import segment_file
+from auxbit.collection.manifest import Manifest
+from auxbit.collection.segment_file import Column, Written
+from auxbit.collection.snapshot import Snapshot, stamp
+from auxbit.collection.view import View
+from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
+from auxbit.lock import WriterLock
+
+if TYPE_CHECKING:  # scikit-learn takes longer to import than a collection to open
+    from auxbit.hashers.base import Hasher
+
+LOCK = "writer.lock"
+KINDS = ("segment", "removed", "model")
+SUFFIX = ".safetensors"
+
+Made = TypeVar("Made")
+
+
+class Storage:
+    """What is shared by all that reads or changes an open collection."""
+
+    def __init__(self, folder: Path, *, read_only: bool, salvage: bool, n_jobs: int | None) -> None:
+        self.folder, self.read_only, self.n_jobs = folder, read_only, n_jobs
+        self._lock = WriterLock(folder / LOCK)
+        self._changing = threading.RLock()  # held by whoever changes the collection
+        self._switching = threading.RLock()  # held while the view is brought up to date
+        self.closed = False
+        self._stale = False  # a commit has begun, and the view may be of the state before
+        self._salvaged = salvage
+        self._stamp = stamp(folder)
+        snapshot = Snapshot.salvage(folder) if salvage else Snapshot.read(folder)
+        self._view = View(snapshot, n_jobs)
+
+    @property
+    def view(self) -> View:
+        """The present state; brought up to date with what another process has written."""
+        if self.closed:
+            raise InvalidInput(f"the collection {self.folder} is closed. Open it again.")
+        others = not self._lock.held and not self._salvaged and stamp(self.folder) != self._stamp
+        if self._stale or others:
+            self.refresh()
+        return self._view
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the present state."""
+        return self.view.snapshot.manifest
+
+    def refresh(self) -> None:
+        """Read what another process has written."""
+        with self._switching:
+            seen = stamp(self.folder)
+            self._switch(Snapshot.read(self.folder, self._view.snapshot))
+            self._stamp, self._stale = seen, False
+
+    def lock(self) -> None:
+        """Become the writer, until close, or raise InUse."""
+        _ = self.view  # says that it is closed
+        if self.read_only or self._salvaged:
+            why = "was opened to be read" if self.read_only else 'was opened with damaged="skip"'
+            raise CollectionError(f"{self.folder} {why}: open it without that to change it.")
+        if not self._lock.held:
+            self._lock.acquire(f"the collection {self.folder}")
+            try:
+                self.refresh()
+            except BaseException:
+                self._lock.release()
+                raise
+            self.sweep()
+
+    @contextmanager
+    def changing(self) -> Iterator[Manifest]:
+        """Hold the lock for a change, which is made by `commit`; yields the manifest to change."""
+        with self._changing:
+            self.lock()
+            try:
+                yield self.manifest
+            except BaseException:
+                self.sweep()  # what was written for a change that did not come about
+                raise
+
+    @contextmanager
+    def repairing(self) -> Iterator[Manifest]:
+        """As `changing`, of a collection that was opened in spite of damage; then it is whole again."""
+        with self._changing:
+            salvaged, self._salvaged = self._salvaged, False
+            try:
+                if salvaged:
+                    self._lock.acquire(f"the collection {self.folder}")
+                    if self._view.snapshot.manifest != Manifest.read(self.folder):
+                        raise CollectionError(f"{self.folder} was changed meanwhile: open it again.")
+                else:
+                    self.lock()
+                yield self._view.snapshot.manifest
+            except BaseException:
+                self.sweep()
+                self._salvaged = salvaged
+                raise
+
+    def write(self, manifest: Manifest, rows: int, columns: list[Column]) -> Written:
+        """Write a new file of rows, to be committed by a manifest with the next number for files."""
+        return self._written("segment", manifest, lambda path: segment_file.write(path, rows, columns))
+
+    def write_removed(self, manifest: Manifest, column: Column) -> Written:
+        """Write a new file of deleted positions."""
+        rows = column.shape[0]
+        return self._written("removed", manifest, lambda path: segment_file.write(path, rows, [column]))
+
+    def write_model(self, manifest: Manifest, model: Hasher) -> str:
+        """Write the model, to be committed by a manifest that names it."""
+
+        def save(path: Path) -> str:
+            model.save(path, overwrite=False)
+            return path.name
+
+        return self._written("model", manifest, save)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make this the state of the collection, durably, or leave it as it was."""
+        self._stale = True  # whatever happens from here on, the next to look reads what is on disk
+        try:
+            files.sync_folder(self.folder)
+            manifest.write(self.folder)
+        except OSError as error:
+            raise _not_written(self.folder, error, made=self._is_on_disk(manifest)) from error
+        # no memory or descriptors left: the change is made, and the next to look finds it
+        with self._switching, contextlib.suppress(OSError, MemoryError):
+            self._switch(Snapshot.of(self.folder, manifest, self._view.snapshot))
+            self._stale = False
+        self.sweep()
+
+    def close(self) -> None:
+        """Release the lock and what is mapped; waits for a change under way."""
+        with self._changing:
+            self.closed = True
+            self._lock.release()
+
+    def _written(self, kind: str, manifest: Manifest, write: Callable[[Path], Made]) -> Made:
+        try:
+            return write(self.folder / file_name(kind, manifest.next_file))
+        except Damaged:  # of what was to be copied
+            raise
+        except OSError as error:
+            raise _not_written(self.folder, error) from error
+
+    def _is_on_disk(self, manifest: Manifest) -> bool:
+        """After a commit that failed: whether the manifest has been replaced all the same."""
+        try:
+            return Manifest.read(self.folder) == manifest
+        except OSError:
+            return False
+
+    def _switch(self, snapshot: Snapshot) -> None:
+        if snapshot.manifest.continues(self._view.snapshot.manifest):
+            try:
+                self._view.advance(snapshot)
+                return
+            except MemoryError:
+                pass  # what was made in memory is made anew, at the next search
+        self._view = View(snapshot, self.n_jobs, self._view)
+
+    def sweep(self) -> None:
+        """Remove files of ours that are no part of the collection as it is on disk."""
+        try:
+            keep = Manifest.read(self.folder).files
+        except OSError:
+            return  # then all are kept
+        for path in self.folder.iterdir():
+            ours = path.name.endswith(SUFFIX) and path.name.split("-")[0] in KINDS
+            if path.name not in keep and (ours or path.name.endswith(".part")):
+                # Windows keeps a file that somebody has mapped: the next writer removes it
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def file_name(kind: str, number: int) -> str:
+    """The name of a file; numbers are never used again."""
+    return f"{kind}-{number:06d}{SUFFIX}"
+
+
+def _not_written(folder: Path, error: OSError, *, made: bool = False) -> FileProblem:
+    reason = (error.strerror or str(error)).rstrip(".")
+    if made:
+        return FileProblem(f"{folder}: {reason}. The change is made, but a power loss may undo it.")
+    return FileProblem(f"{folder} could not be written to: {reason}. It is as it was before.")
