@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from auxbit import ITQ, Collection
 from auxbit.collection import upkeep
-from auxbit.errors import FileExists, InvalidInput
+from auxbit.errors import FileExists, InvalidInput, InvalidParameter
 from index_truth import random_codes, slow_search
 
 # ---- histories
@@ -243,3 +243,27 @@ def test_statistics_count_what_is_there_and_tell_when_retraining_is_due(tmp_path
         collection.retrain()
         assert not collection.stats().retrain
         assert "nothing has been added since" in collection.stats().reasons[0]
+
+
+# ---- elsewhere
+
+
+def test_an_exported_collection_gives_the_answers_of_the_collection(filled, digits, tmp_path):
+    import faiss
+
+    filled.delete([3])
+    assert filled.export(tmp_path / "c.faiss") == "lsh"
+    distances, _ = faiss.read_index(str(tmp_path / "c.faiss")).search(digits[:9].astype(np.float32), 5)
+    np.testing.assert_array_equal(distances, filled.search(digits[:9], 5)[0])
+    assert filled.export(tmp_path / "c.onnx", "onnx") == "onnx"
+    with pytest.raises(FileExists, match="exists"):
+        filled.export(tmp_path / "c.onnx", "onnx")
+    with pytest.raises(InvalidParameter, match="to='milvus' is invalid"):
+        filled.export(tmp_path / "x", "milvus")
+
+
+def test_items_can_be_counted_and_looked_up(filled):
+    assert filled.count() == len(filled) == 1200
+    assert filled.count({"odd": True}) == 350
+    assert filled.holds([0, 5000, 4999]).tolist() == [True, True, False]
+    assert filled.manifest.n_bits == filled.n_bits == 16

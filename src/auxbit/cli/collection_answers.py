@@ -13,7 +13,7 @@ import numpy as np
 
 from auxbit import files
 from auxbit.cli import tasks
-from auxbit.cli.collection_rows import Array, check_width, holds_codes, packed, state_of
+from auxbit.cli.collection_rows import Array, check_width, holds_codes, packed
 from auxbit.cli.output import number
 from auxbit.collection.collection import Collection
 from auxbit.collection.where import Where
@@ -78,7 +78,7 @@ class Queries:
 
 def read_queries(collection: Collection, source: str, *, codes: bool) -> Queries:
     """The queries in a file of vectors or of codes."""
-    state, X = state_of(collection), tasks.read(source)
+    state, X = collection.manifest, tasks.read(source)
     n_features = state.n_features if state.model is not None else None
     codes = holds_codes(X, codes=codes, n_bits=state.n_bits, n_features=n_features)
     check_width(X, source, codes=codes, n_bits=state.n_bits, n_features=n_features)
@@ -92,7 +92,7 @@ def stored_item(collection: Collection, id_: int) -> Queries:
     """An item as a query: its vector where that is kept, its code where that is all or none can be made."""
     if id_ not in collection:
         raise InvalidInput(f"id {id_} is not in the collection, which has {len(collection):,} items.")
-    state = state_of(collection)
+    state = collection.manifest
     X = None if state.vectors is None else collection.vectors([id_])
     return Queries(X, collection.codes([id_]) if X is None or state.model is None else None)
 
@@ -161,7 +161,7 @@ def _write(answers: Answers, arrays: dict[str, Array], out: str, *, force: bool)
 def _mode(collection: Collection, queries: Queries, mode: str | None) -> str:
     """How to search: as asked for, else as the codes are meant, if the queries allow it."""
     if mode is None:
-        optimal = state_of(collection).coding == "optimal" and queries.X is not None
+        optimal = collection.manifest.coding == "optimal" and queries.X is not None
         return "asymmetric" if optimal else "hamming"
     if mode == "asymmetric" and queries.X is None:
         raise InvalidInput("--mode asymmetric compares vectors with codes, and the queries are codes.")
@@ -218,13 +218,12 @@ def _change(measure: Measure, value: float | None) -> str:
 
 def check(collection: Collection) -> dict[str, Any]:
     """What is damaged of a collection that was opened in spite of damage."""
-    state, damage = state_of(collection), collection.damage
+    state, damage = collection.manifest, collection.damage
     parts = (*state.segments, *state.removed)
-    lost = collection._storage.view.snapshot.lost
     return {
         "collection": str(collection.path),
         "items": len(collection),
-        "lost": 0 if lost is None else len(lost),
+        "lost": collection.lost,
         "files": len(state.files) + 1,
         "bytes": sum(part.bytes for part in parts),
         "damage": damage,

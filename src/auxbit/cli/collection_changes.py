@@ -60,7 +60,7 @@ def add(
 
     resume = add_command(folder, data, codes=codes, ids=ids, metadata=metadata, upsert=upsert)
     with collection_rows.opened(folder, n_jobs=jobs) as into:
-        state = collection_rows.state_of(into)
+        state = into.manifest
         rows = collection_rows.read_rows(
             data, ids, metadata, codes=codes, n_bits=state.n_bits, first=from_row,
             n_features=state.n_features if state.model is not None else None,
@@ -113,11 +113,11 @@ def delete(
     if sum(bool(each is not None and each != []) for each in (ids, ids_file, where)) != 1:
         raise typer.BadParameter("say what to delete by one of --ids, --ids-file and --where.")
     wanted = None if ids is None else _integers(ids)
-    from auxbit.cli import collection_rows, collection_tasks
+    from auxbit.cli import collection_rows
 
     with collection_rows.opened(folder) as items:
         if where:
-            found = collection_tasks.matching(items, where)
+            found = items.count(where)
             if found and not yes and _at_terminal():
                 typer.confirm(f"Delete {found:,} of {len(items):,} items?", abort=True, err=True)
             deleted = items.delete(where=where)

@@ -41,11 +41,6 @@ def opened(
     return Collection.open(path, read_only=read_only, damaged=damaged, n_jobs=n_jobs)
 
 
-def state_of(collection: Collection) -> Manifest:
-    """What a collection is made of at this moment."""
-    return collection._storage.manifest
-
-
 @dataclass(frozen=True)
 class Rows:
     """Rows to add, from row `first` of their file on.
@@ -157,8 +152,8 @@ def add_rows(
 
     Where it ends early, by an error or Ctrl-C, `stopped` gets the row to go on from.
     """
-    collection._storage.lock()  # nobody else is to add from here on
-    state = state_of(collection)
+    collection.lock()  # nobody else is to add from here on
+    state = collection.manifest
     before, items = state.n_positions, len(collection)
     if rows.are_codes and state.vectors is not None:
         how = "from Python, by add(X, codes=…)" if state.model is None else "without --codes"
@@ -193,7 +188,7 @@ def _add_batch(collection: Collection, rows: Rows, part: slice, upsert: bool) ->
 
 
 def _refuse_known(collection: Collection, ids: Ids) -> None:
-    known = collection._storage.view.places(ids) >= 0
+    known = collection.holds(ids)
     if known.any():
         raise InvalidInput(
             f"id {ids[known.argmax()]} is already in the collection, and {int(known.sum()):,} of the "

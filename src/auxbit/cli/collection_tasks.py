@@ -11,13 +11,12 @@ import numpy as np
 
 from auxbit.checks import check_integer
 from auxbit.cli import tasks
-from auxbit.cli.collection_rows import Array, Rows, check_width, read_rows, state_of
+from auxbit.cli.collection_rows import Array, Rows, check_width, read_rows
 from auxbit.codes import check_n_bits
 from auxbit.collection.collection import Collection
 from auxbit.collection.creation import refuse_existing
 from auxbit.collection.manifest import NAME
 from auxbit.collection.upkeep import TRAINING_ROWS
-from auxbit.collection.where import Where
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.methods import METHODS, make_hasher
 from auxbit.training_record import sample_rows
@@ -98,7 +97,7 @@ def create(plan: Plan, *, force: bool, n_jobs: int | None, step: Step, on_record
 
 def describe(collection: Collection) -> dict[str, Any]:
     """The facts of a collection that was made or changed."""
-    state = state_of(collection)
+    state = collection.manifest
     return {
         "collection": str(collection.path),
         "items": len(collection),
@@ -117,14 +116,9 @@ def label_of(model: Hasher) -> str:
     return next((method.label for method in METHODS.values() if method.estimator == name), name)
 
 
-def matching(collection: Collection, where: list[str]) -> int:
-    """How many items conditions find."""
-    return int(collection._storage.view.matching(Where.of(where)).sum())
-
-
 def compact(collection: Collection, advance: Callable[[int], None]) -> dict[str, Any]:
     """Compact a collection; returns how much smaller it became."""
-    before, deleted = _bytes(collection), state_of(collection).n_positions - len(collection)
+    before, deleted = _bytes(collection), collection.manifest.n_positions - len(collection)
     damage = collection.damage
     collection.compact(advance=advance)
     return {
@@ -142,7 +136,7 @@ def retrain(
     seed: int, step: Step, advance: Callable[[int], None], on_record: OnRecord,
 ) -> dict[str, Any]:  # fmt: skip
     """Make new codes by the model in a file, or by one that is fitted to the items; returns the facts."""
-    state, X = state_of(collection), None
+    state, X = collection.manifest, None
     if not len(collection):
         raise InvalidInput(f"{collection.path} is empty: there is nothing to train on, nor to encode.")
     if data is not None:
@@ -233,12 +227,12 @@ def _new_model(collection: Collection, method: str | None, bits: int | None, see
         model: Hasher = clone(collection.model).set_params(n_bits=n_bits)
         return model
     check_integer("seed", seed, 0, tasks.LARGEST_SEED)
-    return make_hasher(method, n_bits, random_state=seed, n_jobs=collection._storage.n_jobs)
+    return make_hasher(method, n_bits, random_state=seed, n_jobs=collection.n_jobs)
 
 
 def _rows_of_items(collection: Collection, data: str) -> Array:
     """The rows of a file, one for each item of a collection without vectors."""
-    state, X = state_of(collection), tasks.read(data)
+    state, X = collection.manifest, tasks.read(data)
     if state.vectors is not None:
         raise InvalidInput(f"{collection.path} keeps its vectors: leave --data out.")
     if len(X) != len(collection):
@@ -260,5 +254,5 @@ def _sample(collection: Collection, X: Array | None) -> Array:
 
 
 def _bytes(collection: Collection) -> int:
-    state = state_of(collection)
+    state = collection.manifest
     return sum(part.bytes for part in (*state.segments, *state.removed))

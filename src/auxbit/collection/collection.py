@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from auxbit.codes import Packed
 from auxbit.collection import changes, creation, upkeep
+from auxbit.collection.manifest import Manifest
 from auxbit.collection.storage import Storage
 from auxbit.collection.where import Where
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -172,6 +173,15 @@ class Collection:
         view = self._storage.view
         return view.snapshot.codes(view.present() if ids is None else self._places(view, ids))
 
+    def count(self, where: Any = None) -> int:
+        """How many items there are, or have the metadata that `where` asks for."""
+        return len(self) if where is None else int(self._storage.view.matching(Where.of(where)).sum())
+
+    def holds(self, ids: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Which of these ids are there, (n,)."""
+        found: npt.NDArray[np.bool_] = self._storage.view.places(check_ids(ids)) >= 0
+        return found
+
     @property
     def ids(self) -> Ids:
         """All ids, in the order in which rows were added, (n,) int64."""
@@ -210,20 +220,9 @@ class Collection:
         to : "faiss" or "onnx". form : of a FAISS index, as in `auxbit.export.to_faiss`; "auto" is "additive"
         where coding is "optimal", else "lsh" for linear encoders and "binary" for others.
         """
-        from auxbit.export import to_faiss, to_onnx
+        from auxbit.collection import exporting
 
-        if to not in ("faiss", "onnx"):
-            raise InvalidParameter("to", to, "'faiss' or 'onnx'")
-        view = self._storage.view
-        manifest, present = view.snapshot.manifest, view.present()
-        if to == "onnx":
-            to_onnx(view.model(), path, overwrite=overwrite)
-            return "onnx"
-        model = None if manifest.model is None else view.model()
-        if form == "auto" and manifest.coding == "optimal":
-            form = "additive"  # the ranking that such codes are for
-        codes, ids = view.snapshot.codes(present), view.ids.at(present)
-        return to_faiss(path, model, codes, ids, form=form, overwrite=overwrite)
+        return exporting.export(self._storage, path, to, form, overwrite)
 
     def stats(self) -> Statistics:
         """Sizes, and how what was added differs from what the model was trained on."""
@@ -244,9 +243,25 @@ class Collection:
         return list(self._storage.view.snapshot.damage)
 
     @property
+    def lost(self) -> int:
+        """How many rows are left out because of damage."""
+        lost = self._storage.view.snapshot.lost
+        return 0 if lost is None else len(lost)
+
+    @property
+    def n_jobs(self) -> int | None:
+        """How many threads search and encode; None: all cores."""
+        return self._storage.n_jobs
+
+    @property
     def model(self) -> Hasher:
         """The hasher, loaded at first use."""
         return self._storage.view.model()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the collection consists of at this moment."""
+        return self._storage.manifest
 
     @property
     def n_bits(self) -> int:
@@ -257,6 +272,10 @@ class Collection:
     def path(self) -> Path:
         """The folder."""
         return self._storage.folder
+
+    def lock(self) -> None:
+        """Become the writer now, rather than at the first change; InUse where another process is."""
+        self._storage.lock()
 
     def close(self) -> None:
         """Let others write. What was added is on disk without it."""
