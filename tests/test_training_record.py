@@ -262,3 +262,10 @@ def test_rows_that_are_reconstructed_without_error_have_no_variation():
     f, scaling = LinearDecoder(np.zeros((2, 3)), np.zeros(2)), Scaling(np.zeros(2), 1.0)
     record = record_of(np.zeros((4, 2)), np.zeros((4, 1), np.uint8), f, scaling, 4)
     assert (record.error, record.variation) == (0.0, 0.0)
+
+
+def test_rows_beyond_float32_have_a_record_and_a_score():
+    X = np.random.default_rng(0).normal(size=(300, 8)) * 1e60
+    model = ITQ(4, random_state=0).fit(X)
+    np.testing.assert_allclose(model.training_.error, -model.score(X), rtol=1e-9)
+    assert np.isfinite(model.training_.error)

@@ -70,7 +70,7 @@ def sample_rows(n_rows: int, at_most: int = MOST_ROWS) -> npt.NDArray[np.intp]:
 
 def residuals(X: npt.NDArray[Any], codes: Packed, decoder: Decoder, scaling: Scaling) -> Float64:
     """Rows less their reconstructions. X : (n, D) as the user gave it, codes : (n, M) packed → (n, D)."""
-    wanted = scaling.apply(X) * scaling.scale + scaling.mean
+    wanted = scaling.apply(X).astype(np.float64) * scaling.scale + scaling.mean  # float32 ends at 3e38
     difference: Float64 = wanted - decoder.decode(codes)
     return difference
 
