@@ -24,7 +24,7 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterat
     """
     target = Path(path)
     refuse_existing(target, overwrite=overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
     # created here, so that the kernel applies the umask: asking for it would change it for other threads
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -80,6 +80,20 @@ def write_all(descriptor: int, content: Any) -> None:
     rest = memoryview(content).cast("B")
     while rest:
         rest = rest[os.write(descriptor, rest[:MOST_AT_ONCE]) :]
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those that it is in, unless they are there, and their names durable."""
+    missing, place = [], Path(path).absolute()
+    while not place.exists():
+        missing.append(place)
+        place = place.parent
+    for each in reversed(missing):
+        try:
+            os.mkdir(each)
+        except FileExistsError:
+            continue  # somebody else was faster
+        _sync(each.parent)
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from auxbit import files
 from auxbit.checks import check_integer
 from auxbit.codes import check_n_bits
 from auxbit.collection.manifest import NAME, Manifest
-from auxbit.collection.storage import LOCK, file_name
+from auxbit.collection.storage import LOCK, file_name, number_of, sweep
 from auxbit.errors import AuxbitError, FileExists, FileProblem, InvalidInput, InvalidParameter
 from auxbit.lock import WriterLock
 
@@ -45,18 +46,37 @@ def create(
 
 
 def _make(path: Path, model: Hasher | None, manifest: Manifest) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
+    if (path / NAME).is_file():
+        _replace(path, model, manifest)
+        return
     temporary = path.parent / f".{path.name[:40]}.{secrets.token_hex(8)}.part"
-    temporary.mkdir()
+    os.mkdir(temporary)
     try:
         if model is not None:
             model.save(temporary / file_name("model", 0))
         manifest.write(temporary)
-        _put(temporary, path)
+        os.replace(temporary, path)
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)
     files.sync_folder(path.parent)
+
+
+def _replace(path: Path, model: Hasher | None, manifest: Manifest) -> None:
+    """Commit an empty collection in the place of one that is there: it is the old one or the new one."""
+    lock = WriterLock(path / LOCK)
+    lock.acquire(f"the collection {path}")
+    try:
+        number = 1 + max((number_of(each.name) for each in path.iterdir()), default=0)
+        if model is not None:
+            manifest = replace(manifest, model=file_name("model", number))
+            model.save(path / file_name("model", number))
+        files.sync_folder(path)
+        replace(manifest, next_file=number + 1).write(path)
+        sweep(path)
+    finally:
+        lock.release()
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
@@ -67,26 +87,6 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         raise FileExists(f"{path} exists. Choose another name, or replace it with --force (overwrite=True).")
     if not (path / NAME).is_file():
         raise FileExists(f"{path} is not a collection, and is not replaced by one. Choose another name.")
-
-
-def _put(temporary: Path, path: Path) -> None:
-    """Rename the new folder to its place; an old collection there is moved aside first, and removed."""
-    if not os.path.lexists(path) or not any(path.iterdir()):
-        os.replace(temporary, path)
-        return
-    lock = WriterLock(path / LOCK)
-    lock.acquire(f"the collection {path}")
-    aside = temporary.with_name(temporary.name + ".old")
-    try:
-        os.replace(path, aside)
-        os.replace(temporary, path)
-    except BaseException:
-        if aside.exists() and not path.exists():
-            os.replace(aside, path)
-        raise
-    finally:
-        lock.release()
-    shutil.rmtree(aside)
 
 
 def _manifest(

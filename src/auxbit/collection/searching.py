@@ -98,8 +98,7 @@ def _candidates(view: View, reranked: bool | int, k: int) -> int:
             'vectors="float16", or search with mode="asymmetric", which needs the decoder alone.'
         )
     n = FACTOR * k if reranked is True else reranked
-    n = check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
-    return max(k, min(n, manifest.n_positions))
+    return check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
 
 
 def _codes(view: View, X: npt.ArrayLike | None, codes: npt.ArrayLike | None) -> Packed:

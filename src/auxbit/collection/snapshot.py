@@ -5,6 +5,8 @@ A snapshot never changes, and stays readable when a compaction has removed its f
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -223,10 +225,44 @@ def _missing(path: Path) -> Damaged:
     )
 
 
-def stamp(folder: Path) -> tuple[int, int, int]:
-    """What changes when the manifest is replaced."""
-    try:
-        found = (folder / NAME).stat()
-    except OSError:
-        return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
+class Watch:
+    """Tells whether the manifest has been replaced since `mark`.
+
+    The file is held open, so that its inode is not given to the next one: an equal inode is the same file,
+    whatever the clock of the file system. Windows does not replace open files: there it is size and time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._held: int | None = None
+        self._seen: tuple[int, ...] = ()
+        self._finalizer: Any = None
+        self.mark()
+
+    def mark(self) -> None:
+        """Remember the manifest as it is; what is read after that is this one or a later one."""
+        self.close()
+        try:
+            if os.name != "nt":
+                self._held = os.open(self._path, os.O_RDONLY)
+                self._finalizer = weakref.finalize(self, os.close, self._held)
+            self._seen = self._now()
+        except OSError:
+            self._seen = ()
+
+    def changed(self) -> bool:
+        """Whether another manifest, or none, is there."""
+        try:
+            return self._seen != self._now()
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._held is not None:
+            self._held = None
+            self._finalizer()
+
+    def _now(self) -> tuple[int, ...]:
+        found = os.stat(self._path)
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

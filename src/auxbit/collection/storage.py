@@ -8,6 +8,8 @@ more are removed afterwards, or by the next writer.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from auxbit import files
 from auxbit.collection import segment_file
 from auxbit.collection.manifest import Manifest
 from auxbit.collection.segment_file import Column, Written
-from auxbit.collection.snapshot import Snapshot, stamp
+from auxbit.collection.snapshot import Snapshot, Watch
 from auxbit.collection.view import View
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.lock import WriterLock
@@ -44,7 +46,7 @@ class Storage:
         self.closed = False
         self._stale = False  # a commit has begun, and the view may be of the state before
         self._salvaged = salvage
-        self._stamp = stamp(folder)
+        self._watch = Watch(folder)
         snapshot = Snapshot.salvage(folder) if salvage else Snapshot.read(folder)
         self._view = View(snapshot, n_jobs)
 
@@ -53,7 +55,7 @@ class Storage:
         """The present state; brought up to date with what another process has written."""
         if self.closed:
             raise InvalidInput(f"the collection {self.folder} is closed. Open it again.")
-        others = not self._lock.held and not self._salvaged and stamp(self.folder) != self._stamp
+        others = not self._lock.held and not self._salvaged and self._watch.changed()
         if self._stale or others:
             self.refresh()
         return self._view
@@ -66,9 +68,9 @@ class Storage:
     def refresh(self) -> None:
         """Read what another process has written."""
         with self._switching:
-            seen = stamp(self.folder)
+            self._watch.mark()
             self._switch(Snapshot.read(self.folder, self._view.snapshot))
-            self._stamp, self._stale = seen, False
+            self._stale = False
 
     def lock(self) -> None:
         """Become the writer, until close, or raise InUse."""
@@ -140,6 +142,7 @@ class Storage:
             manifest.write(self.folder)
         except OSError as error:
             raise _not_written(self.folder, error, made=self._is_on_disk(manifest)) from error
+        self._stale = True  # a search may have read the state before, meanwhile
         # no memory or descriptors left: the change is made, and the next to look finds it
         with self._switching, contextlib.suppress(OSError, MemoryError):
             self._switch(Snapshot.of(self.folder, manifest, self._view.snapshot))
@@ -151,10 +154,14 @@ class Storage:
         with self._changing:
             self.closed = True
             self._lock.release()
+            self._watch.close()
 
     def _written(self, kind: str, manifest: Manifest, write: Callable[[Path], Made]) -> Made:
+        path = self.folder / file_name(kind, manifest.next_file)
         try:
-            return write(self.folder / file_name(kind, manifest.next_file))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of a change that failed, and could not be cleared away
+            return write(path)
         except Damaged:  # of what was to be copied
             raise
         except OSError as error:
@@ -178,16 +185,24 @@ class Storage:
 
     def sweep(self) -> None:
         """Remove files of ours that are no part of the collection as it is on disk."""
-        try:
-            keep = Manifest.read(self.folder).files
-        except OSError:
-            return  # then all are kept
-        for path in self.folder.iterdir():
-            ours = path.name.endswith(SUFFIX) and path.name.split("-")[0] in KINDS
-            if path.name not in keep and (ours or path.name.endswith(".part")):
-                # Windows keeps a file that somebody has mapped: the next writer removes it
+        sweep(self.folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove files of ours that the manifest of a folder does not name; what cannot be, is left for later."""
+    # Windows keeps a file that somebody has mapped; and where the manifest cannot be read, all are kept
+    with contextlib.suppress(OSError):
+        keep = Manifest.read(folder).files
+        for path in folder.iterdir():
+            if path.name not in keep and (number_of(path.name) >= 0 or path.name.endswith(".part")):
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    os.unlink(path)
+
+
+def number_of(name: str) -> int:
+    """The number of a file of ours, -1 of another."""
+    found = re.fullmatch(rf"(?:{'|'.join(KINDS)})-(\d+){re.escape(SUFFIX)}", name)
+    return int(found[1]) if found else -1
 
 
 def file_name(kind: str, number: int) -> str:

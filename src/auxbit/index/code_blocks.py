@@ -40,7 +40,7 @@ class CodeBlocks:
 
     @classmethod
     def mapped(cls, planes: Planes, n_bits: int, size: int) -> CodeBlocks:
-        """The blocks of `size` codes that lie in planes already, which are not copied until codes are added."""
+        """The blocks of `size` codes that lie in planes already, which are copied only to add to them."""
         blocks = cls(n_bits)
         blocks._planes, blocks.size = planes, size
         return blocks

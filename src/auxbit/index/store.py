@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class At(NamedTuple):
-    """Positions to search among, where they are known; those of removed codes are left out."""
+    """Positions to search among, of codes that were there a moment ago; one removed since is still found."""
 
     positions: Ids
 
@@ -108,9 +108,7 @@ class CodeStore:
         if among is None:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
-            wanted = among.positions
-            chosen = np.unique(wanted[self.alive.holds(wanted)])
-            return self._chosen(chosen, copy_few)
+            return self._chosen(np.unique(among.positions), copy_few)
         wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
