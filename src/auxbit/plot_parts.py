@@ -92,3 +92,57 @@ def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> 
 def _spread(group: Sequence[float], gap: float) -> list[float]:
     first = sum(group) / len(group) - gap * (len(group) - 1) / 2
     return [first + gap * place for place in range(len(group))]
+
+
+# ---- dark backgrounds
+
+PAPER, DARK_PAPER = "#ffffff", "#16181d"
+# what is drawn in ink, or too dark to be seen on a dark ground, by its colour on a light one
+ON_DARK = {
+    INK: "#e8e8e8",
+    "#000000": "#ffffff",
+    FAINT: "#7a7d85",
+    "#e6e6e6": "#33363d",
+    "#777777": "#a0a3aa",
+    "#555555": "#b8bbc2",
+    "#332288": "#a99cf0",
+    "#882255": "#d9639a",
+    "#0072b2": "#6f86ff",
+    "#0c2c84": "#6f8fe8",
+    "#225ea8": "#5b9bd5",
+    WRONG: "#ff5c93",
+}
+
+
+def darken(figure: Figure) -> Figure:
+    """The same figure for a dark background."""
+    colours = require("matplotlib.colors", extra="plot", purpose="plotting")
+
+    def lit(colour: object) -> object:
+        try:
+            red, green, blue, alpha = colours.to_rgba(colour)
+        except (ValueError, TypeError):  # a colour for each of many points
+            return colour
+        found = ON_DARK.get(colours.to_hex((red, green, blue)))
+        return colour if found is None else colours.to_rgba(found, alpha)
+
+    figure.set_facecolor(DARK_PAPER)
+    for artist in figure.findobj():
+        for get, put in (
+            ("get_color", "set_color"),
+            ("get_edgecolor", "set_edgecolor"),
+            ("get_markerfacecolor", "set_markerfacecolor"),
+            ("get_markeredgecolor", "set_markeredgecolor"),
+        ):
+            if hasattr(artist, get) and hasattr(artist, put) and artist is not figure.patch:
+                colour = getattr(artist, get)()
+                if isinstance(colour, (str, tuple)):
+                    getattr(artist, put)(lit(colour))
+    for axes in figure.axes:
+        axes.set_facecolor(DARK_PAPER)
+        axes.tick_params(colors=ON_DARK[INK], which="both")
+        for spine in axes.spines.values():
+            spine.set_edgecolor(ON_DARK[FAINT])
+        for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            label.set_color(ON_DARK[INK])
+    return figure

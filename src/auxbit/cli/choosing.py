@@ -97,8 +97,8 @@ def _explain(made: dict[str, Any]) -> None:
     sampled = made["sample_rows"] + made["queries"] < made["rows"]
     searched = f"a sample of {made['sample_rows']:,}" if sampled else f"{made['sample_rows']:,} rows"
     output.say(
-        f"{made['method']}; L_eff of all {made['rows']:,} rows. Precision of the {made['K']} nearest codes, and "
-        f"recall of the {made['wanted']} nearest\nrows among the {made['shortlist']} nearest codes, by "
+        f"{made['method']}; L_eff of all {made['rows']:,} rows. Precision of the {made['K']} nearest codes, "
+        f"and recall of the {made['wanted']} nearest\nrows among the {made['shortlist']} nearest codes, by "
         f"{made['queries']:,} held-out queries in {searched}, ties averaged."
     )
     if sampled:

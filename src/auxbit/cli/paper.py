@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from auxbit.cli import output
+from auxbit.cli import figures, output
 from auxbit.cli.experiments import integers
 from auxbit.cli.models import DATA_HELP, Force, Json
 
@@ -34,6 +34,7 @@ group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 def register(app: typer.Typer) -> None:
     """Add the group to the app."""
+    figures.register(group)
     app.add_typer(group, name="experiment")
 
 

@@ -1,0 +1,285 @@
+"""How many bits a database needs, by the effective bits of its codes and by precision (section 6.6)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from auxbit import evaluate
+from auxbit.blocks import block_slices
+from auxbit.checks import check_integer
+from auxbit.codes import Packed, bytes_per_code, check_n_bits
+from auxbit.errors import InvalidInput
+from auxbit.experiments.kept import Row
+from auxbit.experiments.methods import find_method, make_hasher
+from auxbit.experiments.study import Array, Problem, Result
+from auxbit.experiments.trained import Cell, Store
+from auxbit.neighbours import ground_truth
+
+BITS = (8, 16, 24, 32, 48, 64)
+METHODS = ("itq", "ba")
+ROWS, QUERIES = 20_000, 500
+NEAREST, WANTED, SHORTLIST = 50, 10, 100
+ENCODED_AT_ONCE = 1 << 16  # rows
+FULL = 0.9  # of log2 N: what L_eff is taken to have reached it by
+STAGNANT = 0.1  # effective bits that a further bit brings: less is stagnation
+SLOW = 0.1  # by which 8 further bits, a byte a row, raise precision: less is slow
+
+RULE = (
+    f"The rule: the smallest number of bits L at which L_eff has reached {FULL:.0%} of log₂ N, or no larger "
+    f"L tried brings {STAGNANT:g} effective bits for a further bit; and at which no larger L tried raises "
+    f"precision by {SLOW:.0%} for every 8 further bits."
+)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How many bits to use and why; `settled` False: the largest tried, at which something still grows.
+
+    rows : for each number of bits, L_eff of all rows, its bound, its growth a bit, precision, and recall.
+    """
+
+    bits: int
+    reason: str
+    settled: bool
+    rows: list[Row]
+    left_out: dict[int, str]
+    settings: dict[str, Any]
+
+
+def choose_bits(
+    X: Array, *, bits: Iterable[int] = BITS, method: str = "itq", n_queries: int = QUERIES,
+    max_rows: int = ROWS, seed: int = 0, n_jobs: int | None = None, name: str = "data",
+    on_bits: Callable[[Row], object] | None = None,
+) -> Advice:  # fmt: skip
+    """Measure codes of several lengths on the rows of a database, and recommend one. X : (n, D).
+
+    A sample of `max_rows` rows is trained on and searched for precision, with `n_queries` of them held out as
+    queries; L_eff is of the codes of all rows. Fewer queries are taken of small data, at most a fifth.
+    """
+    label, counts = find_method(method, METHODS).label, _check_bits(bits)
+    sample, asked = _split(X, n_queries, max_rows, seed)
+    base, queries = np.asarray(X[sample]), np.asarray(X[asked])
+    sizes = Sizes.of(len(base))
+    truth = ground_truth(base, queries, sizes.K, n_jobs=n_jobs)
+    rows: list[Row] = []
+    left_out: dict[int, str] = {}
+    for L in counts:
+        model = make_hasher(method, L, random_state=seed, n_jobs=n_jobs)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
+                model.fit(base)
+        except InvalidInput as error:  # so many bits cannot be had of these data
+            left_out[L] = str(error)
+            continue
+        found = sizes.measure(model.encode(base), model.encode(queries), truth, L, n_jobs)
+        rows.append(_row(L, encode_all(model.encode, X, L)) | found)
+        if on_bits is not None:
+            on_bits(rows[-1])
+    if not rows:
+        raise InvalidInput(f"{label} can have none of these numbers of bits: {next(iter(left_out.values()))}")
+    settings = {
+        "data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries), "method": label,
+        "bits": list(counts), "seed": seed, "K": sizes.K, "k": sizes.K, "wanted": sizes.wanted,
+        "shortlist": sizes.shortlist,
+    }  # fmt: skip
+    return advise(rows, len(X), left_out, settings)
+
+
+def run(
+    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0
+) -> Result:
+    """The same for a problem of the experiments, from the codes of its store."""
+    label, counts, sizes = find_method(method, METHODS).label, _check_bits(bits), Sizes.of(len(problem.train))
+    truth: Any = None
+    rows: list[Row] = []
+    left_out: dict[int, str] = {}
+
+    def measure(made: Any) -> Row:
+        nonlocal truth
+        if truth is None:
+            truth = ground_truth(problem.train, problem.queries, sizes.K, n_jobs=store.n_jobs)
+        return sizes.measure(made.train, made.queries, truth, made.cell.bits, store.n_jobs)
+
+    for L in counts:
+        cell = Cell(method.lower(), L, seed)
+        made = store.get(cell)
+        if made.skipped:
+            left_out[L] = made.skipped
+        else:
+            key = {"K": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist}
+            rows.append(_row(L, made.train) | store.derived(cell, {"bits": key}, measure))
+    if not rows:
+        raise InvalidInput(f"{label} can have none of these numbers of bits on {problem.name}.")
+    settings = {
+        "data": problem.name, "rows": len(problem.train), "sample_rows": len(problem.train),
+        "queries": len(problem.queries), "method": label, "bits": list(counts), "seed": seed, "K": sizes.K,
+        "k": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist,
+    }  # fmt: skip
+    return as_result(advise(rows, len(problem.train), left_out, settings))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """K true neighbours against the K nearest codes, and the `wanted` nearest in a shortlist of codes."""
+
+    K: int
+    wanted: int
+    shortlist: int
+
+    @classmethod
+    def of(cls, n_rows: int) -> Sizes:
+        """No more than a tenth of the rows each, so that few rows do not make it easy."""
+        most = max(1, n_rows // 10)
+        return cls(min(NEAREST, most), min(WANTED, most), min(SHORTLIST, most))
+
+    def measure(self, base: Packed, queries: Packed, truth: Any, L: int, n_jobs: int | None) -> Row:
+        """Precision of the K nearest codes, recall of the wanted ones in the shortlist; ties averaged."""
+        ranking = evaluate.hamming_ranking(base, queries, truth, L, n_jobs=n_jobs)
+        nearest = evaluate.hamming_ranking(base, queries, truth[:, : self.wanted], L, n_jobs=n_jobs)
+        return {
+            "precision": evaluate.precision_recall_at_k(ranking, self.K, ties="average").precision,
+            "recall": evaluate.precision_recall_at_k(nearest, self.shortlist, ties="average").recall,
+        }
+
+
+def encode_all(encode: Callable[[Array], Packed], X: Array, n_bits: int) -> Packed:
+    """The codes of all rows, (n, bytes), in blocks that fit in memory."""
+    codes = np.empty((len(X), bytes_per_code(n_bits)), dtype=np.uint8)
+    for rows in block_slices(len(X), ENCODED_AT_ONCE):
+        codes[rows] = encode(X[rows])
+    return codes
+
+
+# ---- the rule
+
+
+def advise(rows: Sequence[Row], n_rows: int, left_out: dict[int, str], settings: dict[str, Any]) -> Advice:
+    """Apply the rule to what was measured. rows : bits, effective_bits, precision, of n_rows rows."""
+    ordered = [dict(row) for row in sorted(rows, key=lambda row: int(row["bits"]))]
+    before: Row = {"bits": 0, "effective_bits": 0.0}
+    for row in ordered:
+        row["growth"] = (row["effective_bits"] - before["effective_bits"]) / (row["bits"] - before["bits"])
+        before = row
+    limit = float(np.log2(n_rows))
+    for place, row in enumerate(ordered[:-1]):
+        larger = ordered[place + 1 :]
+        growth, gain = most_growth(row, larger), most_gain(row, larger)
+        full = row["effective_bits"] >= FULL * limit
+        if (full or growth < STAGNANT) and gain < SLOW:
+            reason = f"{_utilised(row, n_rows, limit, growth, full)} {_slowed(gain)}"
+            return Advice(row["bits"], reason, True, ordered, left_out, settings)
+    last = ordered[-1]
+    return Advice(last["bits"], _unsettled(ordered, n_rows, limit), False, ordered, left_out, settings)
+
+
+def most_growth(row: Row, larger: Sequence[Row]) -> float:
+    """The most effective bits that a further bit brings, up to any larger number of bits."""
+    rise = (
+        (more["effective_bits"] - row["effective_bits"]) / (more["bits"] - row["bits"]) for more in larger
+    )
+    return float(max(rise))
+
+
+def most_gain(row: Row, larger: Sequence[Row]) -> float:
+    """The most by which 8 further bits raise precision, as a share of it, up to any larger number of bits."""
+    if row["precision"] <= 0:
+        return float("inf") if any(more["precision"] > 0 for more in larger) else 0.0
+    gain = (
+        (more["precision"] / row["precision"]) ** (8 / (more["bits"] - row["bits"])) - 1 for more in larger
+    )
+    return float(max(gain))
+
+
+def _utilised(row: Row, n_rows: int, limit: float, growth: float, full: bool) -> str:
+    L, found = row["bits"], row["effective_bits"]
+    if full:
+        return (
+            f"At {L} bits L_eff is {found:.1f}, {found / limit:.0%} of the {limit:.1f} that {n_rows:,} rows "
+            "can have: few rows share a code, and further bits cannot part many more."
+        )
+    return (
+        f"At {L} bits L_eff is {found:.1f} of at most {limit:.1f} and stagnates: further bits bring at most "
+        f"{max(growth, 0.0):.2f} effective bits each, so that many rows share codes however long they are."
+    )
+
+
+def _slowed(gain: float) -> str:
+    if gain <= 0:
+        return "Precision does not grow with further bits either."
+    return f"Precision grows by at most {gain:.1%} for 8 further bits."
+
+
+def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
+    last = ordered[-1]
+    if len(ordered) == 1:
+        return (
+            f"{last['bits']} bits is all that was tried: with one number of bits there is no growth to judge."
+        )
+    gain, growth = most_gain(ordered[-2], [last]), most_growth(ordered[-2], [last])
+    text = f"{last['bits']} bits is the most that was tried, and "
+    if gain >= SLOW:
+        text += f"precision still grew by {gain:.0%} for the last 8 bits; "
+    else:
+        text += (
+            f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, still grew by {growth:.2f} a bit; "
+        )
+    return text + "more bits may be worth trying."
+
+
+# ---- results
+
+
+def as_result(advice: Advice) -> Result:
+    """What was measured, with its figure, as other experiments give it."""
+    from auxbit import plot_report
+
+    made = advice.settings
+    verdict = f"{advice.bits} bits" if advice.settled else f"{advice.bits} bits or more"
+    names = {
+        "recall": f"{made['wanted']} nearest rows\nin {made['shortlist']} codes",
+        "precision": f"precision of\n{made['K']} nearest codes",
+    }
+    figure = partial(
+        plot_report.bits_panels, advice.rows, chosen=advice.bits, n_rows=made["rows"], method=made["method"],
+        names=names, title=f"{made['data']}: {verdict}",
+    )  # fmt: skip
+    return Result(
+        "bits",
+        f"How many bits for {made['data']}: {verdict}",
+        "The paper's use of L_eff, with precision, to choose L for a database (section 6, beside fig. 11). "
+        f"{advice.reason} {RULE} Left: L_eff of all {made['rows']:,} rows, and its bound "
+        f"min(L, log₂ N). Right: precision of the {made['K']} nearest codes, and the share of the "
+        f"{made['wanted']} nearest rows that is among the {made['shortlist']} nearest codes (dashed).",
+        made | {"recommended": advice.bits, "settled": advice.settled, "reason": advice.reason},
+        {"bits": advice.rows},
+        {"bits": figure},
+    )
+
+
+def _row(L: int, codes: Packed) -> Row:
+    bound = evaluate.effective_bits_bound(L, len(codes))
+    return {"bits": L, "effective_bits": evaluate.effective_bits(codes), "bound": bound}
+
+
+def _check_bits(bits: Iterable[int]) -> list[int]:
+    counts = sorted({check_n_bits(each) for each in bits})
+    if not counts:
+        raise InvalidInput("bits must not be empty.")
+    return counts
+
+
+def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array]:
+    """Positions of the rows to train on and to search, and of the queries, both in rising order."""
+    if len(X) < 20:
+        raise InvalidInput(f"to choose a number of bits takes at least 20 rows, got {len(X)}.")
+    most = min(len(X), check_integer("rows", max_rows, 20))
+    held_out = min(check_integer("queries", n_queries, 1), most // 5)
+    order = np.random.RandomState(seed).permutation(len(X))[:most]
+    return np.sort(order[held_out:]), np.sort(order[:held_out])

@@ -1,0 +1,102 @@
+"""Several experiments on several data sets: planned, run, written, and put into one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from auxbit.experiments import problems
+from auxbit.experiments.everything import Experiment, Settings, planned
+from auxbit.experiments.report import write_report
+from auxbit.experiments.study import Claim, Problem, Result, write_result
+from auxbit.experiments.trained import Cell, Store
+
+RAW, REPORT = "raw", "report.html"
+
+
+class Campaign:
+    """What to run; every fit is kept in folder/raw, and results in a folder for each data set."""
+
+    def __init__(self, folder: Path, settings: Settings, *, n_jobs: int | None = None) -> None:
+        self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
+        self.results: list[tuple[str, Result]] = []
+        self.seconds = 0.0
+        self._planned: list[tuple[Problem, list[Experiment]]] = []
+        self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
+
+    def add(
+        self, source: str, names: Sequence[str], *, n_train: int | None = None, n_queries: int | None = None
+    ) -> None:
+        """Read a data set, and plan experiments on it."""
+        problem = problems.load(
+            source, n_train=n_train, n_queries=n_queries, cache=self.folder / RAW, n_jobs=self.n_jobs
+        )
+        self._planned.append((problem, planned(problem, self.settings, names)))
+
+    def n_steps(self) -> int:
+        """Fits that are not kept yet, and experiments."""
+        return sum(
+            len(self._store(problem).missing(cell for each in experiments for cell in each.cells))
+            + len(experiments)
+            for problem, experiments in self._planned
+        )
+
+    def run(
+        self, *, step: Callable[[str], object] | None = None, advance: Callable[[], object] | None = None
+    ) -> None:
+        """Run everything; `step` is called with what is being done, `advance` after each step."""
+        self._steps = (step or (lambda what: None), advance or (lambda: None))
+        start = time.perf_counter()
+        for problem, experiments in self._planned:
+            store = self._store(problem)
+            for experiment in experiments:
+                self._steps[0](f"{problem.name}: {experiment.name}")
+                result = experiment.run(store)
+                write_result(result, self.folder / problem.name)
+                self.results.append((problem.name, result))
+                self._steps[1]()
+        self.seconds = time.perf_counter() - start
+
+    def claims(self) -> list[Claim]:
+        """What the paper says, and what was found, over all results."""
+        return [claim for _, result in self.results for claim in result.claims]
+
+    def folders(self) -> list[Path]:
+        """Where the results of each data set are."""
+        return list(dict.fromkeys(self.folder / name for name, _ in self.results))
+
+    def write_report(self) -> Path:
+        """One page with every figure and table."""
+        path = self.folder / REPORT
+        write_report(self.results, path, settings=asdict(self.settings))
+        return path
+
+    def document(self, report: Path | None) -> dict[str, Any]:
+        """What was found, for JSON."""
+        return {
+            "results": [
+                {
+                    "data": name,
+                    "experiment": result.name,
+                    "settings": result.settings,
+                    "tables": result.tables,
+                }
+                for name, result in self.results
+            ],
+            "claims": [asdict(claim) for claim in self.claims()],
+            "folders": [str(each) for each in self.folders()],
+            "report": None if report is None else str(report),
+        }
+
+    def _store(self, problem: Problem) -> Store:
+        def on_start(cell: Cell) -> None:
+            self._steps[0](f"{problem.name}: {cell.label}, {cell.bits} bits")
+
+        def on_fit(cell: Cell, fresh: bool) -> None:
+            if fresh:
+                self._steps[1]()
+
+        return Store(problem, self.folder / RAW, n_jobs=self.n_jobs, on_start=on_start, on_fit=on_fit)

@@ -1,0 +1,202 @@
+"""Precision and recall of all methods by bits, and precision/recall curves: figures 6 to 8 and 10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from auxbit import evaluate
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.experiments.kept import Row
+from auxbit.experiments.study import Claim, Problem, Result, checked, means
+from auxbit.experiments.trained import Cell, Store, Trained
+from auxbit.neighbours import ground_truth
+
+METHODS = ("ba-agh", "ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh")
+BITS = (8, 16, 24, 32)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """K true neighbours; retrieved are the k nearest by Hamming distance, or all within each radius."""
+
+    K: int
+    k: int
+    radii: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The sets of one figure of the paper; curves : whether it has precision/recall curves."""
+
+    figure: str
+    sets: tuple[Neighbours, ...]
+    curves: bool = True
+    bits: tuple[int, ...] = BITS
+
+    def fits(self, problem: Problem) -> Preset:
+        """The same with sets no larger than a tenth of the rows."""
+        most = max(1, len(problem.train) // 10)
+        sets = tuple(replace(each, K=min(each.K, most), k=min(each.k, most)) for each in self.sets)
+        return replace(self, sets=tuple(dict.fromkeys(sets)))
+
+
+PRESETS = {
+    "nuswide": Preset("fig. 6", tuple(Neighbours(K, K, (1, 2)) for K in (100, 500, 1500))),
+    "sift": Preset("fig. 7", (Neighbours(10_000, 10_000, (1, 2, 3)),), curves=False),
+    "cifar": Preset("fig. 8", (Neighbours(1000, 100, (3, 4)), Neighbours(50, 50, (3, 4)))),
+    "nuswide-lite": Preset("fig. 10", (Neighbours(50, 50, (1, 2, 3)),)),
+}
+OF_DATA = {"cifar10": "cifar", "sift1m": "sift", "nuswide": "nuswide"}
+
+
+def preset_of(name: str | None, problem: Problem) -> Preset:
+    """The preset of that name, or the one that is meant for the problem."""
+    name = name or OF_DATA.get(problem.name, "nuswide-lite")
+    if name not in PRESETS:
+        raise InvalidParameter("preset", name, f"one of {', '.join(PRESETS)}")
+    return PRESETS[name].fits(problem)
+
+
+def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
+    """Every fit, in the order in which tables list them; a method without randomness has the first seed."""
+    from auxbit.experiments.methods import find_method
+
+    seeds = list(seeds)
+    return [
+        Cell(method.lower(), each, seed)
+        for method in methods
+        for each in bits
+        for seed in (seeds if find_method(method).seeded else seeds[:1])
+    ]
+
+
+def run(
+    problem: Problem, store: Store, *, preset: Preset, methods: Iterable[str] = METHODS,
+    bits: Iterable[int] | None = None, seeds: Iterable[int] = (0,),
+) -> Result:  # fmt: skip
+    """Measure all methods on the sets of a preset."""
+    bits, seeds, methods = tuple(bits or preset.bits), tuple(seeds), tuple(methods)
+    wanted = cells(methods, bits, seeds)
+    if not wanted:
+        raise InvalidInput("methods, bits and seeds must not be empty.")
+    truths: dict[int, Any] = {}
+
+    def truth(K: int) -> Any:
+        if K not in truths:
+            truths[K] = ground_truth(problem.train, problem.queries, K, n_jobs=store.n_jobs)
+        return truths[K]
+
+    rows: list[Row] = []
+    curves: list[Row] = []
+    for cell in wanted:
+        if store.get(cell).skipped:
+            continue
+        for each in preset.sets:
+            settings = {"retrieval": asdict(each) | {"radii": list(each.radii)}}
+            found = store.derived(
+                cell, settings, partial(_measure, each=each, truth=truth, n_jobs=store.n_jobs)
+            )
+            rows += [store.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
+            curves += [store.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
+    made_with: dict[str, Any] = {
+        "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
+        "columns": int(problem.train.shape[1]), "preset": asdict(preset), "methods": list(methods),
+        "bits": list(bits), "seeds": list(seeds),
+    }  # fmt: skip
+    tables = {
+        "retrieval": means(rows, ("method", "bits", "K", "retrieved")),
+        "curves": means(curves, ("method", "bits", "K", "radius")),
+    }
+    return Result(
+        "retrieval",
+        f"Precision and recall on {problem.name}",
+        f"As {preset.figure} of the paper: precision of what is retrieved, by the number of bits L, for K "
+        "true neighbours, retrieving the k nearest codes (ties averaged) or all within Hamming distance r (a "
+        "query without any counts as 0); then precision and recall within r = 0, 1, 2, … for each L, where "
+        "queries without answers are left out.",
+        made_with,
+        tables,
+        _figures(tables, preset, problem),
+        _claims(tables["retrieval"], problem.name),
+    )
+
+
+def _measure(made: Trained, *, each: Neighbours, truth: Any, n_jobs: int | None) -> dict[str, Any]:
+    ranking = evaluate.hamming_ranking(made.train, made.queries, truth(each.K), made.cell.bits, n_jobs=n_jobs)
+    nearest = evaluate.precision_recall_at_k(ranking, each.k, ties="average")
+    precision = [{"retrieved": f"k={each.k}", "precision": nearest.precision, "recall": nearest.recall}]
+    for r in each.radii:
+        within = evaluate.precision_recall_at_radius(ranking, min(r, made.cell.bits))
+        precision.append({"retrieved": f"r={r}", "precision": within.precision, "recall": within.recall})
+    curve = evaluate.precision_recall_curve(ranking)
+    points = zip(curve.precision.tolist(), curve.recall.tolist(), curve.answered.tolist(), strict=True)
+    return {
+        "precision": precision,
+        "curve": [
+            {"radius": r, "precision": p, "recall": recall, "answered": answered}
+            for r, (p, recall, answered) in enumerate(points)
+            if answered
+        ],
+    }
+
+
+def _figures(tables: dict[str, list[Row]], preset: Preset, problem: Problem) -> dict[str, Any]:
+    from auxbit import plot_paper
+
+    figures = {
+        f"retrieval-K{each.K}": partial(
+            plot_paper.precision_panels,
+            [row for row in tables["retrieval"] if row["K"] == each.K],
+            title=f"{problem.name}: precision, K = {each.K} true neighbours",
+        )
+        for each in preset.sets
+    }
+    if preset.curves:
+        for each in preset.sets:
+            figures[f"curves-K{each.K}"] = partial(
+                plot_paper.curve_panels,
+                [row for row in tables["curves"] if row["K"] == each.K],
+                title=f"{problem.name}: precision and recall within r, K = {each.K}",
+            )
+    return figures
+
+
+def _claims(rows: list[Row], data: str) -> list[Claim]:
+    at = {(row["method"], row["bits"], row["K"], row["retrieved"]): row["precision"] for row in rows}
+    every = sorted({key[1:] for key in at}, key=str)
+
+    def compare(better: str, worse: str) -> list[tuple[str, bool]]:
+        return [
+            (f"L={L}, K={K}, {how}: {at[better, L, K, how]:.3f} against {at[worse, L, K, how]:.3f}",
+             at[better, L, K, how] >= at[worse, L, K, how])
+            for L, K, how in every
+            if (better, L, K, how) in at and (worse, L, K, how) in at
+        ]  # fmt: skip
+
+    lengths = sorted({row["bits"] for row in rows})
+    before, last = lengths[-2:] if len(lengths) > 1 else (0, 0)
+    falls = [
+        (
+            f"{method}, K={K}, {how}: {at[method, before, K, how]:.3f} to {at[method, last, K, how]:.3f}",
+            at[method, last, K, how] < at[method, before, K, how],
+        )
+        for method in ("BA", "BA-AGH", "BFA")
+        for L, K, how in every
+        if last == L and how in ("r=1", "r=2")
+        if {(method, before, K, how), (method, last, K, how)} <= at.keys()
+    ]
+    return [
+        checked("BA (from ITQ) is above its start ITQ in precision", compare("BA", "ITQ"), "retrieval", data),
+        checked("BA (from AGH) is above its start AGH", compare("BA-AGH", "AGH"), "retrieval", data),
+        checked("BA is above BFA", compare("BA", "BFA"), "retrieval", data),
+        checked(
+            "AGH is the better start: BA from AGH above BA from ITQ",
+            compare("BA-AGH", "BA"),
+            "retrieval",
+            data,
+        ),
+        checked("precision at small r falls at large L (the last two)", falls, "retrieval", data),
+    ]
