@@ -101,14 +101,16 @@ def adding(results: Results) -> str:
     vectors = np.random.default_rng(0).random((BATCH, 128), dtype=np.float32)
     for case, more in cases.items():
         options = {"n_features": 128, "vectors": "float16"} if "vectors" in case else {}
-        n_batches = 20 if case.startswith("codes") and case in ("codes", "codes, ids in any order") else 5
-        with tempfile.TemporaryDirectory() as temporary:
-            with Collection.create(Path(temporary) / "c", n_bits=64, **options) as collection:
-                batches = [random_codes(BATCH, seed) for seed in range(n_batches)]
-                wall, cpu = time.perf_counter(), time.process_time()
-                for seed, codes in enumerate(batches):
-                    collection.add(codes=codes, **more(seed))
-                wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        n_batches = 20 if case in ("codes", "codes, ids in any order") else 5
+        batches = [random_codes(BATCH, seed) for seed in range(n_batches)]
+        with (
+            tempfile.TemporaryDirectory() as temporary,
+            Collection.create(Path(temporary) / "c", n_bits=64, **options) as collection,
+        ):
+            wall, cpu = time.perf_counter(), time.process_time()
+            for seed, codes in enumerate(batches):
+                collection.add(codes=codes, **more(seed))
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         n = n_batches * BATCH
         results.add(case=case, codes=n, seconds=wall, cpu_seconds=cpu, a_second=n / wall)
     made = [
