@@ -4,10 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types pytest bench bench-search figures reference clean
+.PHONY: help demo test lint types pytest bench bench-search bench-collection crashes experiments figures reference clean
 
 help:  ## what there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 demo: $(VENV)/demo  ## install and run the main job on embedded data; results in auxbit-demo/
 	$(BIN)/auxbit demo --out auxbit-demo --force
@@ -34,6 +34,17 @@ bench-search: $(VENV)/test  ## measure search and coding (an hour; tables go to 
 	$(BIN)/python benchmarks/coding.py
 	$(BIN)/python benchmarks/pictures.py coding
 
+bench-collection: $(VENV)/test  ## measure collections and features (five minutes; tables go to docs/collections.md)
+	$(BIN)/python benchmarks/collection.py
+	$(BIN)/python benchmarks/features.py
+
+crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
+	$(BIN)/python benchmarks/crashes.py kill
+	$(BIN)/python benchmarks/crashes.py power
+
+experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets (an hour; AUXBIT_DATA/cifar10 too)
+	$(BIN)/auxbit experiment all --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments
+
 figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again (half an hour)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/methods.py
@@ -43,7 +54,7 @@ reference: $(VENV)/test  ## write docs/cli.md anew from --help
 	$(BIN)/python -m auxbit.cli.reference
 
 clean:  ## remove the virtual environment and what the demo wrote
-	rm -rf $(VENV) auxbit-demo
+	rm -rf $(VENV) auxbit-demo auxbit-experiments
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

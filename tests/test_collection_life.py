@@ -267,3 +267,31 @@ def test_items_can_be_counted_and_looked_up(filled):
     assert filled.count({"odd": True}) == 350
     assert filled.holds([0, 5000, 4999]).tolist() == [True, True, False]
     assert filled.manifest.n_bits == filled.n_bits == 16
+
+
+def test_a_change_whose_view_could_not_be_made_is_not_built_over(filled, digits, monkeypatch):
+    from auxbit.collection.manifest import Manifest
+
+    storage, write = filled._storage, Manifest.write
+
+    def write_while_another_thread_looks(self, folder):
+        storage.refresh()  # it finds the state before, and takes that for the present one
+        write(self, folder)
+
+    def no_descriptors(snapshot):
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "write", write_while_another_thread_looks)
+        switch, calls = storage._switch, []
+
+        def first_alone(snapshot):
+            calls.append(snapshot)
+            (switch if len(calls) == 1 else no_descriptors)(snapshot)
+
+        patched.setattr(storage, "_switch", first_alone)
+        with pytest.raises(OSError, match="Too many"):  # of the merging that follows, at the latest
+            filled.add(digits[:2], ids=[9000, 9001])
+            filled.count()
+    filled.add(digits[2:3], ids=[9002])
+    assert filled.holds([9000, 9001, 9002]).all()

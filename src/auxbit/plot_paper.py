@@ -90,7 +90,8 @@ def entropy_panels(rows: Table, counts: Table, *, title: str) -> Figure:
         for side, dots in (("train", ":"), ("queries", (0, (1, 3)))):
             bound = {row["bits"]: row[f"{side}_bound"] for row in rows}
             axes.plot(bits, [bound[L] for L in bits], linestyle=dots, color=INK, linewidth=1.2)
-        axes.set_ylim(0, 1.06 * max(row["train_bound"] for row in rows))
+        lowest = min(min(row["train"], row["queries"]) for row in rows)
+        axes.set_ylim(0.9 * lowest, 1.06 * max(row["train_bound"] for row in rows))
         axes.set_title("effective bits: training rows, - - queries", fontsize=9, color=INK)
 
     return _panels(2 if counts else 1, draw, f"{title}: code utilisation", width=4.0)
