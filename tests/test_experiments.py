@@ -160,13 +160,15 @@ def test_results_are_written_as_tables_settings_and_figures(problem, store, tmp_
     assert all(each.stat().st_size > 0 for each in written)
     for table, rows in result.tables.items():
         with (tmp_path / f"{table}.csv").open() as file:
-            assert len(list(csv.DictReader(file))) == len(rows)
+            written_rows = list(csv.DictReader(file))
+        assert len(written_rows) == len(rows)
+        assert all(row["made_with_seeds"] == "0" and "auxbit" in row["made_by"] for row in written_rows)
     document = json.loads((tmp_path / f"{name}.json").read_text())
     assert document["settings"]["data"] == "digits"
     assert document["versions"]["auxbit"]
     for figure in result.figures:
         for suffix in (".svg", ".png", "-dark.svg", "-dark.png"):
-            assert (tmp_path / f"{figure}{suffix}").exists()
+            assert b"auxbit" in (tmp_path / f"{figure}{suffix}").read_bytes()
     assert not store.missing(experiment.cells)
 
 

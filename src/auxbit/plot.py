@@ -42,12 +42,17 @@ def check_output(path: str | os.PathLike[str]) -> None:
     require("matplotlib", extra="plot", purpose="plotting")
 
 
-def write(figure: Figure, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a figure as .png or .svg by the extension of `path`; the same figure gives the same bytes."""
+def write(figure: Figure, path: str | os.PathLike[str], *, overwrite: bool = False, about: str = "") -> None:
+    """Write a figure as .png or .svg by the extension of `path`; the same figure gives the same bytes.
+
+    about : what made it, kept in the file's metadata.
+    """
     check_output(path)
     matplotlib = require("matplotlib", extra="plot", purpose="plotting")
     kind = Path(path).suffix.lower().removeprefix(".")
-    metadata = {"Date": None} if kind == "svg" else None
+    metadata: dict[str, str | None] = {"Description": about} if about else {}
+    if kind == "svg":
+        metadata["Date"] = None
     with (
         matplotlib.rc_context({"svg.hashsalt": "auxbit", "svg.fonttype": "none"}),
         files.replacing(path, overwrite=overwrite) as temporary,

@@ -112,7 +112,7 @@ def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Pat
     written = []
     for name, rows in result.tables.items():
         written.append(folder / f"{name}.csv")
-        files.write_text(written[-1], as_csv(rows))
+        files.write_text(written[-1], as_csv([row | made_by(result) for row in rows]))
     document = {
         "experiment": result.name,
         "title": result.title,
@@ -127,18 +127,24 @@ def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Pat
     return written
 
 
+def made_by(result: Result) -> dict[str, str]:
+    """The seeds and the version that made a result: columns of its tables, and what its figures say."""
+    seeds = result.settings.get("seeds", [result.settings.get("seed", 0)])
+    return {"made_with_seeds": " ".join(map(str, seeds)), "made_by": f"auxbit {versions().get('auxbit', '')}"}
+
+
 def draw_figures(result: Result, folder: Path) -> list[Path]:
     """Every figure as NAME.svg, NAME.png, NAME-dark.svg and NAME-dark.png."""
     from auxbit import plot
     from auxbit.plot_parts import darken
 
-    written = []
+    written, about = [], f"{result.title}; {made_by(result)}; {versions()}"
     for name, make in result.figures.items():
         for suffix in FORMATS:
             for dark in (False, True):
                 figure = make()
                 path = folder / f"{name}{'-dark' if dark else ''}{suffix}"
-                plot.write(darken(figure) if dark else figure, path, overwrite=True)
+                plot.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
                 written.append(path)
     return written
 
