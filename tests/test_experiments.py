@@ -200,6 +200,19 @@ def test_claims_follow_the_numbers():
         assert claim.holds is holds
 
 
+def test_whether_precision_falls_is_told_at_the_smallest_radius_and_the_last_bits():
+    rows = [
+        {"method": "BA", "bits": bits, "K": 5, "retrieved": how, "precision": value}
+        for how, values in (("r=3", (0.2, 0.5, 0.4)), ("r=4", (0.2, 0.5, 0.6)))
+        for bits, value in zip((8, 16, 32), values, strict=True)
+    ]
+    (claim,) = [each for each in retrieval._claims(rows, "d") if "smallest r falls" in each.claim]
+    assert claim.holds is True
+    rows[2]["precision"] = 0.7
+    (claim,) = [each for each in retrieval._claims(rows, "d") if "smallest r falls" in each.claim]
+    assert claim.ours == "fails in 1 of 1 cases: BA, K=5, r=3: 0.500 to 0.700"
+
+
 # ---- problems
 
 
