@@ -24,6 +24,7 @@ class Campaign:
         self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
         self.results: list[tuple[str, Result]] = []
         self.seconds = 0.0
+        self._stores: dict[int, Store] = {}
         self._planned: list[tuple[Problem, list[Experiment]]] = []
         self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
 
@@ -38,11 +39,12 @@ class Campaign:
 
     def n_steps(self) -> int:
         """Fits that are not kept yet, and experiments."""
-        return sum(
-            len(self._store(problem).missing(cell for each in experiments for cell in each.cells))
-            + len(experiments)
-            for problem, experiments in self._planned
-        )
+        cells: dict[int, list[Cell]] = {}
+        every = [each for _, experiments in self._planned for each in experiments]
+        for each in every:
+            cells.setdefault(id(each.problem), []).extend(each.cells)
+        missing = (len(self._store(each.problem).missing(cells.pop(id(each.problem), []))) for each in every)
+        return sum(missing) + len(every)
 
     def run(
         self, *, step: Callable[[str], object] | None = None, advance: Callable[[], object] | None = None
@@ -51,10 +53,9 @@ class Campaign:
         self._steps = (step or (lambda what: None), advance or (lambda: None))
         start = time.perf_counter()
         for problem, experiments in self._planned:
-            store = self._store(problem)
             for experiment in experiments:
                 self._steps[0](f"{problem.name}: {experiment.name}")
-                result = experiment.run(store)
+                result = experiment.run(self._store(experiment.problem))
                 write_result(result, self.folder / problem.name)
                 self.results.append((problem.name, result))
                 self._steps[1]()
@@ -92,6 +93,11 @@ class Campaign:
         }
 
     def _store(self, problem: Problem) -> Store:
+        if id(problem) not in self._stores:
+            self._stores[id(problem)] = self._new_store(problem)
+        return self._stores[id(problem)]
+
+    def _new_store(self, problem: Problem) -> Store:
         def on_start(cell: Cell) -> None:
             self._steps[0](f"{problem.name}: {cell.label}, {cell.bits} bits")
 

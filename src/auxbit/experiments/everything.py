@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from auxbit.errors import InvalidParameter
@@ -12,6 +12,7 @@ from auxbit.experiments.trained import Cell, Store
 
 NAMES = ("wrapper", "altopt", "parallel", "retrieval", "samples", "entropy", "path", "solvers")
 QUICK_BITS = (8, 16, 32)
+ALTOPT_ROWS = 10_000  # to try all values of 16 bits takes minutes for so many, and an hour for CIFAR
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment on one problem: the fits that it needs, and what runs it."""
+    """One experiment on one problem: the fits that it needs, and what runs it with a store of them."""
 
     name: str
     cells: list[Cell]
     run: Callable[[Store], Result]
+    problem: Problem
 
 
 def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) -> list[Experiment]:
@@ -48,19 +50,16 @@ def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) 
     return [_plan(name, problem, settings) for name in names]
 
 
-def run_all(experiments: Sequence[Experiment], store: Store) -> Iterator[Result]:
-    """The results, one after another."""
-    for experiment in experiments:
-        yield experiment.run(store)
-
-
 def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
     seeds, methods = settings.seeds, settings.methods
     if name == "wrapper":
         bits = settings.bits or wrapper.BITS
         cells = retrieval.cells(wrapper.METHODS, bits, seeds)
-        return Experiment(name, cells, lambda store: wrapper.run(problem, store, bits=bits, seeds=seeds))
+        return Experiment(
+            name, cells, lambda store: wrapper.run(problem, store, bits=bits, seeds=seeds), problem
+        )
     if name == "altopt":
+        fewer = problem.smaller(ALTOPT_ROWS, None)
         cells = [
             altopt.cell_of(start, g, altopt.BITS, seeds[0])
             for start, g, _ in altopt.settings_of(settings.groups)
@@ -68,7 +67,8 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         return Experiment(
             name,
             cells,
-            lambda store: altopt.run(problem, store, groups=settings.groups, seed=seeds[0]),
+            lambda store: altopt.run(fewer, store, groups=settings.groups, seed=seeds[0]),
+            fewer if len(fewer.train) < len(problem.train) else problem,
         )
     preset = retrieval.preset_of(settings.preset, problem)
     bits = settings.bits or preset.bits
@@ -80,16 +80,21 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
             lambda store: retrieval.run(
                 problem, store, preset=preset, methods=methods, bits=bits, seeds=seeds
             ),
+            problem,
         )
     if name == "entropy":
         return Experiment(
-            name, cells, lambda store: entropy.run(problem, store, methods=methods, bits=bits, seeds=seeds)
+            name,
+            cells,
+            lambda store: entropy.run(problem, store, methods=methods, bits=bits, seeds=seeds),
+            problem,
         )
     if name == "samples":
         return Experiment(
             name,
             samples.cells(max(bits), seeds[0]),
             lambda store: samples.run(problem, store, bits=max(bits), seed=seeds[0]),
+            problem,
         )
     if name == "path":
         shown = tuple(L for L in bits if L in (16, 32)) or (max(bits),)
@@ -97,7 +102,8 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
             name,
             [path.cell_of(L, seeds[0]) for L in shown],
             lambda store: path.run(problem, store, bits=shown, seed=seeds[0]),
+            problem,
         )
     if name == "parallel":
-        return Experiment(name, [], lambda store: parallel_figure.run(problem, store, seed=seeds[0]))
-    return Experiment(name, solvers.cells(), lambda store: solvers.run(problem, store))
+        return Experiment(name, [], lambda store: parallel_figure.run(problem, store, seed=seeds[0]), problem)
+    return Experiment(name, solvers.cells(), lambda store: solvers.run(problem, store), problem)

@@ -187,7 +187,7 @@ def _claims(rows: list[Row], data: str) -> list[Claim]:
         )
         for method in ("BA", "BA-AGH", "BFA")
         for L, K, how in every
-        if last == L and how in ("r=1", "r=2")
+        if last == L and how == smallest.get(K)
         if {(method, before, K, how), (method, last, K, how)} <= at.keys()
     ]
     return [
