@@ -138,7 +138,10 @@ def test_delete_by_ids_by_a_file_and_by_metadata(made: Path) -> None:
     assert "auxbit collection compact papers" in shown
     np.save("gone.npy", np.array([10, 11]))
     assert c_json("delete", "papers", "--ids-file", "gone.npy")["items"] == 1492
-    done = c_json("delete", "papers", "--where", "label=4", "--where", "row<100")
+    refused = c("delete", "papers", "--where", "label=4", code=2).stderr
+    assert "Add --yes" in refused
+    assert items("papers") == 1492
+    done = c_json("delete", "papers", "--where", "label=4", "--where", "row<100", "--yes")
     assert (done["deleted"], done["items"]) == (10, 1482)
     with Collection.open("papers") as papers:
         kept = {row["row"] for row in papers.metadata(papers.ids)}
@@ -212,7 +215,7 @@ def test_stats_says_why_nothing_can_be_compared(place: Path) -> None:
 
 
 def test_compact_frees_the_room_of_what_is_deleted(made: Path) -> None:
-    c("delete", "papers", "--where", "even=true")
+    c("delete", "papers", "--where", "even=true", "--yes")
     before = c_json("search", "papers", "-q", "queries.npy")
     shown = c("compact", "papers").stdout
     assert "748 items; 749 deleted ones are gone" in shown

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from auxbit import ITQ, Collection
 from auxbit.collection import upkeep
-from auxbit.errors import FileExists, InvalidInput, InvalidParameter
+from auxbit.errors import FileExists, InvalidInput
 from index_truth import random_codes, slow_search
 
 # ---- histories
@@ -243,55 +243,3 @@ def test_statistics_count_what_is_there_and_tell_when_retraining_is_due(tmp_path
         collection.retrain()
         assert not collection.stats().retrain
         assert "nothing has been added since" in collection.stats().reasons[0]
-
-
-# ---- elsewhere
-
-
-def test_an_exported_collection_gives_the_answers_of_the_collection(filled, digits, tmp_path):
-    import faiss
-
-    filled.delete([3])
-    assert filled.export(tmp_path / "c.faiss") == "lsh"
-    distances, _ = faiss.read_index(str(tmp_path / "c.faiss")).search(digits[:9].astype(np.float32), 5)
-    np.testing.assert_array_equal(distances, filled.search(digits[:9], 5)[0])
-    assert filled.export(tmp_path / "c.onnx", "onnx") == "onnx"
-    with pytest.raises(FileExists, match="exists"):
-        filled.export(tmp_path / "c.onnx", "onnx")
-    with pytest.raises(InvalidParameter, match="to='milvus' is invalid"):
-        filled.export(tmp_path / "x", "milvus")
-
-
-def test_items_can_be_counted_and_looked_up(filled):
-    assert filled.count() == len(filled) == 1200
-    assert filled.count({"odd": True}) == 350
-    assert filled.holds([0, 5000, 4999]).tolist() == [True, True, False]
-    assert filled.manifest.n_bits == filled.n_bits == 16
-
-
-def test_a_change_whose_view_could_not_be_made_is_not_built_over(filled, digits, monkeypatch):
-    from auxbit.collection.manifest import Manifest
-
-    storage, write = filled._storage, Manifest.write
-
-    def write_while_another_thread_looks(self, folder):
-        storage.refresh()  # it finds the state before, and takes that for the present one
-        write(self, folder)
-
-    def no_descriptors(snapshot):
-        raise OSError(24, "Too many open files")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Manifest, "write", write_while_another_thread_looks)
-        switch, calls = storage._switch, []
-
-        def first_alone(snapshot):
-            calls.append(snapshot)
-            (switch if len(calls) == 1 else no_descriptors)(snapshot)
-
-        patched.setattr(storage, "_switch", first_alone)
-        filled.add(digits[:2], ids=[9000, 9001])
-        with pytest.raises(OSError, match="Too many"):
-            filled.count()
-    filled.add(digits[2:3], ids=[9002])
-    assert filled.holds([9000, 9001, 9002]).all()

@@ -10,7 +10,18 @@ import pytest
 
 from auxbit import ITQ, evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments import altopt, entropy, everything, path, problems, retrieval, study, trained, wrapper
+from auxbit.experiments import (
+    altopt,
+    campaign,
+    entropy,
+    everything,
+    path,
+    problems,
+    retrieval,
+    study,
+    trained,
+    wrapper,
+)
 from auxbit.experiments.study import Claim, Problem, Result
 from auxbit.experiments.trained import Cell, Store
 from auxbit.neighbours import ground_truth
@@ -241,3 +252,40 @@ def test_means_are_over_seeds():
     rows = [{"method": "A", "bits": 8, "seed": seed, "value": value} for seed, value in ((0, 1.0), (1, 3.0))]
     assert study.means(rows, ("method", "bits")) == [{"method": "A", "bits": 8, "seeds": 2, "value": 2.0}]
     assert isinstance(Result("n", "t", "a", {}, {}), Result)
+
+
+def test_data_with_few_columns_leave_out_what_they_cannot_have(tmp_path, digits):
+    np.save(tmp_path / "ten.npy", digits[:300, 20:30])
+    found = campaign.Campaign(tmp_path / "o", everything.Settings(bits=(4, 12), methods=("itq", "lsh", "ba")))
+    found.add(str(tmp_path / "ten.npy"), ["wrapper", "entropy"])
+    found.run()
+    assert [result.name for _, result in found.results] == ["wrapper", "entropy"]
+    assert any("ITQ, 12 bits" in each for each in found.left_out())
+
+
+def test_data_that_are_not_finite_are_refused_before_anything_is_fitted(tmp_path, digits):
+    rows = digits[:100].copy()
+    rows[3, 4] = np.nan
+    np.save(tmp_path / "nan.npy", rows)
+    with pytest.raises(InvalidInput, match=r"nan\.npy"):
+        campaign.Campaign(tmp_path / "o", everything.Settings()).add(str(tmp_path / "nan.npy"), ["wrapper"])
+    with pytest.raises(InvalidParameter, match="n_bits=0 is invalid"):
+        campaign.Campaign(tmp_path / "o", everything.Settings(bits=(0,))).add("digits", ["wrapper"])
+
+
+def test_results_of_other_data_or_fewer_rows_have_folders_of_their_own(tmp_path, digits):
+    for folder, rows in (("a", digits[:100]), ("b", digits[100:200])):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "x.npy", rows)
+    found = campaign.Campaign(tmp_path / "o", everything.Settings(bits=(4,), methods=("lsh",)))
+    for folder in ("a", "b"):
+        found.add(str(tmp_path / folder / "x.npy"), ["entropy"])
+    found.add(str(tmp_path / "a" / "x.npy"), ["entropy"], n_train=50)
+    found.run()
+    assert [each.name for each in found.folders()] == ["x", "x-2", "x-50-rows"]
+
+
+def test_a_fit_of_another_version_is_made_anew(problem, tmp_path, monkeypatch):
+    Store(problem, tmp_path).get(Cell("lsh", 8))
+    monkeypatch.setattr(trained, "versions", lambda: {"auxbit": "99"})
+    assert Store(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]

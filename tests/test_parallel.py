@@ -333,4 +333,4 @@ def test_the_group_shows_its_help_and_suggests_the_nearest_name() -> None:
     assert "parallel" in shown.output
     mistyped = invoke(app, ["experiment", "paralel"], prog_name="auxbit")
     assert mistyped.exit_code == 2
-    assert "Did you mean 'parallel'?" in mistyped.stderr
+    assert "Did you mean 'parallel'" in mistyped.stderr

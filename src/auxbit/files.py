@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one whole, checking what is read back, and locks."""
+"""Writing files so that a crash leaves the old one whole, and checking what is read back."""
 
 from __future__ import annotations
 

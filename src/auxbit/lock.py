@@ -6,10 +6,13 @@ import json
 import os
 import socket
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 from auxbit.errors import FileProblem, InUse
+
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 
 class WriterLock:
@@ -22,11 +25,12 @@ class WriterLock:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._descriptor: int | None = None
+        self._pid = 0
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._descriptor is not None
+        """Whether this object holds the lock, in this process: a forked child has but a copy of it."""
+        return self._descriptor is not None and self._pid == os.getpid()
 
     def acquire(self, what: str) -> None:
         """Take the lock for `what`, at once, or raise InUse and say who has it."""
@@ -51,7 +55,8 @@ class WriterLock:
             os.write(descriptor, json.dumps(about).encode())
         except OSError:  # of a full disk: the lock holds all the same
             pass
-        self._descriptor = descriptor
+        self._descriptor, self._pid = descriptor, os.getpid()
+        _HELD.add(self)
 
     def release(self) -> None:
         """Let others write; nothing happens where the lock is not held."""
@@ -66,6 +71,16 @@ class WriterLock:
             return f"process {about['pid']}{mine} on {about['host']} since {about['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+def _let_go_after_fork() -> None:
+    """A child shares the parent's lock through its descriptor, and would keep it when the parent lets go."""
+    for lock in list(_HELD):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
 def _lock(descriptor: int) -> None:

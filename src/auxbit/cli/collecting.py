@@ -153,7 +153,9 @@ def create(
             command = add_command(out, data, codes=codes, ids=ids, metadata=metadata)
             resume = goes_on(command, plan.rows, always=True)
             with output.progress("adding", len(plan.rows.X)) as bar:
-                collection_rows.add_rows(made, plan.rows, upsert=False, advance=bar.advance, stopped=resume)
+                collection_rows.add_rows(
+                    made, plan.rows, upsert=False, advance=bar.advance, stopped=resume, trained=trains
+                )
         facts = collection_tasks.describe(made)
     if json:
         output.print_json(facts)

@@ -23,6 +23,13 @@ Metadata = Annotated[
     str | None, typer.Option("--metadata", metavar="FILE", help=METADATA_HELP, show_default=False)
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same model. 0 to 4294967295.")]
+OptionalSeed = Annotated[
+    int | None,
+    typer.Option(
+        help="The same seed gives the same model. 0 to 4294967295; that of the present model unless given.",
+        show_default=False,
+    ),
+]
 
 
 def method_or_none(name: str | None) -> str | None:
@@ -117,8 +124,14 @@ def delete(
 
     with collection_rows.opened(folder) as items:
         if where:
+            items.lock()  # so that what is counted is what is deleted
             found = items.count(where)
-            if found and not yes and _at_terminal():
+            if found and not yes and not _at_terminal():
+                raise typer.BadParameter(
+                    f"it finds {found:,} of {len(items):,} items. Add --yes where nobody can be asked.",
+                    param_hint="--where",
+                )
+            if found and not yes:
                 typer.confirm(f"Delete {found:,} of {len(items):,} items?", abort=True, err=True)
             deleted = items.delete(where=where)
         else:
@@ -193,7 +206,7 @@ def retrain(
             help="Another method than the present one.",
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: OptionalSeed = None,
     jobs: Jobs = None,
     json: Json = False,
 ) -> None:  # fmt: skip

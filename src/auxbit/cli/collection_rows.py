@@ -146,11 +146,12 @@ def packed(codes: Array, n_bits: int, source: str) -> Packed:
 
 def add_rows(
     collection: Collection, rows: Rows, *, upsert: bool, advance: Callable[[int], object],
-    stopped: Callable[[int], object],
+    stopped: Callable[[int], object], trained: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Add rows, a batch after another; returns a summary.
 
-    Where it ends early, by an error or Ctrl-C, `stopped` gets the row to go on from.
+    Where it ends early, by an error or Ctrl-C, `stopped` gets the row to go on from. trained : the model was
+    fitted to these rows.
     """
     collection.lock()  # nobody else is to add from here on
     state = collection.manifest
@@ -163,7 +164,7 @@ def add_rows(
     try:
         for start in range(rows.first, len(rows.X), BATCH_ROWS):
             part = slice(start, min(start + BATCH_ROWS, len(rows.X)))
-            _add_batch(collection, rows, part, upsert)
+            _add_batch(collection, rows, part, upsert, trained)
             advance(part.stop - part.start)
     except BaseException:
         # from the disk: an interrupt may come after a batch was committed, and before that was told
@@ -179,9 +180,9 @@ def add_rows(
     }
 
 
-def _add_batch(collection: Collection, rows: Rows, part: slice, upsert: bool) -> None:
+def _add_batch(collection: Collection, rows: Rows, part: slice, upsert: bool, trained: bool) -> None:
     try:
-        collection.add(upsert=upsert, **rows.batch(part, collection.n_bits))
+        collection.add(upsert=upsert, trained=trained, **rows.batch(part, collection.n_bits))
     except InvalidInput:
         rows.explain()
         raise

@@ -133,7 +133,7 @@ def compact(collection: Collection, advance: Callable[[int], None]) -> dict[str,
 
 def retrain(
     collection: Collection, *, model: str | None, data: str | None, method: str | None, bits: int | None,
-    seed: int, step: Step, advance: Callable[[int], None], on_record: OnRecord,
+    seed: int | None, step: Step, advance: Callable[[int], None], on_record: OnRecord,
 ) -> dict[str, Any]:  # fmt: skip
     """Make new codes by the model in a file, or by one that is fitted to the items; returns the facts."""
     state, X = collection.manifest, None
@@ -153,7 +153,7 @@ def retrain(
             raise InvalidInput(
                 f"{model} is for vectors of {hasher.n_features_in_}, the collection for {state.n_features}."
             )
-    elif method is not None or bits is not None:
+    elif method is not None or bits is not None or seed is not None:
         hasher = _new_model(collection, method, bits, seed)
     elif state.model is None:
         raise InvalidInput(
@@ -218,16 +218,17 @@ def _coding(plan: Plan) -> tuple[str, float]:
     return coding, known if plan.mu is None else plan.mu
 
 
-def _new_model(collection: Collection, method: str | None, bits: int | None, seed: int) -> Hasher:
+def _new_model(collection: Collection, method: str | None, bits: int | None, seed: int | None) -> Hasher:
     """A model to fit: of another method, or like the present one with other bits."""
     from sklearn.base import clone
 
     n_bits = check_n_bits(collection.n_bits if bits is None else bits)
-    if method is None:
-        model: Hasher = clone(collection.model).set_params(n_bits=n_bits)
-        return model
-    check_integer("seed", seed, 0, tasks.LARGEST_SEED)
-    return make_hasher(method, n_bits, random_state=seed, n_jobs=collection.n_jobs)
+    if seed is not None:
+        check_integer("seed", seed, 0, tasks.LARGEST_SEED)
+    if method is not None:
+        return make_hasher(method, n_bits, random_state=seed or 0, n_jobs=collection.n_jobs)
+    model: Hasher = clone(collection.model).set_params(n_bits=n_bits)
+    return model if seed is None else model.set_params(random_state=seed)
 
 
 def _rows_of_items(collection: Collection, data: str) -> Array:

@@ -153,11 +153,11 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def integers(text: str) -> Sequence[int]:
-    """A list of numbers of bits, as --bits takes it."""
+def integers(text: str, option: str = "--bits") -> Sequence[int]:
+    """A list of integers, as --bits takes it."""
     try:
         return [int(word) for word in _words(text)]
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not a list of integers such as 8,16,32.", param_hint="--bits"
+            f"{text!r} is not a list of integers such as 8,16,32.", param_hint=option
         ) from None

@@ -135,9 +135,9 @@ def _faiss_file(
         with Collection.open(source, read_only=True) as collection:
             form = collection.export(out, form=form, overwrite=force)
             return _facts(out, form, len(collection), collection.n_bits)
+    model = tasks.load_model(source)
     if codes is None:
         raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
-    model = tasks.load_model(source)
     if form == "auto" and coding == "optimal":
         form = "additive"  # the ranking that such codes are for
     check_model(model, form)  # before rows are encoded

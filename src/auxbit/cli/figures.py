@@ -102,7 +102,7 @@ def run(
     from auxbit.experiments.everything import Settings
 
     counts = None if bits is None else tuple(integers(bits))
-    settings = Settings(bits=counts, seeds=tuple(integers(seeds)), preset=preset, quick=quick)
+    settings = Settings(bits=counts, seeds=tuple(integers(seeds, "--seeds")), preset=preset, quick=quick)
     campaign = Campaign(Path(out), settings, n_jobs=jobs)
     with output.progress("reading") as reading:
         for source in data or ["digits"]:
@@ -130,6 +130,8 @@ def _print(campaign: Any, report: Path | None) -> None:
         output.say(f"{_word(claim.holds):>4}  {claim.claim} ({claim.data})")
         if claim.holds is not True:
             output.say(f"      {_short(claim.ours)}")
+    for each in campaign.left_out():
+        output.note(f"left out: {each}")
     output.say(f"{chr(10) if claims else ''}Written: {', '.join(map(str, campaign.folders()))}")
     if report is not None:
         output.say(f"Report: {report}")

@@ -52,6 +52,10 @@ def parallel(
             help=f"{DATA_HELP} Unless given: 50,000 rows made of the digits, repeated with noise.",
         ),
     ] = None,
+    named: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="DATA", help="The same as DATA.", show_default=False),
+    ] = None,
     bits: Annotated[str, typer.Option(metavar="N,…", help="Numbers of bits.")] = "16,32",
     rows: Annotated[
         int | None,
@@ -81,6 +85,9 @@ def parallel(
     Times the fit of a binary autoencoder, and its steps, on 1, 2, … processors, as the paper's figure does.
     """
     counts = integers(bits)
+    if data is not None and named is not None:
+        raise typer.BadParameter("DATA was given twice.", param_hint="--data")
+    data = data if data is not None else named
     from auxbit.cli import tasks
     from auxbit.experiments import parallel as timing
 

@@ -11,9 +11,9 @@ from auxbit.codes import Packed, bytes_per_code, check_packed
 from auxbit.collection import metadata as texts
 from auxbit.collection.manifest import Errors, Manifest, Part
 from auxbit.collection.rewriting import new_columns, vector_column
-from auxbit.collection.segment_file import Column
+from auxbit.collection.segment_file import Column, Written
 from auxbit.collection.storage import Storage
-from auxbit.collection.upkeep import MERGED, measured_errors, tidy
+from auxbit.collection.upkeep import measured_errors, run_to_merge, tidy
 from auxbit.errors import InvalidInput
 from auxbit.index.id_table import MAX_ID, check_ids, repeats
 
@@ -28,6 +28,7 @@ def add(
     ids: npt.ArrayLike | None,
     rows: Any,
     upsert: bool,
+    trained: bool,
 ) -> Ids:
     """Add rows, all or none; returns their ids."""
     with storage.changing() as manifest:
@@ -47,6 +48,8 @@ def add(
         after = manifest.but(
             segments=(*manifest.segments, part), next_file=manifest.next_file + 1, next_id=next_id
         )
+        if trained and manifest.trained_at == manifest.n_positions:
+            after = after.but(trained_at=after.n_positions)
         if len(gone):
             after = _with_removed(storage, after, gone)
         storage.commit(after)
@@ -95,8 +98,10 @@ def _to_keep(X: Array | None, manifest: Manifest) -> Array:
     rows = np.asarray(X)
     if rows.ndim != 2 or (manifest.n_features is not None and rows.shape[1] != manifest.n_features):
         raise InvalidInput(f"X must be rows of {manifest.n_features} numbers, got shape {rows.shape}.")
-    most = np.finfo(np.dtype(manifest.vectors)).max
-    if rows.dtype.kind == "f" and rows.size and not max(rows.max(), -rows.min()) <= most:
+    if rows.dtype.kind not in "biuf":
+        raise InvalidInput(f"X must be rows of numbers, got {rows.dtype}.")
+    most = float(np.finfo(np.dtype(manifest.vectors)).max)
+    if rows.size and not max(float(rows.max()), -float(rows.min())) <= most:
         raise InvalidInput(
             f"X has numbers that {manifest.vectors} cannot hold, over {most:.4g}, or that are not finite. "
             "Scale the rows, or create the collection with vectors='float32'."
@@ -133,7 +138,10 @@ def _settle_ids(
 def _with_removed(storage: Storage, manifest: Manifest, positions: Ids) -> Manifest:
     """The manifest with these positions deleted; many files of deletions become one."""
     gone, kept = np.sort(positions), manifest.removed
-    if len(kept) >= MERGED:
-        gone, kept = np.union1d(gone, storage.view.snapshot.removed()), ()
+    run = run_to_merge((*kept, Written("", len(gone), gone.nbytes, 0)))
+    if run is not None and run.stop > len(kept):  # with others of its size
+        older = storage.view.snapshot.removals[run.start : len(kept)]
+        gone = np.sort(np.concatenate([gone, *(each.column("positions") for each in older if each)]))
+        kept = kept[: run.start]
     written = storage.write_removed(manifest, Column("positions", np.int64, gone.shape, [gone]))
     return manifest.but(removed=(*kept, written), next_file=manifest.next_file + 1, changes=manifest.changes)

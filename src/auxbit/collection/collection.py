@@ -94,6 +94,7 @@ class Collection:
         ids: npt.ArrayLike | None = None,
         metadata: Any = None,
         upsert: bool = False,
+        trained: bool = False,
     ) -> Ids:
         """Add rows, all or none; they are on disk when it returns their ids.
 
@@ -101,10 +102,11 @@ class Collection:
         ids : (n,) integers of 0 and up; numbered on if left out. One that is there already is an error, and
             with `upsert` its row is replaced.
         metadata : a list with a dict for each row, or a dict with a list of values for each field.
+        trained : the model was fitted to these rows; `stats` compares those that come after them with it.
         """
         rows = None if X is None else np.asarray(X)
         packed = None if codes is None else np.asarray(codes)
-        return changes.add(self._storage, rows, packed, ids, metadata, upsert)
+        return changes.add(self._storage, rows, packed, ids, metadata, upsert, trained)
 
     def delete(self, ids: npt.ArrayLike | None = None, *, where: Any = None) -> int:
         """Delete by id, all or none, or what `where` finds; returns how many rows."""
@@ -157,21 +159,26 @@ class Collection:
         return self._storage.view.index().find_duplicates(r)
 
     def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
-        """The metadata of items, {} where one has none."""
-        view = self._storage.view
-        return view.snapshot.metadata(self._places(view, ids))
+        """The metadata of items, {} where one has none, and for an id of -1, which marks a missing answer."""
+        view, wanted = self._storage.view, np.asarray(ids)
+        there = np.flatnonzero(wanted != -1) if wanted.ndim == 1 else np.arange(len(wanted))
+        places = self._places(view, wanted[there])  # first: the snapshot after it has their rows
+        found = dict(zip(there.tolist(), view.snapshot.metadata(places), strict=True))
+        return [found.get(place, {}) for place in range(len(wanted))]
 
     def vectors(self, ids: npt.ArrayLike) -> Array:
         """The vectors of items, (n, D), in the type they are kept in."""
         view = self._storage.view
         if view.snapshot.manifest.vectors is None:
             raise InvalidInput("the collection keeps no vectors.")
-        return view.snapshot.vectors(self._places(view, ids))
+        places = self._places(view, ids)
+        return view.snapshot.vectors(places)
 
     def codes(self, ids: npt.ArrayLike | None = None) -> Packed:
         """The packed codes of items, (n, ceil(n_bits/8)) uint8; of all, in the order of `ids`."""
         view = self._storage.view
-        return view.snapshot.codes(view.present() if ids is None else self._places(view, ids))
+        places = view.present() if ids is None else self._places(view, ids)
+        return view.snapshot.codes(places)
 
     def count(self, where: Any = None) -> int:
         """How many items there are, or have the metadata that `where` asks for."""

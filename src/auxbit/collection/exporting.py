@@ -14,7 +14,8 @@ def export(storage: Storage, path: str | os.PathLike[str], to: str, form: str, o
     if to not in ("faiss", "onnx"):
         raise InvalidParameter("to", to, "'faiss' or 'onnx'")
     view = storage.view
-    manifest, present = view.snapshot.manifest, view.present()
+    present = view.present()  # first: the snapshot after it has their rows
+    manifest = view.snapshot.manifest
     if to == "onnx":
         to_onnx(view.model(), path, overwrite=overwrite)
         return "onnx"

@@ -18,7 +18,7 @@ Codes = Callable[[slice], Packed]  # the codes of some of the rows to write
 Advance = Callable[[int], None]
 
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
-BLOCK_BYTES = 2**24
+BLOCK_BYTES = 2**24  # of vectors that are converted at a time
 
 
 def new_columns(
@@ -96,13 +96,16 @@ def _text_lengths(snapshot: Snapshot, positions: Positions) -> Positions:
 
 
 def _texts(snapshot: Snapshot, positions: Positions) -> Iterator[npt.NDArray[np.uint8]]:
-    """The texts of rows one after another; rows that follow each other are copied together."""
-    for segment, rows, _ in snapshot.by_segment(positions):
-        if "text" not in segment:
-            continue
-        offsets = segment.column("offsets")
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        for run in np.split(rows, breaks):
-            start, stop = int(offsets[run[0]]), int(offsets[run[-1] + 1])
-            for some in range(start, stop, BLOCK_BYTES):
-                yield segment.span("text", some, min(some + BLOCK_BYTES, stop))
+    """The texts of rows one after another."""
+    for start in range(0, len(positions), BLOCK_ROWS):
+        for segment, rows, _ in snapshot.by_segment(positions[start : start + BLOCK_ROWS]):
+            if "text" not in segment:
+                continue
+            starts, ends = segment.take("offsets", rows), segment.take("offsets", rows + 1)
+            segment.check_spans("text", starts, ends)
+            text, lengths = segment.unchecked("text"), ends - starts
+            if ends[-1] - starts[0] == lengths.sum():  # rows that follow each other
+                yield text[starts[0] : ends[-1]]
+            else:
+                before = np.cumsum(lengths) - lengths  # bytes of the rows before each
+                yield text[np.repeat(starts - before, lengths) + np.arange(lengths.sum())]

@@ -66,6 +66,8 @@ def _nearest(
 ) -> tuple[Array, Ids]:  # fmt: skip
     among = _among(view, where)
     n_candidates = _candidates(view, reranked, k)
+    if mode == "asymmetric":
+        view.model()  # says that there is none
     rows = _queries(view, X) if n_candidates or mode == "asymmetric" else None
     distances: Array
     if mode == "asymmetric":

@@ -27,7 +27,6 @@ from auxbit.index.code_blocks import LANES, CodeBlocks
 Positions = npt.NDArray[np.int64]
 
 TRIES = 100  # at a manifest whose files a writer removes while they are being opened
-BLOCK_BYTES = 2**24  # that are read at a time, where a column is read from end to end
 
 
 @dataclass(frozen=True)
@@ -115,10 +114,11 @@ class Snapshot:
         return int(self.starts[-1])
 
     def removed(self) -> Positions:
-        """The positions of deleted rows, and of lost ones, in no order."""
+        """The positions of deleted rows, and of lost ones, each once, in no order."""
         gone = [each.column("positions") for each in self.removals if each is not None]
-        gone += [self.lost] if self.lost is not None else []
-        found: Positions = np.unique(np.concatenate(gone)) if gone else np.zeros(0, dtype=np.int64)
+        if self.lost is not None:
+            return np.unique(np.concatenate([*gone, self.lost]))
+        found: Positions = np.concatenate([np.zeros(0, dtype=np.int64), *gone])
         return found
 
     def ids(self, start: int, stop: int) -> Positions:
@@ -152,8 +152,8 @@ class Snapshot:
         """The packed codes at these positions, (n, width)."""
         out = np.zeros((len(positions), bytes_per_code(self.manifest.n_bits)), dtype=np.uint8)
         for segment, rows, where in self.by_segment(positions):
-            planes = segment.take("codes", np.unique(rows // LANES))
-            block = np.searchsorted(np.unique(rows // LANES), rows // LANES)
+            touched = np.unique(rows // LANES)
+            planes, block = segment.take("codes", touched), np.searchsorted(touched, rows // LANES)
             out[where] = planes[block, :, rows % LANES]
         return out
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from auxbit.collection.manifest import Errors
 from auxbit.collection.snapshot import Snapshot
 from auxbit.collection.storage import Storage
+from auxbit.errors import ModelFileError
 
 if TYPE_CHECKING:  # SciPy and numba, which opening a collection need not wait for
     from auxbit.collection.drift import Drift
@@ -60,15 +61,19 @@ class Statistics:
 def statistics_of(storage: Storage) -> Statistics:
     """Measure a collection as it is now."""
     view = storage.view
-    snapshot, present = view.snapshot, view.present()
+    present = view.present()  # first: the snapshot after it has their rows
+    snapshot = view.snapshot
     manifest = snapshot.manifest
     added = present[present >= manifest.trained_at]
     drift: dict[str, Drift] = {}
     method, reasons = None, ["codes alone: there is no model to compare with"]
     if manifest.model is not None:
-        model = view.model()
-        method = type(model).__name__
-        drift, reasons = _drift(model, snapshot, added)
+        try:
+            model = view.model()
+            method = type(model).__name__
+            drift, reasons = _drift(model, snapshot, added)
+        except ModelFileError as error:  # the rest can still be counted
+            reasons = [str(error)]
     due = any(found.due for found in drift.values())
     return Statistics(
         str(storage.folder), len(present), snapshot.n_positions - len(present), manifest.n_bits,

@@ -68,6 +68,7 @@ class Storage:
     def refresh(self) -> None:
         """Read what another process has written."""
         with self._switching:
+            self._stale = True  # until it is read: what fails here must be tried again
             self._watch.mark()
             self._switch(Snapshot.read(self.folder, self._view.snapshot))
             self._stale = False
@@ -102,18 +103,24 @@ class Storage:
     def repairing(self) -> Iterator[Manifest]:
         """As `changing`, of a collection that was opened in spite of damage; then it is whole again."""
         with self._changing:
-            salvaged, self._salvaged = self._salvaged, False
+            if not self._salvaged:
+                with self.changing() as manifest:
+                    yield manifest
+                return
+            snapshot = self.view.snapshot
+            if self.read_only:
+                raise CollectionError(
+                    f"{self.folder} was opened to be read: open it without that to change it."
+                )
+            self._lock.acquire(f"the collection {self.folder}")
             try:
-                if salvaged:
-                    self._lock.acquire(f"the collection {self.folder}")
-                    if self._view.snapshot.manifest != Manifest.read(self.folder):
-                        raise CollectionError(f"{self.folder} was changed meanwhile: open it again.")
-                else:
-                    self.lock()
-                yield self._view.snapshot.manifest
+                if snapshot.manifest != Manifest.read(self.folder):
+                    raise CollectionError(f"{self.folder} was changed meanwhile: open it again.")
+                yield snapshot.manifest
+                self._salvaged = False
             except BaseException:
                 self.sweep()
-                self._salvaged = salvaged
+                self._lock.release()
                 raise
 
     def write(self, manifest: Manifest, rows: int, columns: list[Column]) -> Written:
@@ -155,6 +162,8 @@ class Storage:
             self.closed = True
             self._lock.release()
             self._watch.close()
+            nothing = Snapshot(self.folder, Manifest(self._view.snapshot.manifest.n_bits), (), ())
+            self._view = View(nothing, self.n_jobs)
 
     def _written(self, kind: str, manifest: Manifest, write: Callable[[Path], Made]) -> Made:
         path = self.folder / file_name(kind, manifest.next_file)
@@ -184,8 +193,12 @@ class Storage:
         self._view = View(snapshot, self.n_jobs, self._view)
 
     def sweep(self) -> None:
-        """Remove files of ours that are no part of the collection as it is on disk."""
-        sweep(self.folder)
+        """Remove files of ours that are no part of the collection as it is on disk.
+
+        Only the writer may: what another process has written and not committed yet looks the same.
+        """
+        if self._lock.held:
+            sweep(self.folder)
 
 
 def sweep(folder: Path) -> None:

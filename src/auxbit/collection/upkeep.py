@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from auxbit.codes import Packed
 from auxbit.collection.manifest import Errors, Manifest, Part
 from auxbit.collection.rewriting import Advance, copied_columns
 from auxbit.collection.segment_file import Written
+from auxbit.collection.snapshot import Snapshot
 from auxbit.collection.storage import Storage
 from auxbit.errors import InvalidInput
 
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 
 MERGED = 16  # segments of a size that become one
 MERGED_BYTES = 2**30  # larger ones are left to compact
+MOST_PARTS = 128
 MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are kept
 TRAINING_ROWS = 100_000
 
@@ -31,7 +33,8 @@ def compact(storage: Storage, advance: Advance | None = None) -> None:
     """Write what is not deleted into one segment, and let go of the rest."""
     with storage.repairing() as manifest:
         positions = storage.view.present()
-        _replace_all(storage, manifest.but(), positions, manifest.n_bits, None, _errors_of(manifest), advance)
+        errors = _errors_of(storage.view.snapshot)
+        _replace_all(storage, manifest.but(), positions, manifest.n_bits, None, errors, advance)
 
 
 def retrain(
@@ -49,6 +52,8 @@ def retrain(
             raise InvalidInput(
                 f"X must have a row for each of the {len(positions):,} items, in the order of ids."
             )
+        if model is None and not len(positions):
+            raise InvalidInput(f"{storage.folder} is empty: there is nothing to train on.")
         if X is None and manifest.vectors is None:
             raise InvalidInput(
                 "the collection keeps no vectors to make new codes from. Give X, a row for each item in the "
@@ -66,15 +71,9 @@ def retrain(
                 f"the model is for rows of {model.n_features_in_} numbers, the collection for "
                 f"{manifest.n_features}."
             )
-        errors = Errors()
 
         def codes(rows: slice) -> Packed:
-            nonlocal errors
-            raw = rows_of(rows)
-            packed = model.encode(raw, coding=manifest.coding, mu=manifest.mu)
-            if errors.rows < MEASURED_ROWS:
-                errors += measured_errors(model, raw, packed)
-            return packed
+            return model.encode(rows_of(rows), coding=manifest.coding, mu=manifest.mu)
 
         n_bits = model.decoder_.n_bits
         name = storage.write_model(manifest, model)
@@ -82,13 +81,13 @@ def retrain(
             model=name, n_bits=n_bits, n_features=model.n_features_in_, next_file=manifest.next_file + 1,
             trained_at=len(positions),
         )  # fmt: skip
-        _replace_all(storage, after, positions, n_bits, codes, lambda: errors, advance)
+        _replace_all(storage, after, positions, n_bits, codes, Errors(), advance)
     return model
 
 
 def _replace_all(
     storage: Storage, manifest: Manifest, positions: Ids, n_bits: int, codes: Any,
-    errors: Callable[[], Errors], advance: Advance | None,
+    errors: Errors, advance: Advance | None,
 ) -> None:  # fmt: skip
     """Commit a generation with these rows alone, in one segment."""
     snapshot = storage.view.snapshot
@@ -96,7 +95,7 @@ def _replace_all(
     if len(positions):
         columns = copied_columns(snapshot, positions, n_bits=n_bits, codes=codes, advance=advance)
         written = storage.write(manifest, len(positions), columns)
-        segments = (Part(written.file, written.rows, written.bytes, written.check, errors()),)
+        segments = (Part(written.file, written.rows, written.bytes, written.check, errors),)
     trained_at = int(np.searchsorted(positions, manifest.trained_at)) if codes is None else len(positions)
     storage.commit(
         manifest.but(
@@ -132,52 +131,58 @@ def measured_errors(model: Hasher, X: Array, packed: Packed) -> Errors:
     return Errors(len(X), model._error_of(np.asarray(X[some]), packed[some]))
 
 
-def _errors_of(manifest: Manifest) -> Callable[[], Errors]:
-    return lambda: sum((part.errors for part in manifest.segments), Errors())
+def _errors_of(snapshot: Snapshot) -> Errors:
+    """Of what was added since the training."""
+    parts = zip(snapshot.manifest.segments, snapshot.starts[1:], strict=True)
+    return sum((part.errors for part, end in parts if end > snapshot.manifest.trained_at), Errors())
 
 
 def tidy(storage: Storage) -> None:
-    """Merge small segments at the end; a failure leaves them as they are, and the change that led to it."""
+    """Merge small segments; a failure leaves them as they are, and the change that led to it."""
     try:
-        first = _first_to_merge(storage.manifest.segments)
-        if first is not None:
-            _merge(storage, first)
+        manifest = storage.manifest
+        starts = storage.view.snapshot.starts
+        first = int(np.searchsorted(starts[:-1], manifest.trained_at))  # what was trained on stays apart
+        run = run_to_merge(manifest.segments[first:])
+        if run is not None:
+            _merge(storage, slice(first + run.start, first + run.stop))
     except (OSError, MemoryError):  # a full disk, or damage that a search will name
         storage.sweep()
 
 
-def _merge(storage: Storage, first: int) -> None:
-    """Make one segment of those from `first` on; positions stay as they are."""
+def _merge(storage: Storage, run: slice) -> None:
+    """Make one segment of several; positions stay as they are."""
     manifest, snapshot = storage.manifest, storage.view.snapshot
-    merged = manifest.segments[first:]
-    positions = np.arange(snapshot.starts[first], snapshot.n_positions)
+    positions = np.arange(snapshot.starts[run.start], snapshot.starts[run.stop])
     columns = copied_columns(snapshot, positions, n_bits=manifest.n_bits)
     written = storage.write(manifest, len(positions), columns)
-    errors = sum((part.errors for part in merged), Errors())
+    errors = sum((part.errors for part in manifest.segments[run]), Errors())
     part = Part(written.file, written.rows, written.bytes, written.check, errors)
-    storage.commit(
-        manifest.but(segments=(*manifest.segments[:first], part), next_file=manifest.next_file + 1)
-    )
+    segments = (*manifest.segments[: run.start], part, *manifest.segments[run.stop :])
+    storage.commit(manifest.but(segments=segments, next_file=manifest.next_file + 1))
 
 
-def _first_to_merge(parts: tuple[Written, ...]) -> int | None:
-    """Where the run of segments begins that are to become one, None where there is none.
+def run_to_merge(parts: Sequence[Written]) -> slice | None:
+    """Which files are to become one, None where none are.
 
-    Sizes are classes by powers of 16: sixteen at the end of one class make one of the next. So each row is
-    copied once a class, and there are never more than some dozens of segments.
+    Sizes are classes by powers of 16: sixteen of one class, with smaller ones among them, make one of the
+    next, so that each row is copied about once a class. Where sizes alternate so that many are left, the
+    sixteen neighbours with the fewest bytes become one.
     """
 
     def size_class(part: Written) -> int:
         return (part.rows.bit_length() - 1) // (MERGED.bit_length() - 1)
 
-    for level in range(size_class(max(parts, key=lambda part: part.rows)) + 1 if parts else 0):
+    classes = [size_class(part) for part in parts]
+    for level in range(max(classes, default=-1) + 1):
         first = len(parts)
-        while first and size_class(parts[first - 1]) <= level:
+        while first and classes[first - 1] <= level:
             first -= 1
-        run = parts[first:]
-        if (
-            sum(size_class(part) == level for part in run) >= MERGED
-            and sum(part.bytes for part in run) <= MERGED_BYTES
-        ):
-            return first
-    return None
+        small = sum(part.bytes for part in parts[first:]) <= MERGED_BYTES
+        if small and classes[first:].count(level) >= MERGED:
+            return slice(first, len(parts))
+    if len(parts) <= MOST_PARTS:
+        return None
+    sizes = np.convolve([part.bytes for part in parts], np.ones(MERGED), mode="valid")
+    least = int(sizes.argmin())
+    return slice(least, least + MERGED)

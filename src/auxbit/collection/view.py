@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from auxbit.collection.segment import Segment
 from auxbit.collection.snapshot import Snapshot
 from auxbit.collection.where import Where
 from auxbit.errors import InvalidInput
-from auxbit.index.code_blocks import LaneSet, allowed_positions
+from auxbit.index.code_blocks import LaneSet, allowed_positions, as_bools
 from auxbit.index.id_table import IdTable
 
 if TYPE_CHECKING:  # numba and scikit-learn take longer to import than a collection to open
@@ -63,12 +64,10 @@ class View:
         """Take in what has been added and deleted since, in a later snapshot of the same generation."""
         with self._lock:
             before = self.snapshot
-            if self._index is not None:
-                with self._index._guard.writing():
-                    self._take_in(before, snapshot)
-            else:
+            # a search that finds new positions must find their rows, too: both change behind the guard
+            with self._index._guard.writing() if self._index is not None else nullcontext():
                 self._take_in(before, snapshot)
-            self.snapshot = snapshot
+                self.snapshot = snapshot
             here = {part.file for part in snapshot.manifest.segments}
             self._fields = {name: fields for name, fields in self._fields.items() if name in here}
 
@@ -83,8 +82,10 @@ class View:
             else:
                 self._ids.append(ids)
                 self._alive.append(len(ids))
-        if after.manifest.removed != before.manifest.removed:
-            self._discard(after.removed())
+        known = {part.file for part in before.manifest.removed}
+        for part, removal in zip(after.manifest.removed, after.removals, strict=True):
+            if part.file not in known and removal is not None:
+                self._discard(removal.column("positions"))
 
     def _discard(self, positions: Positions) -> None:
         self._alive.discard(positions[self._alive.holds(positions)])
@@ -147,19 +148,19 @@ class View:
     def matching(self, where: Where) -> Mask:
         """Which positions have metadata that `where` asks for and are not deleted, (n_positions,)."""
         with self._lock:
-            snapshot, alive = self.snapshot, self.alive
-            mask = np.zeros(snapshot.n_positions, dtype=np.bool_)
-            for number, segment in enumerate(snapshot.segments):
-                if segment is None:
-                    continue
-                fields = self._fields.get(segment.path.name)
-                if fields is None:
-                    fields = self._fields[segment.path.name] = _fields(snapshot, number, segment)
+            snapshot, mask = self.snapshot, as_bools(self.alive.masks, self.snapshot.n_positions)
+        for number, segment in enumerate(snapshot.segments):  # without the lock: others need not wait
+            if segment is not None:
                 start, stop = snapshot.starts[number], snapshot.starts[number + 1]
-                mask[start:stop] = where.mask(fields, segment.rows)
-            here = np.zeros_like(mask)
-            here[allowed_positions(alive.masks)] = True
-            return mask & here
+                mask[start:stop] &= where.mask(self._fields_of(snapshot, number, segment), segment.rows)
+        return mask
+
+    def _fields_of(self, snapshot: Snapshot, number: int, segment: Segment) -> Fields:
+        with self._lock:
+            fields = self._fields.get(segment.path.name)
+            if fields is None:
+                fields = self._fields[segment.path.name] = _fields(snapshot, number, segment)
+            return fields
 
 
 def _fields(snapshot: Snapshot, number: int, segment: Segment) -> Fields:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
 
+from auxbit.errors import InvalidInput
 from auxbit.experiments.kept import Row
 from auxbit.experiments.study import Claim, Problem, Result, checked
 from auxbit.experiments.trained import Cell, Store
@@ -39,6 +40,10 @@ def run(
     rows: list[Row] = []
     for start, g, how in settings_of(groups):
         made = store.get(cell_of(start, g, bits, seed))
+        if made.skipped:
+            raise InvalidInput(
+                f"BA started from AGH cannot have {bits} bits on {problem.name}: {made.skipped}"
+            )
         seconds = 0.0
         for record in made.facts["history"]:
             seconds += record["seconds_h"] + record["seconds_f"] + record["seconds_z"]

@@ -8,6 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from auxbit.blocks import Workers
+from auxbit.checks import check_finite
+from auxbit.errors import InvalidInput
 from auxbit.experiments import problems
 from auxbit.experiments.everything import Experiment, Settings, planned
 from auxbit.experiments.report import write_report
@@ -24,8 +27,9 @@ class Campaign:
         self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
         self.results: list[tuple[str, Result]] = []
         self.seconds = 0.0
+        self._failed: list[str] = []
         self._stores: dict[int, Store] = {}
-        self._planned: list[tuple[Problem, list[Experiment]]] = []
+        self._planned: list[tuple[str, list[Experiment]]] = []
         self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
 
     def add(
@@ -35,7 +39,23 @@ class Campaign:
         problem = problems.load(
             source, n_train=n_train, n_queries=n_queries, cache=self.folder / RAW, n_jobs=self.n_jobs
         )
-        self._planned.append((problem, planned(problem, self.settings, names)))
+        with Workers(self.n_jobs) as workers:
+            check_finite(problem.train, workers, f"{source}: the rows")
+            check_finite(problem.queries, workers, f"{source}: the queries")
+        self._planned.append(
+            (self._label(problem, n_train, n_queries), planned(problem, self.settings, names))
+        )
+
+    def _label(self, problem: Problem, n_train: int | None, n_queries: int | None) -> str:
+        """A name of its own for the results of a data set: with fewer rows they are others."""
+        sizes = [("rows", n_train, len(problem.train)), ("queries", n_queries, len(problem.queries))]
+        wanted = "-".join([problem.name, *(f"{n}-{what}" for what, limit, n in sizes if limit is not None)])
+        taken = {label for label, _ in self._planned}
+        return next(
+            label
+            for label in (wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3)))
+            if label not in taken
+        )
 
     def n_steps(self) -> int:
         """Fits that are not kept yet, and experiments."""
@@ -52,18 +72,32 @@ class Campaign:
         """Run everything; `step` is called with what is being done, `advance` after each step."""
         self._steps = (step or (lambda what: None), advance or (lambda: None))
         start = time.perf_counter()
-        for problem, experiments in self._planned:
+        for label, experiments in self._planned:
             for experiment in experiments:
-                self._steps[0](f"{problem.name}: {experiment.name}")
-                result = experiment.run(self._store(experiment.problem))
-                write_result(result, self.folder / problem.name)
-                self.results.append((problem.name, result))
+                self._steps[0](f"{label}: {experiment.name}")
+                try:
+                    result = experiment.run(self._store(experiment.problem))
+                except InvalidInput as error:  # one that cannot be had of these data does not end the others
+                    if sum(len(each) for _, each in self._planned) == 1:
+                        raise
+                    self._failed.append(f"{label}: {experiment.name}: {error}")
+                    continue
+                write_result(result, self.folder / label)
+                self.results.append((label, result))
                 self._steps[1]()
         self.seconds = time.perf_counter() - start
 
     def claims(self) -> list[Claim]:
         """What the paper says, and what was found, over all results."""
         return [claim for _, result in self.results for claim in result.claims]
+
+    def left_out(self) -> list[str]:
+        """Fits and experiments that could not be had, with the reason."""
+        return self._failed + [
+            f"{store.problem.name}: {what}: {why}"
+            for store in self._stores.values()
+            for what, why in store.left_out().items()
+        ]
 
     def folders(self) -> list[Path]:
         """Where the results of each data set are."""
@@ -90,6 +124,7 @@ class Campaign:
             "claims": [asdict(claim) for claim in self.claims()],
             "folders": [str(each) for each in self.folders()],
             "report": None if report is None else str(report),
+            "left_out": self.left_out(),
         }
 
     def _store(self, problem: Problem) -> Store:

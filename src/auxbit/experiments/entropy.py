@@ -11,6 +11,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from auxbit import evaluate
+from auxbit.errors import InvalidInput
 from auxbit.experiments.kept import Row
 from auxbit.experiments.retrieval import BITS, METHODS, cells
 from auxbit.experiments.study import Claim, Problem, Result, checked, means
@@ -57,6 +58,8 @@ def run(
         )
         if cell.seed == seeds[0] and cell.label in HISTOGRAM and cell.bits == _middle(bits):
             counts += _histogram(made.row(), evaluate.code_counts(made.train))
+    if not rows:
+        raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
     from auxbit import plot_paper
 
@@ -107,7 +110,8 @@ def _claims(table: list[Row], data: str) -> list[Claim]:
         others = [m for m, bits in at if bits == L and m != "tPCA"]
         if len(others) > 2:
             rank = spearmanr([at[m, L]["train"] for m in others], [at[m, L]["precision"] for m in others])[0]
-            alike.append((f"L={L}: rank correlation {rank:.2f}", bool(rank >= 0.5)))
+            if not np.isnan(rank):  # of measures that are all the same
+                alike.append((f"L={L}: rank correlation {rank:.2f}", bool(rank >= 0.5)))
     grows = [
         (f"{m}: {at[m, a]['train']:.2f} to {at[m, b]['train']:.2f}", at[m, b]["train"] >= at[m, a]["train"])
         for m in sorted({m for m, _ in at})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from auxbit.codes import check_n_bits
 from auxbit.errors import InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel_figure, path, retrieval, samples, solvers, wrapper
 from auxbit.experiments.study import Problem, Result
@@ -44,6 +45,8 @@ class Experiment:
 def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) -> list[Experiment]:
     """The experiments of these names, ready to run."""
     settings = settings.made_quick() if settings.quick else settings
+    for n_bits in settings.bits or ():
+        check_n_bits(n_bits)
     for name in names:
         if name not in NAMES:
             raise InvalidParameter("experiment", name, f"one of {', '.join(NAMES)}")
@@ -59,15 +62,13 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
             name, cells, lambda store: wrapper.run(problem, store, bits=bits, seeds=seeds), problem
         )
     if name == "altopt":
+        L = altopt.BITS if settings.bits is None or altopt.BITS in settings.bits else max(settings.bits)
         fewer = problem.smaller(ALTOPT_ROWS, None)
-        cells = [
-            altopt.cell_of(start, g, altopt.BITS, seeds[0])
-            for start, g, _ in altopt.settings_of(settings.groups)
-        ]
+        cells = [altopt.cell_of(start, g, L, seeds[0]) for start, g, _ in altopt.settings_of(settings.groups)]
         return Experiment(
             name,
             cells,
-            lambda store: altopt.run(fewer, store, groups=settings.groups, seed=seeds[0]),
+            lambda store: altopt.run(fewer, store, bits=L, groups=settings.groups, seed=seeds[0]),
             fewer if len(fewer.train) < len(problem.train) else problem,
         )
     preset = retrieval.preset_of(settings.preset, problem)
@@ -97,7 +98,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
             problem,
         )
     if name == "path":
-        shown = tuple(L for L in bits if L in (16, 32)) or (max(bits),)
+        shown = settings.bits or tuple(L for L in bits if L in (16, 32))
         return Experiment(
             name,
             [path.cell_of(L, seeds[0]) for L in shown],

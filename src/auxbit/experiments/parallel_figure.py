@@ -45,7 +45,7 @@ def run(
 def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
     text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
     if processors < 2:
-        return Claim(text, "this machine has one processor", None, "parallel", data)
+        return Claim(text, "one processor is all that it may use here", None, "parallel", data)
     last = [row for row in rows if row["processors"] == processors]
     worst = min(row["speedup"] for row in last)
     return Claim(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
 
+from auxbit.errors import InvalidInput
 from auxbit.experiments.kept import Row
 from auxbit.experiments.study import Claim, Problem, Result, checked
 from auxbit.experiments.trained import Cell, Store
@@ -42,6 +43,8 @@ def run(problem: Problem, store: Store, *, bits: Iterable[int] = (16, 32), seed:
                     "pruned": record["pruned"] / len(problem.train),
                 }
             )
+    if not rows:
+        raise InvalidInput(f"BA cannot have {', '.join(map(str, bits))} bits on {problem.name}.")
     from auxbit import plot_paper
 
     return Result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from auxbit.errors import InvalidInput
 from auxbit.experiments.study import Problem, part, some_of
 
 HELD_OUT, MOST_HELD_OUT = 10, 1000  # one row in ten is a query, where a file has no queries of its own
-VECTOR_FILES = (".npy", ".npz", ".fvecs", ".bvecs", ".parquet")
+VECTOR_FILES = (".npy", ".npz", ".fvecs", ".bvecs", ".ivecs", ".parquet")
+KEYED = re.compile(r"\.(h5|hdf5|parquet|npz):[^/\\\\]+$", re.IGNORECASE)  # a file and what to read of it
 
 
 def load(
@@ -32,7 +34,7 @@ def load(
     folder : where data sets are, in the place of AUXBIT_DATA; cache : where features of images are kept.
     n_train, n_queries : at most so many, drawn with a fixed seed.
     """
-    if Path(source.split(":")[0]).suffix.lower() in VECTOR_FILES:
+    if Path(source).suffix.lower() in VECTOR_FILES or KEYED.search(source):
         return _of_file(source).smaller(n_train, n_queries)
     found = datasets.load(source, data=folder)
     rows, asked = some_of(len(found.base), n_train), some_of(len(found.queries), n_queries)
@@ -62,5 +64,5 @@ def _of_file(source: str) -> Problem:
     order = np.random.RandomState(0).permutation(len(X))
     n_queries = min(len(X) // HELD_OUT, MOST_HELD_OUT)
     asked, kept = np.sort(order[:n_queries]), np.sort(order[n_queries:])
-    name = Path(source.split(":")[0]).stem
+    name = Path(KEYED.sub("", source)).stem
     return Problem(name, X[kept], X[asked], about=f"{source}; {n_queries:,} of its rows are the queries")

@@ -101,6 +101,8 @@ def run(
             )
             rows += [store.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
             curves += [store.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
+    if not rows:
+        raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     made_with: dict[str, Any] = {
         "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
         "columns": int(problem.train.shape[1]), "preset": asdict(preset), "methods": list(methods),

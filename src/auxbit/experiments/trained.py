@@ -98,6 +98,14 @@ class Store:
             self._on_fit(cell, found is None)
         return self._made[cell]
 
+    def left_out(self) -> dict[str, str]:
+        """The fits that could not be had, and why."""
+        return {
+            f"{cell.label}, {cell.bits} bits": made.skipped
+            for cell, made in self._made.items()
+            if made.skipped
+        }
+
     def all(self, cells: Iterable[Cell]) -> list[Trained]:
         """The fits of several cells, without those that a method cannot have."""
         return [found for found in map(self.get, cells) if not found.skipped]
@@ -112,7 +120,8 @@ class Store:
         path = path.with_suffix(f".{key}.json")
         try:
             kept = json.loads(path.read_text())
-            if kept["settings"] == settings:
+            same = kept["versions"].get("auxbit") == versions().get("auxbit")
+            if same and kept["settings"] == settings:
                 return kept["found"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not there, or damaged: made anew
@@ -137,6 +146,8 @@ class Store:
             return None
         try:
             header, tensors = CODES.read(path)
+            if header["versions"].get("auxbit") != versions().get("auxbit"):
+                return None  # another version may fit otherwise
             return Trained(cell, tensors["train"], tensors["queries"], header["facts"])
         except (FileProblem, KeyError):
             return None  # a file that is damaged is made anew

@@ -179,6 +179,12 @@ def lanes_of(allowed: npt.NDArray[np.bool_]) -> LaneMasks:
     return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64)
 
 
+def as_bools(masks: LaneMasks, size: int) -> npt.NDArray[np.bool_]:
+    """One truth value for each of `size` positions, (size,)."""
+    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little", count=size)
+    return bits.view(np.bool_)
+
+
 def allowed_positions(masks: LaneMasks) -> Positions:
     """The positions that masks allow, in order."""
     bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little")

@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class At(NamedTuple):
-    """Positions to search among, of codes that were there a moment ago; one removed since is still found."""
+    """Positions to search among, rising, of codes that were there a moment ago, be they removed since."""
 
     positions: Ids
 
@@ -108,7 +108,7 @@ class CodeStore:
         if among is None:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
-            return self._chosen(np.unique(among.positions), copy_few)
+            return self._chosen(among.positions, copy_few)
         wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
