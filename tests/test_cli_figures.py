@@ -47,6 +47,7 @@ def test_the_report_holds_every_result_and_asks_nobody_else(everything):
     for name in ("wrapper", "altopt", "retrieval", "samples", "entropy", "path", "solvers"):
         assert name in page
     assert "BA has the lowest reconstruction error at every L" in page
+    assert "BA has the lowest reconstruction error at every L" in (folder / "claims.csv").read_text()
     assert not re.search(r"""(src|href)=["'](https?:)?//""", page)
     assert "<script" not in page
     assert "report.html" in printed

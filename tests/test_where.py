@@ -299,7 +299,7 @@ def test_malformed_text_is_answered_with_the_known_forms(text):
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        ({"a": {"=": 1}}, r"expected operators\. .*Operators are ==, !=, <, <=, >, >=, in, not in, contains"),
+        ({"a": {"=": 1}}, r"expected an operator, not .*Operators are ==, !=, <, <=, >, >=, in, not in, contains"),
         ({"a": {"x": 1}}, r'Objects are compared by \{"==": \{\.\.\.\}\}'),
         ({"a": {}}, "expected at least one operator"),
         ({1: 2}, "where=1 is invalid: expected fields as text"),
@@ -355,3 +355,14 @@ def test_no_condition_holds_for_every_row():
 def test_metadata_of_another_number_of_rows_are_refused():
     with pytest.raises(InvalidInput, match="there are 1 rows of metadata for 2 items"):
         Where.of("a=1").mask(Fields(*encode_rows([{}], 1)), 2)
+
+
+@pytest.mark.parametrize("slip", ["a=>3", "a=<3", "a<>3", "a=1 and b=2", "year>2000,2010", "a>=<3"])
+def test_slips_are_refused_rather_than_taken_for_text(slip):
+    with pytest.raises(InvalidParameter, match="Known forms"):
+        Where.of([slip])
+
+
+@pytest.mark.parametrize("quoted", ['a="=>3"', 'a="1 and 2"', 'a>"x,y"'])
+def test_text_that_looks_like_a_slip_may_be_quoted(quoted):
+    assert len(Where.of([quoted]).conditions) == 1

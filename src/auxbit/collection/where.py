@@ -162,7 +162,12 @@ def _of_field(field: Any, wanted: Any) -> list[Condition]:
 def _condition(field: str, operator: Any, value: Any) -> Condition:
     """A condition whose operator is known and whose value is of a type that it can compare with."""
     if operator not in OPERATORS:
-        _refuse(field, {operator: value}, "operators", 'Objects are compared by {"==": {...}}.')
+        _refuse(
+            field,
+            {operator: value},
+            f"an operator, not {operator!r}",
+            'Objects are compared by {"==": {...}}.',
+        )
     if isinstance(value, set | frozenset | range):
         value = list(value)
     if operator in ("contains", "startswith") and not isinstance(value, list | tuple | np.ndarray):
@@ -203,7 +208,12 @@ def _of_text(text: Any) -> Condition:
     if parts is None or (not parts["value"] and parts["sign"] not in ("=", "==", "!=")):
         _malformed(text)
     field, sign = _field(text, parts["field"]), parts["sign"]
+    # a=>3 and a<>3 are slips, and so are "a=1 and b=2" and year>2000,2010: text that looks so is to be quoted
+    if parts["value"].startswith(("=", "<", ">", "!")) or " and " in parts["value"].split('"')[0]:
+        _malformed(text)
     if sign in _ORDERS:
+        if "," in parts["value"] and isinstance(_json_at(parts["value"], 0)[0], int | float):
+            _malformed(text)
         value, end = _json_at(parts["value"], 0)
         if end != len(parts["value"]):
             value = parts["value"] if not parts["value"].startswith('"') else _malformed(text)

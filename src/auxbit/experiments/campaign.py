@@ -8,16 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from auxbit import files
 from auxbit.blocks import Workers
 from auxbit.checks import check_finite
 from auxbit.errors import InvalidInput
 from auxbit.experiments import problems
 from auxbit.experiments.everything import Experiment, Settings, planned
+from auxbit.experiments.kept import as_csv
 from auxbit.experiments.report import write_report
 from auxbit.experiments.study import Claim, Problem, Result, write_result
 from auxbit.experiments.trained import Cell, Store
 
-RAW, REPORT = "raw", "report.html"
+RAW, REPORT, CLAIMS = "raw", "report.html", "claims.csv"
 
 
 class Campaign:
@@ -104,7 +106,8 @@ class Campaign:
         return list(dict.fromkeys(self.folder / name for name, _ in self.results))
 
     def write_report(self) -> Path:
-        """One page with every figure and table."""
+        """One page with every figure and table; the claims as a table, too."""
+        files.write_text(self.folder / CLAIMS, as_csv([asdict(claim) for claim in self.claims()]))
         path = self.folder / REPORT
         write_report(self.results, path, settings=asdict(self.settings))
         return path
