@@ -299,7 +299,7 @@ def test_malformed_text_is_answered_with_the_known_forms(text):
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        ({"a": {"=": 1}}, r"expected an operator, not .*Operators are ==, !=, <, <=, >, >=, in, not in, contains"),
+        ({"a": {"=": 1}}, r"expected an operator, not .*Operators are ==, !=, <, <=, >, >=, in, not in"),
         ({"a": {"x": 1}}, r'Objects are compared by \{"==": \{\.\.\.\}\}'),
         ({"a": {}}, "expected at least one operator"),
         ({1: 2}, "where=1 is invalid: expected fields as text"),
