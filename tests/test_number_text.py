@@ -96,3 +96,10 @@ def test_text_files_of_different_lengths_empty_ones_and_binaries_are_refused(tmp
     (tmp_path / "a").write_bytes(b"1 2 3 4 5 6 7 8\n")
     with pytest.raises(DataFileError, match="a line of over 3 bytes"):
         read_number_rows([tmp_path / "a"])
+
+
+def test_integers_beyond_int64_are_read(tmp_path):
+    (tmp_path / "a.dat").write_text("9230000000000000000 99999999999999999999 -9999999999999999999.5\n")
+    np.testing.assert_array_max_ulp(
+        read_number_rows([tmp_path / "a.dat"]), np.array([[9.23e18, 1e20, -1e19]], dtype=np.float32), maxulp=1
+    )

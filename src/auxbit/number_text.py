@@ -20,7 +20,7 @@ Bytes = npt.NDArray[np.uint8]
 
 LONGEST_LINE = 4 * CHUNK_BYTES
 TENS = np.array([float(f"1e{n}") for n in range(309)])  # those up to 10**22 are exact
-MOST_DIGITS = 10**18  # of a mantissa; digits beyond change nothing in float32
+MOST_MANTISSA = 9 * 10**17  # ten times that fits into int64; digits beyond change nothing in float32
 
 FINE, RAGGED, NO_NUMBER, TOO_LARGE = range(4)
 NEWLINE, BLANK, TAB, RETURN, PLUS, MINUS, POINT, ZERO, NINE = (ord(c) for c in "\n \t\r+-.09")
@@ -155,7 +155,7 @@ def _number(text: Bytes, at: int, tens: npt.NDArray[np.float64]) -> tuple[int, f
         byte = text[at]
         if ZERO <= byte <= NINE:
             digits += 1
-            if mantissa < MOST_DIGITS:
+            if mantissa < MOST_MANTISSA:
                 mantissa = mantissa * 10 + (byte - ZERO)
                 exponent -= after_point
             else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -222,10 +221,9 @@ class Collection:
     def export(
         self, path: PathLike, to: str = "faiss", *, form: str = "auto", overwrite: bool = False
     ) -> str:
-        """Write codes and ids as a FAISS index, or the hash function as ONNX; returns the form.
+        """Write codes and ids as a FAISS index, or, with to="onnx", the hash function; returns the form.
 
-        to : "faiss" or "onnx". form : of a FAISS index, as in `auxbit.export.to_faiss`; "auto" is "additive"
-        where coding is "optimal", else "lsh" for linear encoders and "binary" for others.
+        form : as in `auxbit.export.to_faiss`; "auto" is "additive" where coding is "optimal".
         """
         from auxbit.collection import exporting
 
@@ -291,9 +289,7 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
