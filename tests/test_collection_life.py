@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from auxbit import ITQ, Collection
 from auxbit.collection import upkeep
@@ -18,8 +18,6 @@ from index_truth import random_codes, slow_search
 
 class Histories(RuleBasedStateMachine):
     """Any history of changes: contents and answers are those of a dict of rows in order."""
-
-    added = Bundle("added")
 
     def __init__(self):
         super().__init__()

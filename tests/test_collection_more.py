@@ -11,7 +11,7 @@ import pytest
 
 from auxbit import ITQ, Collection
 from auxbit.collection import upkeep
-from auxbit.errors import Damaged, FileExists, InUse, InvalidInput, InvalidParameter
+from auxbit.errors import Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
 # ---- elsewhere
 
@@ -173,3 +173,39 @@ def test_numbers_that_float16_cannot_hold_are_refused_whatever_their_type(tmp_pa
             with pytest.raises(InvalidInput, match=r"cannot hold|rows of numbers"):
                 collection.add(np.array([row]), codes=np.zeros((1, 1), np.uint8))
         assert len(collection) == 0
+
+
+def test_a_repair_that_fails_can_be_tried_again(filled, digits, monkeypatch):
+    from auxbit.collection.manifest import Manifest
+
+    def no_space(*args):
+        raise OSError(28, "No space left")
+
+    newest = filled.path / filled.manifest.segments[-1].file
+    filled.close()
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with Collection.open(filled.path, damaged="skip") as rest:
+        before = len(rest)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Manifest, "write", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
+            )
+            with pytest.raises(FileProblem, match="No space left"):
+                rest.compact()
+        assert len(rest) == before
+        assert rest.damage
+        rest.compact()
+        assert rest.check() == []
+        assert len(rest) == before
+
+
+def test_rows_that_were_trained_on_are_merged_as_others_are(tmp_path):
+    with Collection.create(tmp_path / "c", n_bits=8) as collection:
+        for _ in range(40):
+            collection.add(codes=np.zeros((1, 1), np.uint8), trained=True)
+        assert len(collection.manifest.segments) < 2 * upkeep.MERGED
+        assert collection.manifest.trained_at == 40
+        for _ in range(40):
+            collection.add(codes=np.zeros((1, 1), np.uint8))
+        starts = np.cumsum([0, *(part.rows for part in collection.manifest.segments)])
+        assert 40 in starts  # the border lies between two segments

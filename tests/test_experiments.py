@@ -22,7 +22,7 @@ from auxbit.experiments import (
     trained,
     wrapper,
 )
-from auxbit.experiments.study import Claim, Problem, Result
+from auxbit.experiments.study import Claim, Problem
 from auxbit.experiments.trained import Cell, Store
 from auxbit.neighbours import ground_truth
 
@@ -251,7 +251,6 @@ def test_digits_have_images_and_labels():
 def test_means_are_over_seeds():
     rows = [{"method": "A", "bits": 8, "seed": seed, "value": value} for seed, value in ((0, 1.0), (1, 3.0))]
     assert study.means(rows, ("method", "bits")) == [{"method": "A", "bits": 8, "seeds": 2, "value": 2.0}]
-    assert isinstance(Result("n", "t", "a", {}, {}), Result)
 
 
 def test_data_with_few_columns_leave_out_what_they_cannot_have(tmp_path, digits):

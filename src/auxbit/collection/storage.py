@@ -47,8 +47,7 @@ class Storage:
         self._stale = False  # a commit has begun, and the view may be of the state before
         self._salvaged = salvage
         self._watch = Watch(folder)
-        snapshot = Snapshot.salvage(folder) if salvage else Snapshot.read(folder)
-        self._view = View(snapshot, n_jobs)
+        self._view = View(self._read(None), n_jobs)
 
     @property
     def view(self) -> View:
@@ -66,12 +65,15 @@ class Storage:
         return self.view.snapshot.manifest
 
     def refresh(self) -> None:
-        """Read what another process has written."""
+        """Read what is on disk: what another process has written, or a commit that failed has left."""
         with self._switching:
             self._stale = True  # until it is read: what fails here must be tried again
             self._watch.mark()
-            self._switch(Snapshot.read(self.folder, self._view.snapshot))
+            self._switch(self._read(self._view.snapshot))
             self._stale = False
+
+    def _read(self, before: Snapshot | None) -> Snapshot:
+        return Snapshot.salvage(self.folder) if self._salvaged else Snapshot.read(self.folder, before)
 
     def lock(self) -> None:
         """Become the writer, until close, or raise InUse."""

@@ -142,10 +142,13 @@ def tidy(storage: Storage) -> None:
     try:
         manifest = storage.manifest
         starts = storage.view.snapshot.starts
-        first = int(np.searchsorted(starts[:-1], manifest.trained_at))  # what was trained on stays apart
-        run = run_to_merge(manifest.segments[first:])
-        if run is not None:
-            _merge(storage, slice(first + run.start, first + run.stop))
+        # what was trained on and what was added since stay apart: their errors are not to be mixed
+        border = int(np.searchsorted(starts[:-1], manifest.trained_at))
+        for first, parts in ((0, manifest.segments[:border]), (border, manifest.segments[border:])):
+            run = run_to_merge(parts)
+            if run is not None:
+                _merge(storage, slice(first + run.start, first + run.stop))
+                return
     except (OSError, MemoryError):  # a full disk, or damage that a search will name
         storage.sweep()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,9 +27,8 @@ class Campaign:
     def __init__(self, folder: Path, settings: Settings, *, n_jobs: int | None = None) -> None:
         self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
         self.results: list[tuple[str, Result]] = []
-        self.seconds = 0.0
         self._failed: list[str] = []
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[Problem, Store] = {}
         self._planned: list[tuple[str, list[Experiment]]] = []
         self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
 
@@ -61,11 +59,11 @@ class Campaign:
 
     def n_steps(self) -> int:
         """Fits that are not kept yet, and experiments."""
-        cells: dict[int, list[Cell]] = {}
+        cells: dict[Problem, list[Cell]] = {}
         every = [each for _, experiments in self._planned for each in experiments]
         for each in every:
-            cells.setdefault(id(each.problem), []).extend(each.cells)
-        missing = (len(self._store(each.problem).missing(cells.pop(id(each.problem), []))) for each in every)
+            cells.setdefault(each.problem, []).extend(each.cells)
+        missing = (len(self._store(problem).missing(some)) for problem, some in cells.items())
         return sum(missing) + len(every)
 
     def run(
@@ -73,7 +71,6 @@ class Campaign:
     ) -> None:
         """Run everything; `step` is called with what is being done, `advance` after each step."""
         self._steps = (step or (lambda what: None), advance or (lambda: None))
-        start = time.perf_counter()
         for label, experiments in self._planned:
             for experiment in experiments:
                 self._steps[0](f"{label}: {experiment.name}")
@@ -87,7 +84,6 @@ class Campaign:
                 write_result(result, self.folder / label)
                 self.results.append((label, result))
                 self._steps[1]()
-        self.seconds = time.perf_counter() - start
 
     def claims(self) -> list[Claim]:
         """What the paper says, and what was found, over all results."""
@@ -131,9 +127,9 @@ class Campaign:
         }
 
     def _store(self, problem: Problem) -> Store:
-        if id(problem) not in self._stores:
-            self._stores[id(problem)] = self._new_store(problem)
-        return self._stores[id(problem)]
+        if problem not in self._stores:
+            self._stores[problem] = self._new_store(problem)
+        return self._stores[problem]
 
     def _new_store(self, problem: Problem) -> Store:
         def on_start(cell: Cell) -> None:

@@ -15,8 +15,7 @@ from auxbit.errors import InvalidInput
 from auxbit.experiments.kept import Row
 from auxbit.experiments.retrieval import BITS, METHODS, cells
 from auxbit.experiments.study import Claim, Problem, Result, checked, means
-from auxbit.experiments.trained import Store
-from auxbit.neighbours import ground_truth
+from auxbit.experiments.trained import Store, Trained
 
 HISTOGRAM = ("BA", "ITQ", "tPCA", "LSH")
 POINTS = 200  # of a histogram's line
@@ -24,22 +23,16 @@ POINTS = 200  # of a histogram's line
 
 def run(
     problem: Problem, store: Store, *, methods: Iterable[str] = METHODS, bits: Iterable[int] = BITS,
-    seeds: Iterable[int] = (0,), radius: int = 2, K: int = 50,
+    seeds: Iterable[int] = (0,), K: int = 50,
 ) -> Result:  # fmt: skip
     """L_eff of the codes of training rows and queries, and how many rows share a code."""
     methods, bits, seeds = tuple(methods), tuple(bits), tuple(seeds)
     K = min(K, max(1, len(problem.train) // 10))
-    truth: Any = None
     rows: list[Row] = []
     counts: list[Row] = []
 
-    def precision(made: Any) -> Row:
-        nonlocal truth
-        if truth is None:
-            truth = ground_truth(problem.train, problem.queries, K, n_jobs=store.n_jobs)
-        ranking = evaluate.hamming_ranking(
-            made.train, made.queries, truth, made.cell.bits, n_jobs=store.n_jobs
-        )
+    def precision(made: Trained) -> Row:
+        ranking = store.ranking(made, K)
         return {"precision": evaluate.precision_recall_at_k(ranking, K, ties="average").precision}
 
     for cell in cells(methods, bits, seeds):

@@ -69,7 +69,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
             name,
             cells,
             lambda store: altopt.run(fewer, store, bits=L, groups=settings.groups, seed=seeds[0]),
-            fewer if len(fewer.train) < len(problem.train) else problem,
+            fewer,
         )
     preset = retrieval.preset_of(settings.preset, problem)
     bits = settings.bits or preset.bits
@@ -107,4 +107,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         )
     if name == "parallel":
         return Experiment(name, [], lambda store: parallel_figure.run(problem, store, seed=seeds[0]), problem)
-    return Experiment(name, solvers.cells(), lambda store: solvers.run(problem, store), problem)
+    bits = settings.bits or solvers.BITS
+    return Experiment(
+        name, solvers.cells(bits), lambda store: solvers.run(problem, store, bits=bits), problem
+    )

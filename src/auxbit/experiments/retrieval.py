@@ -12,7 +12,6 @@ from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.kept import Row
 from auxbit.experiments.study import Claim, Problem, Result, checked, means
 from auxbit.experiments.trained import Cell, Store, Trained
-from auxbit.neighbours import ground_truth
 
 METHODS = ("ba-agh", "ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh")
 BITS = (8, 16, 24, 32)
@@ -82,13 +81,6 @@ def run(
     wanted = cells(methods, bits, seeds)
     if not wanted:
         raise InvalidInput("methods, bits and seeds must not be empty.")
-    truths: dict[int, Any] = {}
-
-    def truth(K: int) -> Any:
-        if K not in truths:
-            truths[K] = ground_truth(problem.train, problem.queries, K, n_jobs=store.n_jobs)
-        return truths[K]
-
     rows: list[Row] = []
     curves: list[Row] = []
     for cell in wanted:
@@ -96,9 +88,7 @@ def run(
             continue
         for each in preset.sets:
             settings = {"retrieval": asdict(each) | {"radii": list(each.radii)}}
-            found = store.derived(
-                cell, settings, partial(_measure, each=each, truth=truth, n_jobs=store.n_jobs)
-            )
+            found = store.derived(cell, settings, partial(_measure, store=store, each=each))
             rows += [store.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
             curves += [store.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
     if not rows:
@@ -126,8 +116,8 @@ def run(
     )
 
 
-def _measure(made: Trained, *, each: Neighbours, truth: Any, n_jobs: int | None) -> dict[str, Any]:
-    ranking = evaluate.hamming_ranking(made.train, made.queries, truth(each.K), made.cell.bits, n_jobs=n_jobs)
+def _measure(made: Trained, *, store: Store, each: Neighbours) -> dict[str, Any]:
+    ranking = store.ranking(made, each.K)
     nearest = evaluate.precision_recall_at_k(ranking, each.k, ties="average")
     precision = [{"retrieved": f"k={each.k}", "precision": nearest.precision, "recall": nearest.recall}]
     for r in each.radii:

@@ -25,7 +25,7 @@ LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 FORMATS = (".svg", ".png")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no truth value to compare by
 class Problem:
     """A data set as experiments use it: rows to train on and to search, and queries that are not among them.
 
@@ -48,7 +48,10 @@ class Problem:
         ]
 
     def smaller(self, n_train: int | None, n_queries: int | None, seed: int = 0) -> Problem:
-        """At most so many rows and queries, drawn with a fixed seed, in their order."""
+        """At most so many rows and queries, drawn with a fixed seed; itself if it has no more."""
+        few = n_train is None or n_train >= len(self.train)
+        if few and (n_queries is None or n_queries >= len(self.queries)):
+            return self
         rows, asked = some_of(len(self.train), n_train, seed), some_of(len(self.queries), n_queries, seed)
         return Problem(
             self.name, self.train[rows], self.queries[asked], part(self.train_images, rows),

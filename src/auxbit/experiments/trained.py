@@ -10,12 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from auxbit import files
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import evaluate, files
 from auxbit.codes import Packed
 from auxbit.errors import FileProblem, InvalidInput
 from auxbit.experiments.kept import Row
 from auxbit.experiments.methods import find_method, make_hasher
 from auxbit.experiments.study import Problem, versions
+from auxbit.neighbours import ground_truth
 from auxbit.tensor_file import Format
 
 CODES = Format(
@@ -87,6 +91,7 @@ class Store:
         self._on_start = on_start or (lambda cell: None)
         self._on_fit = on_fit or (lambda cell, fresh: None)
         self._made: dict[Cell, Trained] = {}
+        self._truths: dict[int, npt.NDArray[np.int64]] = {}
 
     def get(self, cell: Cell) -> Trained:
         """The fit of a cell, from memory, from disk, or made now."""
@@ -105,6 +110,14 @@ class Store:
             for cell, made in self._made.items()
             if made.skipped
         }
+
+    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
+        """Where the K true neighbours of the queries come among the codes of a fit."""
+        if K not in self._truths:
+            self._truths[K] = ground_truth(self.problem.train, self.problem.queries, K, n_jobs=self.n_jobs)
+        return evaluate.hamming_ranking(
+            made.train, made.queries, self._truths[K], made.cell.bits, n_jobs=self.n_jobs
+        )
 
     def all(self, cells: Iterable[Cell]) -> list[Trained]:
         """The fits of several cells, without those that a method cannot have."""
@@ -163,8 +176,6 @@ class Store:
 
 def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     """Fit a method to the rows of a problem, and encode rows and queries."""
-    import numpy as np
-
     model = make_hasher(cell.method, cell.bits, random_state=cell.seed, n_jobs=n_jobs, **dict(cell.options))
     wall, cpu = time.perf_counter(), time.process_time()
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
@@ -12,7 +11,6 @@ from auxbit.experiments.kept import Row
 from auxbit.experiments.retrieval import cells
 from auxbit.experiments.study import Claim, Problem, Result, checked, means
 from auxbit.experiments.trained import Store, Trained
-from auxbit.neighbours import ground_truth
 
 METHODS = ("tpca", "itq", "bfa", "ba-agh", "ba")
 BITS = (8, 12, 16, 20, 24, 28, 32)
@@ -23,23 +21,15 @@ def run(
     problem: Problem, store: Store, *, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,), K: int = 50,
     k: int = 50, radius: int = 2,
 ) -> Result:  # fmt: skip
-    """TPCA and ITQ, which relax the bits away and threshold, against BFA and BA, which keep them."""
+    """Relaxing the bits away and thresholding (tPCA, ITQ) against keeping them (BFA, BA)."""
     bits, seeds = tuple(bits), tuple(seeds)
     K, k = (min(each, max(1, len(problem.train) // 10)) for each in (K, k))
-    truth: Any = None
 
     def measure(made: Trained) -> Row:
-        nonlocal truth
-        if truth is None:
-            truth = ground_truth(problem.train, problem.queries, K, n_jobs=store.n_jobs)
-        ranking = evaluate.hamming_ranking(
-            made.train, made.queries, truth, made.cell.bits, n_jobs=store.n_jobs
-        )
+        ranking, r = store.ranking(made, K), min(radius, made.cell.bits)
         return {
             "precision_k": evaluate.precision_recall_at_k(ranking, k, ties="average").precision,
-            "precision_r": evaluate.precision_recall_at_radius(
-                ranking, min(radius, made.cell.bits)
-            ).precision,
+            "precision_r": evaluate.precision_recall_at_radius(ranking, r).precision,
         }
 
     rows: list[Row] = []
