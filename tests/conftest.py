@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from auxbit import ITQ, Collection, data
+from auxbit import ITQ, Collection, data, load
 
 # no deadline: on a busy machine the time of a single example says nothing
 # the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
@@ -67,3 +69,36 @@ def filled(tmp_path: Path, model: ITQ, digits: Any) -> Iterator[Collection]:
         collection.add(digits[300:1000], metadata=rows)
         collection.add(digits[1000:1500], ids=np.arange(5000, 5500))
         yield collection
+
+
+@pytest.fixture(scope="session")
+def papers(digits: Any, trained: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`papers`, a collection of base.npy with vectors and metadata, to be copied."""
+    from collection_runner import c, metadata_of
+
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        np.save("base.npy", digits[300:])
+        Path("m.safetensors").write_bytes(trained)
+        Path("base.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metadata_of(1497)))
+        files = ("--data", "base.npy", "--metadata", "base.jsonl", "--model", "m.safetensors")
+        c("create", "papers", *files, "--vectors", "float32")
+    return folder / "papers"
+
+
+@pytest.fixture
+def place(folder: Path, digits: Any) -> Path:
+    """The working folder, with metadata of base.npy and packed codes of it as well."""
+    from collection_runner import metadata_of
+
+    Path("base.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metadata_of(1497)))
+    np.save("codes.npy", load("m.safetensors").encode(digits[300:]))
+    return folder
+
+
+@pytest.fixture
+def made(place: Path, papers: Path) -> Path:
+    """The working folder with a copy of `papers` in it."""
+    shutil.copytree(papers, "papers")
+    return place

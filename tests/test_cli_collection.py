@@ -1,6 +1,5 @@
 """`auxbit collection`, `create` and `add`: what they make, print, refuse, and how they exit."""
 
-# ruff: noqa: F401, F811 - fixtures are imported, and then arguments of their names
 from __future__ import annotations
 
 import json
@@ -20,7 +19,7 @@ from auxbit import Collection, HammingIndex
 from auxbit.cli import collection_rows
 from auxbit.cli.reference import reference
 from cli_runner import run
-from collection_runner import c, c_json, items, made, metadata_of, papers, place
+from collection_runner import c, c_json, items, metadata_of
 
 COMMANDS = ("create", "add", "search", "delete", "stats", "compact", "retrain", "check")
 

@@ -1,6 +1,5 @@
 """`auxbit collection search`, `delete`, `stats`, `compact`, `retrain` and `check`."""
 
-# ruff: noqa: F401, F811 - fixtures are imported, and then arguments of their names
 from __future__ import annotations
 
 import json
@@ -13,7 +12,7 @@ import pytest
 import auxbit
 from auxbit import Collection
 from auxbit.cli import collection_changes
-from collection_runner import c, c_json, items, made, metadata_of, papers, place
+from collection_runner import c, c_json, items, metadata_of
 
 
 def flip(path: Path, at: int) -> None:

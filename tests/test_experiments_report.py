@@ -76,7 +76,7 @@ def test_the_page_is_well_formed_and_its_links_lead_somewhere() -> None:
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = page.values("a", "href")
-    assert {link[1:] for link in links if link} <= set(ids)  # type: ignore[misc]
+    assert {link[1:] for link in links if link} <= set(ids)
     assert {"#claims", "#digits-wrapper", "#sift-1m-wrapper", "#digits-path"} <= set(links)
 
 

@@ -78,7 +78,7 @@ def test_shares_are_of_all_queries(problem: Problem, store: Store, result: Any) 
     gaps = problem.queries[:, None, :].astype(float) - problem.train[None]
     true = np.argsort(np.square(gaps).sum(axis=2), axis=1, kind="stable")[:, :5]
     common = np.mean([len(set(a) & set(b)) / 5 for a, b in zip(ids.tolist(), true.tolist(), strict=True)])
-    right = (problem.train_labels[ids] == problem.query_labels[:, None]).mean()  # type: ignore[index]
+    right = (problem.train_labels[ids] == problem.query_labels[:, None]).mean()
     (row,) = [row for row in result.tables["samples"] if row["method"] == "LSH"]
     assert row == {
         "method": "LSH",
@@ -134,8 +134,8 @@ def test_grey_pictures_are_not_inverted_and_the_brightest_of_the_set_is_white(
     problem: Problem, result: Any
 ) -> None:
     drawn = result.figures["samples"]().axes[0].images[0].get_array()
-    picture = problem.query_images[result.tables["samples-rows"][0]["query"]]  # type: ignore[index]
-    assert problem.train_images.max() == 16  # type: ignore[union-attr]
+    picture = problem.query_images[result.tables["samples-rows"][0]["query"]]
+    assert problem.train_images.max() == 16
     for channel in range(3):
         np.testing.assert_array_equal(drawn[1:-1, 1:-1, channel], picture * 255.0 // 16)
 
@@ -192,10 +192,10 @@ def test_every_solver_finds_what_projected_gradients_find(boxes: solvers.BoxProb
 def test_the_loosest_tolerance_is_accurate_and_the_next_looser_one_is_not(boxes: solvers.BoxProblems) -> None:
     least = boxes.objective(solvers.by_bvls(boxes, 1e-14))
     tol = solvers.loosest(solvers.by_admm, boxes, least)
-    place = solvers.TOLERANCES.index(tol)  # type: ignore[arg-type]
+    place = solvers.TOLERANCES.index(tol)
     assert place > 0
     looser = solvers.TOLERANCES[place - 1]
-    assert solvers.above(boxes, solvers.by_admm(boxes, tol), least) <= solvers.ACCURACY  # type: ignore[arg-type]
+    assert solvers.above(boxes, solvers.by_admm(boxes, tol), least) <= solvers.ACCURACY
     assert solvers.above(boxes, solvers.by_admm(boxes, looser), least) > solvers.ACCURACY
     assert solvers.loosest(lambda points, tol: np.zeros(points.H.shape), boxes, least) is None
 

@@ -9,6 +9,7 @@ import typer
 
 from auxbit.cli import output
 from auxbit.cli.models import DATA_HELP, Force, Jobs, Json
+from auxbit.cli.searching import Nearest, WithinRadius
 
 SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_FIELDS, SHOWN_LETTERS = 10, 5, 3, 30
 WHERE_HELP = (
@@ -44,13 +45,8 @@ def search(
         typer.Option("--id", metavar="N", help="Search for what is like this item.", show_default=False),
     ] = None,
     codes: RowsAreCodes = False,
-    k: Annotated[
-        int | None, typer.Option(help="How many neighbours; 10 unless given.", show_default=False)
-    ] = None,
-    radius: Annotated[
-        int | None,
-        typer.Option(help="All within this Hamming distance instead of the k nearest.", show_default=False),
-    ] = None,
+    k: Nearest = None,
+    radius: WithinRadius = None,
     mode: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,14 @@ from auxbit.cli.models import DATA_HELP, Coding, Data, Force, Jobs, Json, Model,
 BASE_HELP = "The rows to search: vectors, which are encoded, or packed codes as written by encode."
 SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_ROWS = 10, 5, 12
 
+Nearest = Annotated[
+    int | None, typer.Option(help="How many neighbours; 10 unless given.", show_default=False)
+]
+WithinRadius = Annotated[
+    int | None,
+    typer.Option(help="All within this Hamming distance instead of the k nearest.", show_default=False),
+]
+
 Queries = Annotated[
     str, typer.Option("--queries", "-q", help=f"The rows to search for. {DATA_HELP}", show_default=False)
 ]
@@ -27,13 +35,8 @@ def search(
     model: Model,
     base: Annotated[str, typer.Option("--base", "-b", help=BASE_HELP, show_default=False)],
     queries: Queries,
-    k: Annotated[
-        int | None, typer.Option(help="How many neighbours; 10 unless given.", show_default=False)
-    ] = None,
-    radius: Annotated[
-        int | None,
-        typer.Option(help="All within this Hamming distance instead of the k nearest.", show_default=False),
-    ] = None,
+    k: Nearest = None,
+    radius: WithinRadius = None,
     codes: Annotated[
         bool, typer.Option("--codes", help="--base holds packed codes, where its shape leaves that open.")
     ] = False,
