@@ -151,7 +151,7 @@ def test_parameters_of_create_that_do_not_go_together_are_errors(tmp_path, model
 
 def test_a_collection_of_optimal_codes_is_searched_by_the_decoder(tmp_path, digits):
     model = ITQ(16, random_state=0).fit(digits).fit_decoder(digits)
-    with Collection.create(tmp_path / "c", model, coding="optimal") as collection:
+    with Collection.create(tmp_path / "c", model) as collection:  # as its decoder is meant
         collection.add(digits[100:])
         np.testing.assert_array_equal(collection.codes(), model.encode(digits[100:], coding="optimal"))
         for found, wanted in zip(

@@ -14,7 +14,7 @@ from auxbit.cli import tasks
 from auxbit.cli.collection_rows import Array, Rows, check_width, read_rows
 from auxbit.codes import check_n_bits
 from auxbit.collection.collection import Collection
-from auxbit.collection.creation import refuse_existing
+from auxbit.collection.creation import coding_of, refuse_existing
 from auxbit.collection.manifest import NAME
 from auxbit.collection.upkeep import TRAINING_ROWS
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -209,13 +209,8 @@ def fit_for_optimal_codes(model: Hasher, X: Array | None, mu: float, kind: str |
 def _coding(plan: Plan) -> tuple[str, float]:
     """How a collection encodes: as asked for, else as the model's decoder is meant."""
     assert plan.hasher is not None
-    record = plan.hasher.training_
     asked = plan.coding or ("optimal" if plan.decoder is not None or plan.mu is not None else None)
-    coding = asked or tasks.best_coding(plan.hasher)
-    if coding == "hash":
-        return coding, 0.0
-    known = record.mu if record is not None and record.coding == "optimal" else 0.0
-    return coding, known if plan.mu is None else plan.mu
+    return coding_of(plan.hasher, asked, plan.mu)
 
 
 def _new_model(collection: Collection, method: str | None, bits: int | None, seed: int | None) -> Hasher:

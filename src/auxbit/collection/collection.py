@@ -51,8 +51,8 @@ class Collection:
         model: Hasher | None = None,
         *,
         vectors: str | None = None,
-        coding: str = "hash",
-        mu: float = 0.0,
+        coding: str | None = None,
+        mu: float | None = None,
         n_bits: int | None = None,
         n_features: int | None = None,
         overwrite: bool = False,
@@ -63,7 +63,8 @@ class Collection:
         model : a fitted hasher, of which a copy is kept; without one it holds codes of `n_bits`, made
             elsewhere, and vectors of `n_features` numbers.
         vectors : keep them as "float32" or "float16", for re-ranking and retraining; None: keep codes only.
-        coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder.
+        coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder;
+            None: as the model's decoder is meant, optimal after fit_decoder.
         """
         creation.create(
             Path(path), model, vectors=vectors, coding=coding, mu=mu, n_bits=n_bits, n_features=n_features,

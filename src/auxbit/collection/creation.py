@@ -28,8 +28,8 @@ def create(
     model: Hasher | None,
     *,
     vectors: str | None,
-    coding: str,
-    mu: float,
+    coding: str | None,
+    mu: float | None,
     n_bits: int | None,
     n_features: int | None,
     overwrite: bool,
@@ -92,8 +92,8 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
 def _manifest(
     model: Hasher | None,
     vectors: str | None,
-    coding: str,
-    mu: float,
+    coding: str | None,
+    mu: float | None,
     n_bits: int | None,
     n_features: int | None,
 ) -> Manifest:
@@ -101,8 +101,8 @@ def _manifest(
     key = secrets.token_hex(16)
     if vectors not in VECTORS:
         raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
-    if coding not in ("hash", "optimal"):
-        raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
+    if coding not in (None, "hash", "optimal"):
+        raise InvalidParameter("coding", coding, "'hash', 'optimal' or None")
     if model is None:
         if n_bits is None:
             raise InvalidInput("give a fitted model, or n_bits for codes that are made elsewhere.")
@@ -116,9 +116,22 @@ def _manifest(
     fitted, dims = model.decoder_.n_bits, int(model.n_features_in_)
     if n_bits not in (None, fitted) or n_features not in (None, dims):
         raise InvalidInput(f"the model has {fitted} bits and {dims} features: leave n_bits, n_features out.")
-    from auxbit.mac.coding import check_mu
-
-    mu = check_mu(mu)
+    coding, mu = coding_of(model, coding, mu)
     return Manifest(
         fitted, dims, key, model=file_name("model", 0), coding=coding, mu=mu, vectors=vectors, next_file=1
     )
+
+
+def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str, float]:
+    """How a collection encodes: as asked for, else as the model's decoder is meant."""
+    from auxbit.mac.coding import check_mu
+
+    record = model.training_
+    if coding is None and record is not None:
+        coding = record.coding
+    elif coding is None:  # a model that was saved by an older version: tables are fitted to optimal codes
+        coding = "optimal" if hasattr(model.decoder_, "tables") else "hash"
+    if coding == "hash":
+        return coding, 0.0
+    meant = record.mu if record is not None and record.coding == "optimal" else 0.0
+    return coding, check_mu(meant if mu is None else mu)
