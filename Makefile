@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types pytest bench bench-search bench-collection crashes experiments figures reference clean
+.PHONY: help demo test lint types browser pytest bench bench-search bench-collection bench-images crashes experiments figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -21,7 +21,10 @@ lint: $(VENV)/test
 types: $(VENV)/test
 	$(BIN)/mypy
 
-pytest: $(VENV)/test
+browser:  # for the tests of the web page; they are skipped where there is none
+	@sh .ci/browser
+
+pytest: $(VENV)/test browser
 	$(BIN)/pytest -n 2 -q
 
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
@@ -37,6 +40,9 @@ bench-search: $(VENV)/test  ## measure search and coding (an hour; tables go to 
 bench-collection: $(VENV)/test  ## measure collections and features (five minutes; tables go to docs/collections.md)
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/features.py
+
+bench-images: $(VENV)/test  ## measure image collections and their server on AUXBIT_DATA/cifar10 (25 minutes; docs/images.md)
+	$(BIN)/python benchmarks/images.py
 
 crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
 	$(BIN)/python benchmarks/crashes.py kill
@@ -54,7 +60,7 @@ reference: $(VENV)/test  ## write docs/cli.md anew from --help
 	$(BIN)/python -m auxbit.cli.reference
 
 clean:  ## remove the virtual environment and what the demo wrote
-	rm -rf $(VENV) auxbit-demo auxbit-experiments
+	rm -rf $(VENV) auxbit-demo auxbit-experiments auxbit-screenshots
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -315,3 +315,9 @@ def test_tables_of_a_linear_decoder_have_the_same_best_codes():
     tables = TableDecoder.of(f)
     found = [objectives(X, H, f, solve(X, H, g, 0.2), 0.2) for g in (f, tables)]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+
+
+def test_fit_decoder_tells_of_each_turn(digits):
+    model, turns = ITQ(12, random_state=0).fit(digits), []
+    model.fit_decoder(digits, n_iter=3, callback=lambda turn, of: turns.append((turn, of)))
+    assert turns == [(1, 3), (2, 3), (3, 3)]

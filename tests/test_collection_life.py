@@ -223,6 +223,20 @@ def test_retraining_without_vectors_needs_them_given(tmp_path, model, digits):
 # ---- statistics
 
 
+def test_a_collection_without_a_model_gets_one_and_encodes_as_its_decoder_is_meant(tmp_path, digits):
+    model = ITQ(16, random_state=0).fit(digits).fit_decoder(digits, mu=0.02, n_iter=2)
+    with Collection.create(tmp_path / "c", n_bits=8, n_features=64, vectors="float32") as collection:
+        collection.add(digits[:300], codes=np.zeros((300, 1), dtype=np.uint8))
+        collection.retrain(model)
+        state = collection.manifest
+        assert (state.n_bits, state.coding, state.mu) == (16, "optimal", 0.02)
+        wanted = model.encode(digits[:300].astype(np.float32), coding="optimal", mu=0.02)
+        assert np.array_equal(collection.codes(), wanted)
+        collection.add(digits[300:310])
+        more = model.encode(digits[300:310], coding="optimal", mu=0.02)
+        assert np.array_equal(collection.codes()[300:], more)
+
+
 def test_statistics_count_what_is_there_and_tell_when_retraining_is_due(tmp_path, digits):
     model = ITQ(16, random_state=0).fit(digits)
     with Collection.create(tmp_path / "c", model, vectors="float32") as collection:

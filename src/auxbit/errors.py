@@ -2,7 +2,8 @@
 
 AuxbitError
 ├── InvalidInput        (also ValueError)   data or a parameter that cannot be used
-│   └── InvalidParameter                    one named parameter
+│   ├── InvalidParameter                    one named parameter
+│   └── BadPicture                          a picture that cannot be decoded
 ├── FileProblem         (also OSError)      a file that is missing, truncated, foreign, or in the way
 │   ├── DataFileError                       vectors or codes that cannot be read
 │   ├── ModelFileError                      not a model of ours, truncated, or of a newer version
@@ -32,6 +33,10 @@ class InvalidParameter(InvalidInput):
         self.parameter = name
         text = f"{name}={value!r} is invalid: expected {expected}."
         super().__init__(f"{text} {remedy}" if remedy else text)
+
+
+class BadPicture(InvalidInput):
+    """A picture that cannot be decoded: no picture, cut short, too large."""
 
 
 class FileProblem(AuxbitError, OSError):

@@ -14,7 +14,18 @@ import typer
 from typer.core import TyperGroup
 
 from auxbit import __version__
-from auxbit.cli import choosing, collecting, experiments, exporting, models, output, paper, searching
+from auxbit.cli import (
+    choosing,
+    collecting,
+    experiments,
+    exporting,
+    models,
+    output,
+    paper,
+    picturing,
+    searching,
+    serving,
+)
 from auxbit.errors import AuxbitError, InvalidParameter
 
 
@@ -49,7 +60,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (models, searching, collecting, exporting, experiments, choosing, paper):
+for group in (models, searching, collecting, picturing, serving, exporting, experiments, choosing, paper):
     group.register(app)
 
 

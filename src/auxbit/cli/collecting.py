@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from auxbit.cli import models, output
+from auxbit.cli.choices import one_of
 from auxbit.cli.collection_changes import (
     METHODS,
     Ids,
@@ -40,17 +41,6 @@ def register(app: typer.Typer) -> None:
 @group.callback()
 def collection() -> None:
     """Keep codes, ids, metadata and vectors in a folder that survives crashes."""
-
-
-def _one_of(*allowed: str) -> Any:
-    """A callback that refuses other values before any work."""
-
-    def checked(value: str | None) -> str | None:
-        if value is not None and value not in allowed:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}.")
-        return value
-
-    return checked
 
 
 def create(
@@ -86,7 +76,7 @@ def create(
     vectors: Annotated[
         str,
         typer.Option(
-            metavar="float32|float16|none", callback=_one_of("float32", "float16", "none"),
+            metavar="float32|float16|none", callback=one_of("float32", "float16", "none"),
             help="Keep the vectors in this type, for search --rerank and for retrain.",
         ),
     ] = "none",
@@ -96,7 +86,7 @@ def create(
     coding: Annotated[
         str | None,
         typer.Option(
-            metavar="hash|optimal", callback=_one_of("hash", "optimal"), show_default=False,
+            metavar="hash|optimal", callback=one_of("hash", "optimal"), show_default=False,
             help="Codes h(x), or those from which the decoder reconstructs rows best, which is then what "
             "searches. Unless given: what the model's decoder is for.",
         ),
@@ -110,7 +100,7 @@ def create(
     decoder: Annotated[
         str | None,
         typer.Option(
-            metavar="linear|tables", callback=_one_of("linear", "tables"), show_default=False,
+            metavar="linear|tables", callback=one_of("linear", "tables"), show_default=False,
             help="For optimal codes, fitted to --data where the model has none such: a vector a bit, or one "
             "for each value of a byte, which reconstructs better and wants many rows.",
         ),

@@ -13,12 +13,13 @@ from auxbit.checks import check_integer
 from auxbit.cli import tasks
 from auxbit.cli.collection_rows import Array, Rows, check_width, read_rows
 from auxbit.codes import check_n_bits
+from auxbit.collection.coding import coding_of
 from auxbit.collection.collection import Collection
-from auxbit.collection.creation import coding_of, refuse_existing
+from auxbit.collection.creation import refuse_existing
 from auxbit.collection.manifest import NAME
 from auxbit.collection.upkeep import TRAINING_ROWS
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.methods import METHODS, make_hasher
+from auxbit.experiments.methods import label_of, make_hasher
 from auxbit.training_record import sample_rows
 
 if TYPE_CHECKING:
@@ -108,12 +109,6 @@ def describe(collection: Collection) -> dict[str, Any]:
         "mu": state.mu,
         "vectors": state.vectors,
     }
-
-
-def label_of(model: Hasher) -> str:
-    """The method of a model, as tables name it."""
-    name = type(model).__name__
-    return next((method.label for method in METHODS.values() if method.estimator == name), name)
 
 
 def compact(collection: Collection, advance: Callable[[int], None]) -> dict[str, Any]:

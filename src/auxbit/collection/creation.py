@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from auxbit import files
 from auxbit.checks import check_integer
 from auxbit.codes import check_n_bits
+from auxbit.collection.coding import coding_of
 from auxbit.collection.manifest import NAME, Manifest
 from auxbit.collection.storage import LOCK, file_name, number_of, sweep
 from auxbit.errors import AuxbitError, FileExists, FileProblem, InvalidInput, InvalidParameter
@@ -120,18 +121,3 @@ def _manifest(
     return Manifest(
         fitted, dims, key, model=file_name("model", 0), coding=coding, mu=mu, vectors=vectors, next_file=1
     )
-
-
-def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str, float]:
-    """How a collection encodes: as asked for, else as the model's decoder is meant."""
-    from auxbit.mac.coding import check_mu
-
-    record = model.training_
-    if coding is None and record is not None:
-        coding = record.coding
-    elif coding is None:  # a model that was saved by an older version: tables are fitted to optimal codes
-        coding = "optimal" if hasattr(model.decoder_, "tables") else "hash"
-    if coding == "hash":
-        return coding, 0.0
-    meant = record.mu if record is not None and record.coding == "optimal" else 0.0
-    return coding, check_mu(meant if mu is None else mu)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.codes import Packed
+from auxbit.collection.coding import coding_of
 from auxbit.collection.manifest import Errors, Manifest, Part
 from auxbit.collection.rewriting import Advance, copied_columns
 from auxbit.collection.segment_file import Written
@@ -72,14 +73,18 @@ def retrain(
                 f"{manifest.n_features}."
             )
 
+        coding, mu = manifest.coding, manifest.mu
+        if manifest.model is None:  # its codes were made elsewhere, or are still to be made
+            coding, mu = coding_of(model, None, None)
+
         def codes(rows: slice) -> Packed:
-            return model.encode(rows_of(rows), coding=manifest.coding, mu=manifest.mu)
+            return model.encode(rows_of(rows), coding=coding, mu=mu)
 
         n_bits = model.decoder_.n_bits
         name = storage.write_model(manifest, model)
         after = manifest.but(
             model=name, n_bits=n_bits, n_features=model.n_features_in_, next_file=manifest.next_file + 1,
-            trained_at=len(positions),
+            trained_at=len(positions), coding=coding, mu=mu,
         )  # fmt: skip
         _replace_all(storage, after, positions, n_bits, codes, Errors(), advance)
     return model

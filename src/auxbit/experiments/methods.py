@@ -74,5 +74,11 @@ def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:
     return made
 
 
+def label_of(model: object) -> str:
+    """The method of a model, as tables name it."""
+    name = type(model).__name__
+    return next((method.label for method in METHODS.values() if method.estimator == name), name)
+
+
 def _class_of(name: str) -> Any:
     return getattr(auxbit, find_method(name, HASHERS).estimator)

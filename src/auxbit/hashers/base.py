@@ -25,7 +25,7 @@ from auxbit.decoders import Decoder, LinearDecoder
 from auxbit.encoding import Encoder, encode, encode_into
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.coding import Coder, check_mu, coder_of, within_reach
-from auxbit.mac.decoder_fit import KINDS, fit_decoder
+from auxbit.mac.decoder_fit import KINDS, Turned, fit_decoder
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.maps import Float32, Float64, Scaling
 from auxbit.training_record import TrainingRecord, record_of, residuals, sample_rows
@@ -140,7 +140,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return self
 
     def fit_decoder(
-        self, X: npt.ArrayLike, decoder: str = "linear", *, mu: float = 0.0, n_iter: int | None = None
+        self,
+        X: npt.ArrayLike,
+        decoder: str = "linear",
+        *,
+        mu: float = 0.0,
+        n_iter: int | None = None,
+        callback: Turned | None = None,
     ) -> Self:
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
@@ -153,22 +159,25 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             quantisation.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
+        callback : called after each turn with its number, from 1, and the number of turns.
 
         All or nothing: where it fails, the model stays as it was.
         """
         _check_kind(decoder)
         with self._all_or_nothing():
-            self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter)
+            self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter, callback)
         return self
 
-    def _adopt_best_decoder(self, raw: npt.NDArray[Any], kind: str, mu: float, n_iter: int | None) -> None:
+    def _adopt_best_decoder(
+        self, raw: npt.NDArray[Any], kind: str, mu: float, n_iter: int | None, callback: Turned | None = None
+    ) -> None:
         mu = check_mu(mu)
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
         H, rng = self._hash_codes(raw), self._generator()
         f = self.decoder_.in_scale_of(self.scaling_)
         with Workers(self.n_jobs) as workers:
             rows = within_reach(self.scaling_.apply_all(raw, workers))
-            fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng)
+            fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
         self.decoder_ = fitted.in_units_of(self.scaling_)
         some = raw[sample_rows(len(raw))]
         optimal = self._optimal_codes(some, mu)

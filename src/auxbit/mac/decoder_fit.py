@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.mac.table_coding import values_of_bytes
 from auxbit.mac.table_step import table_step
 from auxbit.maps import Float32
+
+Turned = Callable[[int, int], object]
 
 KINDS = ("linear", "tables")
 TURNS = 15
@@ -33,8 +35,12 @@ def fit_decoder(
     n_iter: int | None,
     workers: Workers,
     rng: np.random.RandomState,
+    callback: Turned | None = None,
 ) -> Decoder:
-    """A decoder of this kind for its best codes at this μ. X : (n, D) scaled, H : h(X), f : a start."""
+    """A decoder of this kind for its best codes at this μ. X : (n, D) scaled, H : h(X), f : a start.
+
+    callback : called after each turn with its number, from 1, and how many there will be.
+    """
     codes = H
     if kind == "linear":
         f = f if isinstance(f, LinearDecoder) else f_step(decoder_sums(X, unpack(H, f.n_bits), workers))
@@ -42,8 +48,11 @@ def fit_decoder(
         f, codes = product_start(X, f.n_bits, workers, rng)
     elif isinstance(f, LinearDecoder):
         f = TableDecoder.of(f)
-    for turn in alternate_codes(X, H, f, codes, mu, n_iter or TURNS, workers):
+    n_iter = n_iter or TURNS
+    for number, turn in enumerate(alternate_codes(X, H, f, codes, mu, n_iter, workers), start=1):
         f = turn.decoder
+        if callback is not None:
+            callback(number, n_iter)
     return f
 
 

@@ -1,0 +1,76 @@
+"""What all endpoints share: the pictures, the limits, and what is remembered."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from auxbit.collection.collection import Collection
+from auxbit.images.decoders import Decoders
+from auxbit.images.pictures import Pictures
+from auxbit.serve import model_report, statistics
+from auxbit.serve.catalogue import Catalogue
+from auxbit.serve.limits import Limits
+from auxbit.serve.states import Cached
+from auxbit.serve.uploads import Upload, Uploads
+
+DECODING_THREADS = 8
+
+
+class Site:
+    """A collection of pictures that is being served.
+
+    decoders : what decodes uploads, closed by who made it; None: processes of the site's own
+    """
+
+    def __init__(self, pictures: Pictures, limits: Limits, decoders: Decoders | None = None) -> None:
+        self.pictures, self.limits = pictures, limits
+        self._given = decoders
+        self._own: Decoders | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
+        self.catalogue = Catalogue(self.collection)
+        self.report: Cached[bytes] = Cached(self.collection, lambda: model_report.report(self.collection))
+        self.stats: Cached[dict[str, Any]] = Cached(self.collection, lambda: statistics.measure(pictures))
+
+    @property
+    def decoders(self) -> Decoders:
+        """What decodes uploads."""
+        with self._lock:
+            if self._given is not None:
+                return self._given
+            self._own = self._own or Decoders()
+            return self._own
+
+    @property
+    def decoding(self) -> ThreadPoolExecutor:
+        """Threads that wait for decoders: slow pictures must not keep searches waiting."""
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(DECODING_THREADS, "decoding")
+            return self._pool
+
+    @property
+    def collection(self) -> Collection:
+        """The collection of the pictures."""
+        return self.pictures.collection
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether a code can be shown as the picture that the decoder makes of it."""
+        return self.pictures.recipe.kind == "pixels"
+
+    def upload(self, hash_: str) -> Upload:
+        """A picture that was uploaded before; a problem where it is forgotten."""
+        return self.uploads.get(hash_, self.collection.manifest.key)
+
+    def close(self) -> None:
+        """Wait for what is being decoded; the pictures stay open, and all can be used again."""
+        with self._lock:
+            pool, own = self._pool, self._own
+            self._pool = self._own = None
+        if pool is not None:
+            pool.shutdown()
+        if own is not None:
+            own.close()

@@ -1,0 +1,104 @@
+/** Mode, number of results and radius: each acts at once. */
+
+import { debounced, el } from "./dom.js";
+
+const MODES = {
+  hamming: [
+    "Hamming", "Counts the bits that differ between two codes. The quickest, and ties are common.",
+  ],
+  asymmetric: [
+    "Asymmetric", "Compares the picture itself with what each code stands for. Finer than counting bits.",
+  ],
+  reranked: [
+    "Re-ranked", "Sorts the nearest codes by the distance of the pictures’ own features. The most exact.",
+  ],
+};
+export const DEFAULT_K = 20;
+const RADIUS = "Radius: only codes that differ in so many bits or fewer.";
+const WAIT = 140;
+
+export class Controls {
+  /**
+   * @param {HTMLFormElement} form @param {object} stats
+   * @param {(patch: object, gesture: string|null) => void} change a gesture that goes on has the same name
+   * @param {() => number} firstRadius the radius to begin with when it is switched on
+   */
+  constructor(form, stats, change, firstRadius) {
+    this.stats = stats;
+    this.change = change;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    this.words = el("p", { class: "mode-words", id: "mode-words" });
+    this.radios = stats.modes.map((mode) => el("input", {
+      type: "radio", name: "mode", value: mode, "aria-describedby": "mode-words",
+      onchange: () => { this.#explain(mode); change({ mode }, null); },
+    }));
+    const segment = (radio) => el("label", {}, radio, el("span", {}, MODES[radio.value]?.[0] ?? radio.value));
+    this.k = this.#dial("k", "Results", 1, stats.max_k);
+    this.radius = this.#dial("radius", "Radius", 0, stats.bits);
+    this.bounded = el("input", {
+      type: "checkbox", id: "bounded", "aria-describedby": "radius-words",
+      onchange: () => {
+        this.#enableRadius(this.bounded.checked);
+        if (this.bounded.checked) this.radius.put(firstRadius());
+        change({ radius: this.bounded.checked ? this.radius.value() : null }, null);
+      },
+    });
+    const dial = (label, { slider, box }) => el("div", { class: "dial" }, label, slider, box);
+    form.replaceChildren(
+      el(
+        "fieldset", {}, el("legend", { class: "unseen" }, "Distance"),
+        el("div", { class: "segments" }, this.radios.map(segment)),
+      ),
+      this.words,
+      dial(el("label", { htmlFor: "k-slider" }, "Results"), this.k),
+      dial(el("label", { class: "switch" }, this.bounded, "Radius"), this.radius),
+      el("p", { class: "radius-words", id: "radius-words" }, RADIUS),
+    );
+  }
+
+  #dial(name, words, min, max) {
+    const input = (type, kind, more = {}) => el("input", {
+      type, id: `${name}-${kind}`, min, max, step: 1, "aria-label": `${words}, ${kind}`, ...more,
+    });
+    const slider = input("range", "slider");
+    const box = input("number", "number", { inputmode: "numeric", placeholder: "off" });
+    const tell = debounced(WAIT, (value) => this.change({ [name]: value }, name));
+    const within = (value) => Math.min(max, Math.max(min, Math.round(value)));
+    const read = ({ value }) => (value !== "" && Number.isFinite(Number(value)) ? within(Number(value)) : null);
+    slider.addEventListener("input", () => { box.value = slider.value; tell(read(slider)); });
+    box.addEventListener("input", () => {
+      const value = read(box);
+      if (value === null) return;
+      slider.value = value;
+      tell(value);
+    });
+    slider.addEventListener("change", () => tell.now());
+    box.addEventListener("change", () => { box.value = read(box) ?? slider.value; tell.now(); });
+    const put = (value) => {
+      if (document.activeElement !== box) box.value = value;
+      slider.value = value;
+    };
+    return { slider, box, put, value: () => Number(slider.value), drop: tell.drop };
+  }
+
+  #explain(mode) {
+    this.words.textContent = MODES[mode]?.[1] ?? "";
+  }
+
+  #enableRadius(on) {
+    this.radius.slider.disabled = !on;
+    this.radius.box.disabled = !on;
+  }
+
+  /** Show settings without acting. */
+  put({ mode, k, radius }) {
+    const chosen = mode ?? this.stats.default_mode;
+    for (const radio of this.radios) radio.checked = radio.value === chosen;
+    this.#explain(chosen);
+    this.k.put(k ?? DEFAULT_K);
+    this.bounded.checked = radius !== null;
+    this.#enableRadius(radius !== null);
+    if (radius === null) this.radius.box.value = "";
+    else this.radius.put(radius);
+  }
+}

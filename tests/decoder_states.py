@@ -1,0 +1,42 @@
+"""Processes that decode, as seen from the outside: whether they run, hang, or are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import picture_files as files
+
+GOOD = files.saved(files.noise(48, 32), "JPEG", exif=files.exif_of(6, "2021:07:04 09:05:01"))
+PATIENCE = 30.0  # seconds after which something that should happen at once has failed
+
+
+def wait_until(true):
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.005)
+
+
+def state_of(process):
+    """The state of a process as a letter, Z for one that has ended; None where there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def is_gone(process):
+    return state_of(process) in (None, "Z")
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def stop(process):
+    """Stop a process in its tracks, as one that hangs."""
+    os.kill(process, signal.SIGSTOP)
+    wait_until(lambda: state_of(process) == "T")
