@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import sys
+import termios
 import time
 from pathlib import Path
 
@@ -40,3 +43,20 @@ def stop(process):
     """Stop a process in its tracks, as one that hangs."""
     os.kill(process, signal.SIGSTOP)
     wait_until(lambda: state_of(process) == "T")
+
+
+def has_been_asked(process):
+    """Whether a request waits in a pipe of a process that is stopped."""
+    return any(_waiting(each) for each in Path(f"/proc/{process}/fd").iterdir() if _is_pipe(each))
+
+
+def _is_pipe(descriptor):
+    return os.readlink(descriptor).startswith("pipe:") and os.stat(descriptor).st_mode & 0o400
+
+
+def _waiting(descriptor):
+    try:
+        with open(os.open(descriptor, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+            return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder) > 0
+    except OSError:
+        return False

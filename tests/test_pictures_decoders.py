@@ -15,7 +15,7 @@ import picture_files as files
 from auxbit.errors import AuxbitError, BadPicture, InvalidParameter
 from auxbit.images import decoder_process, decoding
 from auxbit.images.decoders import Decoders
-from decoder_states import GOOD, PATIENCE, is_gone, state_of, stop, wait_until
+from decoder_states import GOOD, PATIENCE, has_been_asked, is_gone, state_of, stop, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and sends signals")
 
@@ -101,6 +101,7 @@ def test_a_process_that_dies_of_a_picture_is_replaced(one, ask):
     (process,) = one.processes
     stop(process)
     asked = ask(one.decode, GOOD, 8)
+    wait_until(lambda: has_been_asked(process))
     os.kill(process, signal.SIGKILL)
     with pytest.raises(BadPicture, match=r"^made the decoder die \(SIGKILL\)$"):
         asked.result(PATIENCE)
