@@ -128,7 +128,7 @@ class Window:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     """Chromium, once for a file: its event loop must not stay for others."""
     api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
     path = find_chromium()
@@ -138,9 +138,9 @@ def browser() -> Iterator[Any]:
         )
     sandbox = [] if not hasattr(os, "geteuid") or os.geteuid() else ["--no-sandbox"]  # root has none
     with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=sandbox)
-        yield chromium
-        chromium.close()
+        program = playwright.chromium.launch(executable_path=path, args=sandbox)
+        yield program
+        program.close()
 
 
 @pytest.fixture(scope="session")
@@ -153,7 +153,7 @@ def demo() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 coloured pictures of several shapes, two of them with odd names."""
     folder = tmp_path_factory.mktemp("photos")
     for number in range(60):
@@ -163,32 +163,32 @@ def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def collection(picture_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collection_of_shapes(folder_of_shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The collection of these pictures: GIST, 24 bits, ITQ, so without a history."""
     pytest.importorskip("PIL.Image", reason="no Pillow: pip install 'auxbit[web]'")
     from auxbit.images.building import create
 
     path = tmp_path_factory.mktemp("made") / "shapes.auxbit"
-    create(picture_folder, path, bits=24, method="itq", colour=0.5, n_jobs=1)
+    create(folder_of_shapes, path, bits=24, method="itq", colour=0.5, n_jobs=1)
     return path
 
 
 @pytest.fixture(scope="session")
-def shapes(collection: Path) -> Iterator[Server]:
+def shapes(collection_of_shapes: Path) -> Iterator[Server]:
     """A server of that collection."""
     pytest.importorskip("fastapi", reason="no fastapi: pip install 'auxbit[web]'")
-    with serving(str(collection)) as server:
+    with serving(str(collection_of_shapes)) as server:
         yield server
 
 
 @pytest.fixture
-def serve_again(collection: Path) -> Callable[..., Any]:
+def serve_again(collection_of_shapes: Path) -> Callable[..., Any]:
     """Start another server of that collection, to be stopped within the test."""
-    return lambda *arguments: serving(str(collection), *arguments)
+    return lambda *arguments: serving(str(collection_of_shapes), *arguments)
 
 
 @pytest.fixture
-def window(browser: Any) -> Iterator[Callable[..., Window]]:
+def window(chromium: Any) -> Iterator[Callable[..., Window]]:
     """Open a window on a server; what it complains about fails the test in the end."""
     with ExitStack() as stack:
         windows: list[Window] = []
@@ -197,7 +197,7 @@ def window(browser: Any) -> Iterator[Callable[..., Window]]:
             server: Server, *, width: int = 1280, height: int = 900, dark: bool = False, phone: bool = False,
             expected: Sequence[str] = (),
         ) -> Window:  # fmt: skip
-            context = browser.new_context(
+            context = chromium.new_context(
                 viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
                 has_touch=phone, is_mobile=phone, reduced_motion="reduce",
             )  # fmt: skip

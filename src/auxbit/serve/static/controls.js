@@ -64,7 +64,7 @@ export class Controls {
     const box = input("number", "number", { inputmode: "numeric", placeholder: "off" });
     const tell = debounced(WAIT, (value) => this.change({ [name]: value }, name));
     const within = (value) => Math.min(max, Math.max(min, Math.round(value)));
-    const read = ({ value }) => (value !== "" && Number.isFinite(Number(value)) ? within(Number(value)) : null);
+    const read = ({ value }) => (value === "" || Number.isNaN(Number(value)) ? null : within(Number(value)));
     slider.addEventListener("input", () => { box.value = slider.value; tell(read(slider)); });
     box.addEventListener("input", () => {
       const value = read(box);

@@ -163,9 +163,9 @@ function correlation(matrix) {
 
 function buckets({ distinct, largest, sizes }, items) {
   const rows = doubled(sizes).map(({ words, buckets: n }) => [words, n]);
+  const shared = largest > 1 ? `at most ${number(largest)} share one` : "none is shared";
   return panel(
-    "Buckets", `${counted(items, "picture")} have ${counted(distinct, "different code")}; `
-    + `at most ${number(largest)} share one. `
+    "Buckets", `${counted(items, "picture")} have ${counted(distinct, "different code")}; ${shared}. `
     + "Many codes with few pictures each tell pictures apart well.",
     bucketChart(sizes),
     tableOf("As a table", ["Pictures with the same code", "Codes"], rows),
