@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+IDLE_SECONDS = 2.0  # less than any server's keep-alive
+
 
 @dataclass
 class Load:
@@ -27,15 +29,24 @@ def steady(address: str, paths: Iterator[str], *, rate: int, seconds: float) -> 
 async def _steady(address: str, paths: Iterator[str], rate: int, seconds: float) -> Load:
     host, port = str(urlsplit(address).hostname), int(urlsplit(address).port or 80)
     assert host in ("127.0.0.1", "localhost", "::1"), "only a server on this machine"
-    load, free = Load(), list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+    load, free = Load(), list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]]()
     tasks, begun = [], time.perf_counter()
+
+    async def connection() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that was used of late; servers close those that were not."""
+        while free:
+            used, reader, writer = free.pop()
+            if time.perf_counter() - used < IDLE_SECONDS:
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(host, port)
 
     async def ask(path: str, due: float) -> None:
         try:
-            reader, writer = free.pop() if free else await asyncio.open_connection(host, port)
+            reader, writer = await connection()
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
             status, body = await _response(reader)
-            free.append((reader, writer))
+            free.append((time.perf_counter(), reader, writer))
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             load.failures.append(repr(error))
             return
@@ -50,7 +61,7 @@ async def _steady(address: str, paths: Iterator[str], rate: int, seconds: float)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         tasks.append(asyncio.create_task(ask(next(paths), due)))
     await asyncio.gather(*tasks)
-    for _, writer in free:
+    for _, _, writer in free:
         writer.close()
     return load
 

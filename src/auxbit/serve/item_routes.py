@@ -17,9 +17,9 @@ from auxbit.serve import schemas
 from auxbit.serve.answering import FOREVER, REVALIDATE, errors, json_answer, kept, picture_type, pictures
 from auxbit.serve.catalogue import name_in
 from auxbit.serve.errors import Problem, not_found
+from auxbit.serve.known_items import ITEMS, bits_text, item_of, version_of
 from auxbit.serve.limits import MAX_ITEMS
 from auxbit.serve.pixels import png
-from auxbit.serve.searching import ITEMS, bits_text, item_of, version_of
 from auxbit.serve.site import Site
 from auxbit.serve.states import consistently
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.codes import Packed, unpack
+from auxbit.codes import Packed
 from auxbit.collection.collection import Collection
 from auxbit.errors import AuxbitError, InvalidInput
 from auxbit.serve import schemas
-from auxbit.serve.catalogue import name_in
 from auxbit.serve.errors import Problem, not_found
+from auxbit.serve.known_items import ITEMS, bits_text
 from auxbit.serve.limits import MAX_RANKED
 from auxbit.serve.site import Site
 from auxbit.serve.states import consistently
@@ -25,7 +25,7 @@ from auxbit.serve.uploads import Upload
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
-ITEMS, UPLOADS = "/api/v1/items", "/api/v1/uploads"
+UPLOADS = "/api/v1/uploads"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _answer(site: Site, asked: Asked, wanted: Wanted) -> dict[str, Any]:
     if wanted.radius is not None and wanted.radius > manifest.n_bits:
         raise Problem(422, "invalid", f"radius must be at most the {manifest.n_bits} bits of a code.")
     if asked.id is not None:
-        x, code = _of_item(collection, asked.id, mode)
+        x, code = _of_item(site, asked.id, mode)
     else:
         x, code = _of_vector(collection, asked.vector if asked.upload is None else asked.upload.vector)
     if wanted.radius is None:
@@ -92,10 +92,11 @@ def _answer(site: Site, asked: Asked, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _of_item(collection: Collection, id_: int, mode: str) -> tuple[Array | None, Packed]:
+def _of_item(site: Site, id_: int, mode: str) -> tuple[Array | None, Packed]:
     """The vector of an item, (1, D), where the mode needs it, and its code, (1, bytes)."""
+    collection = site.collection
     try:
-        code = collection.codes([id_])
+        code = np.frombuffer(site.known.of([id_])[0].code, dtype=np.uint8)[None]
         return None if mode == "hamming" else collection.vectors([id_]).astype(np.float32), code
     except InvalidInput:
         if id_ in collection:
@@ -182,59 +183,34 @@ def _roots(squared: Array) -> Array:
 # ---- documents
 
 
-def bits_text(codes: Packed, n_bits: int) -> list[str]:
-    """Codes as text of 0 and 1. codes : (n, bytes) packed → n texts of n_bits characters."""
-    text = (unpack(codes, n_bits) + ord("0")).tobytes().decode("ascii")
-    return [text[first : first + n_bits] for first in range(0, len(text), n_bits)]
-
-
-def version_of(row: dict[str, Any]) -> str:
-    """What changes when the picture of an item does, from its metadata."""
-    return str(row.get("sha256", ""))[:12]
-
-
-def item_of(id_: int, row: dict[str, Any]) -> dict[str, Any]:
-    """What every listing says of an item, from its metadata."""
-    return {
-        "id": id_,
-        "file": name_in(row),
-        "width": row.get("width", 0),
-        "height": row.get("height", 0),
-        "thumbnail": f"{ITEMS}/{id_}/thumbnail?v={version_of(row)}",
-    }
-
-
 def _documents(
     site: Site, asked: Asked, code: Packed, n_bits: int, distances: Array, ids: Ids
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The query and its results; what is known of all items is asked for at once."""
-    collection, reconstructs = site.collection, site.reconstructs
-    own = [] if asked.id is None else [asked.id]
-    rows, codes = collection.metadata([*own, *ids.tolist()]), collection.codes(ids)
-    query = _query(asked, rows[0] if own else {}, reconstructs)
-    query["code"], *texts = bits_text(np.concatenate([code, codes]), n_bits)
+    """The query and its results."""
+    known = site.known.of(ids.tolist())
+    query = _query(site, asked)
+    (query["code"],) = bits_text(code, n_bits)
+    codes = np.frombuffer(b"".join(each.code for each in known), dtype=np.uint8).reshape(-1, code.shape[1])
     hamming = np.bitwise_count(codes ^ code).sum(axis=1, dtype=np.int64)
     results = []
-    for id_, row, distance, bits, text in zip(
-        ids.tolist(), rows[len(own) :], distances.tolist(), hamming.tolist(), texts, strict=True
-    ):
-        item = item_of(id_, row)
-        item["reconstruction"] = f"{ITEMS}/{id_}/reconstruction" if reconstructs else None
-        item["distance"], item["hamming"], item["code"] = distance, bits, text
-        results.append(item)
+    for each, distance, bits in zip(known, distances.tolist(), hamming.tolist(), strict=True):
+        url = f"{ITEMS}/{each.item['id']}/reconstruction" if site.reconstructs else None
+        results.append(
+            {**each.item, "reconstruction": url, "distance": distance, "hamming": bits, "code": each.bits}
+        )
     return query, results
 
 
-def _query(asked: Asked, row: dict[str, Any], reconstructs: bool) -> dict[str, Any]:
+def _query(site: Site, asked: Asked) -> dict[str, Any]:
     about: dict[str, Any] = dict.fromkeys(schemas.Query.model_fields)
     if asked.id is not None:
         place = f"{ITEMS}/{asked.id}"
-        about |= item_of(asked.id, row)
+        about |= site.known.of([asked.id])[0].item
     elif asked.upload is not None:
         upload, place = asked.upload, f"{UPLOADS}/{asked.upload.hash}"
         about |= {"upload": upload.hash, "file": upload.file, "width": upload.width, "height": upload.height}
         about["thumbnail"] = f"{place}/thumbnail"
     else:
         return about
-    about["reconstruction"] = f"{place}/reconstruction" if reconstructs else None
+    about["reconstruction"] = f"{place}/reconstruction" if site.reconstructs else None
     return about

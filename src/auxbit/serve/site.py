@@ -11,6 +11,7 @@ from auxbit.images.decoders import Decoders
 from auxbit.images.pictures import Pictures
 from auxbit.serve import model_report, statistics
 from auxbit.serve.catalogue import Catalogue
+from auxbit.serve.known_items import KnownItems
 from auxbit.serve.limits import Limits
 from auxbit.serve.states import Cached
 from auxbit.serve.uploads import Upload, Uploads
@@ -32,6 +33,7 @@ class Site:
         self._lock = threading.Lock()
         self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
         self.catalogue = Catalogue(self.collection)
+        self.known = KnownItems(self.collection)
         self.report: Cached[bytes] = Cached(self.collection, lambda: model_report.report(self.collection))
         self.stats: Cached[dict[str, Any]] = Cached(self.collection, lambda: statistics.measure(pictures))
 
