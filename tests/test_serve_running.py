@@ -121,7 +121,7 @@ def server():
         (b"GET /api/v1/items/%00", 404),
         (b"GET /" + b"x" * 20_000, 404),
         (b"OPTIONS /api/v1/health", 405),
-        (b"FOO /api/v1/health", 405),
+        (b"PATCH /api/v1/health", 405),
     ],
 )
 def test_lines_that_no_browser_sends_get_clear_answers(server, line, status):

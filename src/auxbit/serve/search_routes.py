@@ -53,7 +53,7 @@ def search_routes(site: Site) -> APIRouter:
     router = APIRouter(tags=["search"])
 
     @router.get("/search", response_model=schemas.Answer, responses=errors(404, 422))
-    def search(
+    async def search(
         id: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Search from this item")] = None,
         upload: Annotated[
             str | None, Query(pattern="^[0-9a-f]{64}$", description="Search from this earlier upload")
@@ -66,7 +66,7 @@ def search_routes(site: Site) -> APIRouter:
         if (id is None) == (upload is None):
             raise Problem(422, "invalid", "Give id, an item to search from, or upload, not both.")
         asked = Asked(id=id) if upload is None else Asked(upload=site.upload(upload))
-        return json_answer(answer(site, asked, Wanted(k, mode, radius)))
+        return json_answer(await site.soon(lambda: answer(site, asked, Wanted(k, mode, radius))))
 
     @router.post("/search/vector", response_model=schemas.Answer, responses=errors(400, 408, 413, 422))
     def search_by_vector(query: schemas.VectorQuery) -> Response:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 from auxbit.collection.collection import Collection
 from auxbit.images.decoders import Decoders
@@ -17,6 +20,9 @@ from auxbit.serve.states import Cached
 from auxbit.serve.uploads import Upload, Uploads
 
 DECODING_THREADS = 8
+QUICK_ITEMS = 200_000  # a search of so many takes a few milliseconds
+
+Made = TypeVar("Made")
 
 
 class Site:
@@ -66,6 +72,15 @@ class Site:
     def upload(self, hash_: str) -> Upload:
         """A picture that was uploaded before; a problem where it is forgotten."""
         return self.uploads.get(hash_, self.collection.manifest.key)
+
+    async def soon(self, work: Callable[[], Made]) -> Made:
+        """Do something short at once, where it is: beside other threads it would mostly wait for its turn.
+
+        In a large collection a search is not short.
+        """
+        if len(self.collection) <= QUICK_ITEMS:
+            return work()
+        return await run_in_threadpool(work)
 
     def close(self) -> None:
         """Wait for what is being decoded; the pictures stay open, and all can be used again."""
