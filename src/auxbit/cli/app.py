@@ -25,6 +25,7 @@ from auxbit.cli import (
     picturing,
     searching,
     serving,
+    storing,
 )
 from auxbit.errors import AuxbitError, InvalidParameter
 
@@ -60,7 +61,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (models, searching, collecting, picturing, serving, exporting, experiments, choosing, paper):
+for group in (
+    models,
+    searching,
+    collecting,
+    picturing,
+    serving,
+    storing,
+    exporting,
+    experiments,
+    choosing,
+    paper,
+):
     group.register(app)
 
 
