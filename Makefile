@@ -41,7 +41,7 @@ bench-collection: $(VENV)/test  ## measure collections and features (five minute
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/features.py
 
-bench-images: $(VENV)/test  ## measure image collections and their server on AUXBIT_DATA/cifar10 (25 minutes; docs/images.md)
+bench-images: $(VENV)/test  ## measure image collections and their server on AUXBIT_DATA/cifar10 (half an hour; docs/images.md)
 	$(BIN)/python benchmarks/images.py
 
 crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
