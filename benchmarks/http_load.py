@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ class Load:
 
 def steady(address: str, paths: Iterator[str], *, rate: int, seconds: float) -> Load:
     """Send rate requests a second, whether or not answers come, each on a connection that is kept open."""
+    gc.collect()
+    gc.freeze()  # the client's own pauses are not the server's
     return asyncio.run(_steady(address, paths, rate, seconds))
 
 

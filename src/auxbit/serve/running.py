@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import os
@@ -85,6 +86,8 @@ def serve(
             pictures, token=settings.token, allowed_hosts=hosts, limits=settings.limits, decoders=decoders
         )
         warm_up(app.state.site)
+        gc.collect()
+        gc.freeze()  # what is there stays: to look through all of it again takes a tenth of a second
         serving = Serving(path.name, len(pictures), _address(settings.host, listening))
 
         def listens() -> None:
