@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types browser pytest bench bench-search bench-collection bench-images crashes experiments figures reference clean
+.PHONY: help demo test lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -43,6 +43,13 @@ bench-collection: $(VENV)/test  ## measure collections and features (five minute
 
 bench-images: $(VENV)/test  ## measure image collections and their server on AUXBIT_DATA/cifar10 (half an hour; docs/images.md)
 	$(BIN)/python benchmarks/images.py
+
+bench-scale: $(VENV)/test  ## measure training by passes and on Dask (an hour, 16 GB of memory, 6 GB of disk; docs/scale.md)
+	$(BIN)/python benchmarks/large.py
+	$(BIN)/python benchmarks/dask_fit.py
+
+bench-stores: $(VENV)/test  ## push a million codes to PostgreSQL, Milvus and FAISS (half an hour; docs/stores.md)
+	$(BIN)/python benchmarks/stores.py
 
 crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
 	$(BIN)/python benchmarks/crashes.py kill

@@ -37,6 +37,7 @@ PUBLIC = {
 UPWARD = {
     ("hashers.base", "hashers.model_file"): "save is a method, and the file format knows all methods",
     ("index.hamming", "index.index_file"): "save and load are methods, and the file format knows the index",
+    ("autoencoder", "large_fit"): "fit is a method, and fitting by passes sets its attributes",
 }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def cold(X, Z, workers, options):
     rows, bits = Counted(X, Z, workers), np.arange(Z.shape[1])
     zero_norm = 2 * options.C * np.linalg.norm(ones.T @ (2.0 * Z - 1), axis=0)
     W = np.zeros((X.shape[1] + 1, Z.shape[1]))
-    return rows, (W, bits, rows.count(bits), gram_solver(ones.T @ ones, options.C), zero_norm, options)
+    gram_solve, search = gram_solver(ones.T @ ones, options.C), partial(line_search, rows)
+    return rows, (W, bits, rows.count(bits), gram_solve, zero_norm, options, search)
 
 
 def test_a_bit_that_float32_cannot_take_further_is_left_alone(digits):
@@ -100,7 +102,7 @@ def test_the_preconditioner_knows_how_rows_with_slack_spread_along_the_weights(d
     costs = {}
     with Workers(1) as workers:
         for corrected in (True, False):
-            rows, (_, bits, _, gram_solve, zero_norm, options) = cold(X, Z, workers, TIGHT)
+            rows, (_, bits, _, *rest) = cold(X, Z, workers, TIGHT)
             rows.note(W)
             sums = rows.count(bits)
             if not corrected:  # κ = 1
@@ -112,7 +114,7 @@ def test_the_preconditioner_knows_how_rows_with_slack_spread_along_the_weights(d
 
                 rows.count, sums = count, count(bits)
             rows.columns = 0
-            solve_svms(rows, W, bits, sums, gram_solve, zero_norm, options)
+            solve_svms(rows, W, bits, sums, *rest)
             costs[corrected] = rows.columns
     assert costs[True] < costs[False]
 

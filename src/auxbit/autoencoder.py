@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import warnings
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import pairwise, repeat
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from auxbit.checks import check_finite, check_integer, check_positive
+from auxbit.checks import check_finite, check_integer, check_positive, warn
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.mac.h_step import SvmOptions
@@ -25,6 +25,7 @@ from auxbit.starts import Start, first_codes
 
 logger = logging.getLogger("auxbit")
 
+H_SOLVERS = ("svm", "ridge")
 LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
 
 
@@ -33,6 +34,7 @@ class _Trained(Hasher):
 
     history_: list[Record]
     n_iter_: int
+    n_passes_: int | None = None
     C: float
     z_solver: str
     z_start: str
@@ -46,7 +48,10 @@ class _Trained(Hasher):
         if self.callback is not None and not callable(self.callback):
             raise InvalidParameter("callback", self.callback, "None or something that can be called")
         z = ZOptions.resolve(n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
-        return {"svm": SvmOptions(C=check_positive("C", self.C)), "z": z}
+        h_solver = getattr(self, "h_solver", "svm")
+        if h_solver not in H_SOLVERS:
+            raise InvalidParameter("h_solver", h_solver, " or ".join(map(repr, H_SOLVERS)))
+        return {"svm": SvmOptions(C=check_positive("C", self.C), ridge=h_solver == "ridge"), "z": z}
 
     def _report(self, record: Record) -> None:
         if self.verbose:
@@ -61,11 +66,12 @@ class _Trained(Hasher):
             self.callback(record)
 
     def _saved_attributes(self) -> dict[str, Any]:
-        return {"history_": [asdict(record) for record in self.history_], "n_iter_": self.n_iter_}
+        saved = {"history_": [asdict(record) for record in self.history_], "n_iter_": self.n_iter_}
+        return saved if self.n_passes_ is None else saved | {"n_passes_": self.n_passes_}
 
     def _restore_attributes(self, saved: dict[str, Any]) -> None:
         self.history_ = [Record(**record) for record in saved["history_"]]
-        self.n_iter_ = saved["n_iter_"]
+        self.n_iter_, self.n_passes_ = saved["n_iter_"], saved.get("n_passes_")
 
 
 class BinaryAutoencoder(_Trained):
@@ -84,6 +90,7 @@ class BinaryAutoencoder(_Trained):
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
     C : weight of the slack in the SVMs of the h step.
+    h_solver : "svm"; or "ridge", least squares to ±1 in the place of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
     z_start : what alternation starts from: "warm", "relaxed", or both, the "best" result kept for each point.
@@ -106,15 +113,16 @@ class BinaryAutoencoder(_Trained):
     encoder_, decoder_ : h on scaled rows, f in the units of X.
     history_ : one Record an iteration.
     n_iter_ : how many.
+    n_passes_ : how often all rows were read; None where they were in memory.
     """
 
     def __init__(
         self, n_bits: int = 32, *, init: Any = "itq", decoder: str = "linear", normalize: bool = False,
         mu0: float = 0.01, mu_factor: float = 1.4, mu_schedule: Any = None, steps_per_mu: int = 1,
-        C: float = 100.0, z_solver: str = "auto", z_start: str = "best", group_size: int = 1,
-        z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int = 3,
-        max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,
-        n_jobs: int | None = None, verbose: int = 0,
+        C: float = 100.0, h_solver: str = "svm", z_solver: str = "auto", z_start: str = "best",
+        group_size: int = 1, z_options: dict[str, Any] | None = None, validation: Any = "auto",
+        patience: int = 3, max_iter: int = 50, callback: Callable[[Record], object] | None = None,
+        random_state: Any = None, n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.init = init
@@ -125,6 +133,7 @@ class BinaryAutoencoder(_Trained):
         self.mu_schedule = mu_schedule
         self.steps_per_mu = steps_per_mu
         self.C = C
+        self.h_solver = h_solver
         self.z_solver = z_solver
         self.z_start = z_start
         self.group_size = group_size
@@ -136,6 +145,32 @@ class BinaryAutoencoder(_Trained):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+
+    def fit(
+        self, X: Any, y: object = None, *, memory: str | int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None, resume: bool = False, client: Any = None,
+    ) -> Self:  # fmt: skip
+        """Learn the hash function from the rows of X, (n, D); y is ignored.
+
+        X : an array in memory. Or rows that are read by passes, some two an iteration: the path of an .npy,
+            .fvecs, .bvecs, .parquet (or a folder of such) or .h5 file, or anything with `shape` and row
+            slices; or a dask array, whose chunks stay where they are.
+        memory : how much all arrays may take, "1GB"; given, an array is read by passes, too.
+        checkpoint : a folder in which the state is kept after each μ; with `resume`, a fit that was broken
+            off goes on from there, to the same model.
+        client : a dask.distributed.Client, for a path that its workers can read.
+
+        All or nothing: where it fails, a model fitted before stays as it was.
+        """
+        from auxbit import large_fit
+
+        if not large_fit.is_large(X, memory, checkpoint, client):
+            if resume:
+                raise InvalidInput("resume=True needs the checkpoint folder to go on from: checkpoint=…")
+            return super().fit(X, y)
+        with self._all_or_nothing():
+            large_fit.fit(self, X, memory, checkpoint, resume, client)
+        return self
 
     def _learn(self, training: Training) -> Learned:
         schedule = self._schedule()
@@ -153,7 +188,7 @@ class BinaryAutoencoder(_Trained):
             energy_unit=training.scaling.scale**2,
         )
         self._warn_if_unfinished(outcome)
-        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
+        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history), "n_passes_": None}
         h = data.refine(outcome.h) if outcome.stopped == "matched" and judge is None else outcome.h
         return Learned(h, data.decoder_of(h), attributes)
 
@@ -200,11 +235,10 @@ class BinaryAutoencoder(_Trained):
     def _warn_if_unfinished(self, outcome: Outcome) -> None:
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
-            warnings.warn(
+            warn(
                 f"The penalty ended at mu={last.mu:.3g} with {last.mismatched} bits of Z unlike h(X). "
                 "Raise max_iter or mu_factor, or extend mu_schedule.",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +36,7 @@ def check_positive(
     return float(value)
 
 
-def check_numbers(X: npt.NDArray[Any], name: str = "X") -> None:
+def check_numbers(X: Any, name: str = "X") -> None:
     """Refuse dates and times, which numpy would convert without a word."""
     if X.dtype.kind in "mM":
         raise InvalidInput(f"{name} must be numbers, got dates or times ({X.dtype}). Convert them to floats.")
@@ -49,11 +51,21 @@ def acceptable(X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return within
 
 
-def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None:
-    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one."""
+def check_finite(X: Any, workers: Workers, name: str = "X") -> None:
+    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one.
+
+    X : an array, or rows that are read by slices.
+    """
     check_numbers(X, name)
+    found = first_unusable(X, workers)
+    if found is not None:
+        refuse_number(*found, name)
+
+
+def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
+    """Row, column and value of the first number that check_finite refuses, if there is one."""
     if X.dtype.kind != "f":
-        return
+        return None
 
     def first_bad(rows: slice) -> tuple[int, int] | None:
         bad = ~acceptable(X[rows])
@@ -65,13 +77,27 @@ def check_finite(X: npt.NDArray[Any], workers: Workers, name: str = "X") -> None
     for found in workers.map(first_bad, len(X)):
         if found is not None:
             row, column = found
-            if np.isfinite(X[row, column]):
-                raise InvalidInput(
-                    f"{name} contains {X[row, column]:g} at row {row}, column {column}: magnitudes above "
-                    f"{LARGEST:g} cannot be squared and summed. Rescale {name} first."
-                )
-            what = "NaN" if np.isnan(X[row, column]) else "inf"
-            raise InvalidInput(
-                f"{name} contains {what} at row {row}, column {column}. "
-                "Drop or fill such rows first, e.g. X[np.isfinite(X).all(axis=1)]."
-            )
+            return row, column, X[row : row + 1][0, column]
+    return None
+
+
+def refuse_number(row: int, column: int, value: float, name: str = "X") -> NoReturn:
+    """Raise what check_finite raises."""
+    if np.isfinite(value):
+        raise InvalidInput(
+            f"{name} contains {value:g} at row {row}, column {column}: magnitudes above "
+            f"{LARGEST:g} cannot be squared and summed. Rescale {name} first."
+        )
+    what = "NaN" if np.isnan(value) else "inf"
+    raise InvalidInput(
+        f"{name} contains {what} at row {row}, column {column}. "
+        "Drop or fill such rows first, e.g. X[np.isfinite(X).all(axis=1)]."
+    )
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, as if where the user called: at the first caller that is not of this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "auxbit":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

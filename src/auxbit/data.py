@@ -42,14 +42,14 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
 
     `key` names the array of an .npz, the column of a .parquet or the dataset of an .h5 file.
     """
-    source, key = _split_key(path, key)
-    _check_there(source)
+    source, key = split_key(path, key)
+    check_there(source)
     suffix = source.suffix.lower()
     if suffix not in _READERS:
         raise DataFileError(f"{source} has the unknown extension {suffix!r}. Known: {', '.join(_READERS)}.")
     if key is not None and suffix not in _KEYED:
         raise InvalidParameter("key", key, f"None for {source}: a {suffix} file holds one array")
-    with _explained(source):
+    with explained(source):
         return _READERS[suffix](source, key)
 
 
@@ -101,7 +101,7 @@ def embedded_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     return X.astype(np.float32), labels.astype(np.int64)
 
 
-def _split_key(path: str | os.PathLike[str], key: str | None) -> tuple[Path, str | None]:
+def split_key(path: str | os.PathLike[str], key: str | None = None) -> tuple[Path, str | None]:
     """Take "file.npz:name" apart, unless a file of that whole name is there."""
     text = os.fspath(path)
     parts = re.fullmatch(rf"(.+?(?:{'|'.join(map(re.escape, sorted(_KEYED)))})):(.+)", text, re.IGNORECASE)
@@ -112,7 +112,8 @@ def _split_key(path: str | os.PathLike[str], key: str | None) -> tuple[Path, str
     return Path(parts[1]), parts[2]
 
 
-def _check_there(source: Path) -> None:
+def check_there(source: Path) -> None:
+    """Refuse what is no file, or an empty one."""
     if source.is_dir():
         raise DataFileError(f"{source} is a folder; expected a file of vectors.")
     if not source.exists():
@@ -125,7 +126,7 @@ def _check_there(source: Path) -> None:
 
 
 @contextmanager
-def _explained(source: Path) -> Iterator[None]:
+def explained(source: Path) -> Iterator[None]:
     """Turn what other libraries raise on a broken file into a DataFileError that names it."""
     try:
         yield

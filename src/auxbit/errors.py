@@ -12,6 +12,7 @@ AuxbitError
 │   │   └── Damaged                         a part of a collection whose checksum does not match
 │   ├── InUse                               another process writes to it
 │   └── FileExists                          would be overwritten
+├── ClusterProblem      (also RuntimeError) a cluster that lost its workers or its scheduler
 └── MissingExtra        (also ImportError)  an optional dependency is not installed
 """
 
@@ -69,6 +70,10 @@ class InUse(FileProblem):
 
 class FileExists(FileProblem):
     """The output exists and would be overwritten."""
+
+
+class ClusterProblem(AuxbitError, RuntimeError):
+    """A cluster that lost its scheduler, or workers again and again."""
 
 
 class MissingExtra(AuxbitError, ImportError):

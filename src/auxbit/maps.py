@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.blocks import Workers
-from auxbit.checks import LARGEST, check_finite, check_numbers
+from auxbit.checks import LARGEST, acceptable, check_finite, check_numbers
 from auxbit.compiled import kernel
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -35,28 +35,16 @@ class Scaling:
     normalize: bool = False
 
     @classmethod
-    def measure(cls, X: npt.NDArray[Any], workers: Workers, *, normalize: bool = False) -> Scaling:
-        """Read the mean and the largest range off the rows of X; refuse what check_finite refuses."""
+    def measure(cls, X: Any, workers: Workers, *, normalize: bool = False) -> Scaling:
+        """Read the mean and the largest range off the rows of X; refuse what check_finite refuses.
+
+        X : (n, D), an array, or rows that are read by slices.
+        """
         check_numbers(X)
-        if normalize:  # norms that overflow would leave no trace in what is measured
+        extent = Extent.of(X, workers, normalize)
+        if not extent.is_usable:
             check_finite(X, workers)
-
-        def extent(rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Float64]:
-            block = _readable(X[rows], normalize)
-            low, high, total = block[0].copy(), block[0].copy(), np.zeros(X.shape[1])
-            _extent(block, low, high, total)
-            return low, high, total
-
-        low, high, total = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf), np.zeros(X.shape[1])
-        for block_low, block_high, block_total in workers.map(extent, X.shape[0]):
-            np.minimum(low, block_low, out=low)
-            np.maximum(high, block_high, out=high)
-            total += block_total
-        # NaN and infinity are in the total, what is too large is an extreme: no pass of its own for them
-        if not (np.isfinite(total).all() and low.min() >= -LARGEST and high.max() <= LARGEST):
-            check_finite(X, workers)
-        largest_range = float((high - low).max())
-        return cls(total / X.shape[0], largest_range if largest_range > 0 else 1.0, normalize)
+        return extent.scaling(normalize)
 
     def apply(self, X: npt.NDArray[Any]) -> Float32:
         """Scale one block of rows; the subtraction is done in float64, so a large mean costs no digits."""
@@ -83,6 +71,51 @@ class Scaling:
 
     def _fill(self, X: npt.NDArray[Any], out: Float32) -> None:
         _shift(_readable(X, self.normalize), self.mean, self.scale, out)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Smallest, largest values and sums of the columns of n rows; those of shards can be joined."""
+
+    n: int
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
+    total: Float64
+
+    @classmethod
+    def of(cls, X: Any, workers: Workers, normalize: bool = False) -> Extent:
+        """X : (n, D), an array, or rows that are read by slices."""
+
+        def extent(rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Float64]:
+            raw = X[rows]
+            block = _readable(raw, normalize)
+            low, high, total = block[0].copy(), block[0].copy(), np.zeros(X.shape[1])
+            _extent(block, low, high, total)
+            if normalize and not acceptable(raw).all():  # a norm that overflows leaves no trace of it
+                total[:] = np.nan
+            return low, high, total
+
+        low, high, total = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf), np.zeros(X.shape[1])
+        for block_low, block_high, block_total in workers.map(extent, X.shape[0]):
+            np.minimum(low, block_low, out=low)
+            np.maximum(high, block_high, out=high)
+            total += block_total
+        return cls(X.shape[0], low, high, total)
+
+    def __add__(self, other: Extent) -> Extent:
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Extent(self.n + other.n, low, high, self.total + other.total)
+
+    @property
+    def is_usable(self) -> bool:
+        """NaN and infinity are in the total, what is too large is an extreme: no pass of its own for them."""
+        within = self.low.min() >= -LARGEST and self.high.max() <= LARGEST
+        return bool(np.isfinite(self.total).all() and within)
+
+    def scaling(self, normalize: bool) -> Scaling:
+        """Of rows of this extent."""
+        largest_range = float((self.high - self.low).max())
+        return Scaling(self.total / self.n, largest_range if largest_range > 0 else 1.0, normalize)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.blocks import Workers, block_slices
+from auxbit.blocks import BLOCK_ROWS, Workers, block_slices
 from auxbit.checks import LARGEST, check_integer
 from auxbit.compiled import kernel
 from auxbit.errors import InvalidInput
@@ -16,7 +16,7 @@ Ids = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
-QUERY_BLOCK = 128
+QUERY_BLOCK, MOST_BASE_ROWS = 128, 16384
 UNIT = 2.0**-24  # unit roundoff of float32
 
 
@@ -31,21 +31,40 @@ def ground_truth(X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, n_job
     if queries.shape[1] != n_dims:
         raise InvalidInput(f"X_query must have the {n_dims} columns of X_base, got {queries.shape[1]}.")
     k = check_integer("k", k, 1, n, f"X_base has {n} rows.")
-    base_rows = int(np.clip(2**22 // n_dims, 256, 16384))
+    with Workers(n_jobs) as workers:
+        return _nearest(_Sieve.measure(base, queries, workers), base, queries, k, workers)[1]
+
+
+def nearest_scaled(
+    base: Any, queries: npt.NDArray[np.float32], k: int, workers: Workers
+) -> tuple[Float64, Ids]:
+    """As `ground_truth`, of rows that are read by slices, once, and are known to lie within ±2 of 0.
+
+    base : (n, D) as `mac.shard.Slices`. Also returns the squared distances, (q, k), inf beyond n rows.
+    """
+    reach = max(2.0, float(np.abs(queries).max()))
+    sieve = _Sieve.within(np.zeros(base.shape[1]), reach)
+    return _nearest(sieve, base, queries, k, workers, most_rows=BLOCK_ROWS)
+
+
+def _nearest(
+    sieve: _Sieve, base: Any, queries: Array, k: int, workers: Workers, most_rows: int = MOST_BASE_ROWS
+) -> tuple[Float64, Ids]:
+    """Squared distances and rows of the k nearest, reading the base block by block."""
+    n, n_dims = base.shape
+    base_rows = int(np.clip(2**22 // n_dims, 256, most_rows))
     query_rows = max(1, min(QUERY_BLOCK, 2**23 // max(k, base_rows)))
     best = np.full((len(queries), k), np.inf)
     ids = np.full((len(queries), k), -1, dtype=np.int64)
-    with Workers(n_jobs) as workers:
-        sieve = _Sieve.measure(base, queries, workers)
-        asked = sieve.shrink(queries, workers)
-        for rows in block_slices(n, base_rows):
-            block = sieve.shrink(base[rows], workers)
+    asked = sieve.shrink(queries, workers)
+    for rows in block_slices(n, base_rows):
+        block = sieve.shrink(base[rows], workers)
 
-            def scan(some: slice, start: int = rows.start, block: _Shrunk = block) -> None:
-                _update(sieve, asked.rows(some), block, start, best[some], ids[some])
+        def scan(some: slice, start: int = rows.start, block: _Shrunk = block) -> None:
+            _update(sieve, asked.rows(some), block, start, best[some], ids[some])
 
-            workers.run(scan, len(queries), query_rows)
-    return ids
+        workers.run(scan, len(queries), query_rows)
+    return best, ids
 
 
 class _Shrunk(NamedTuple):
@@ -77,8 +96,13 @@ class _Sieve(NamedTuple):
         low, high, centre = _extent(base, "X_base", workers)
         query_low, query_high, _ = _extent(queries, "X_query", workers)
         corners = np.concatenate([low, high, query_low, query_high]) - np.tile(centre, 4)
-        reach = max(float(np.abs(corners).max()), 2.0**-400)  # so that the square of the scale is finite
-        n_dims = base.shape[1]
+        return cls.within(centre, float(np.abs(corners).max()))
+
+    @classmethod
+    def within(cls, centre: Float64, reach: float) -> _Sieve:
+        """For rows that are nowhere farther than `reach` from the centre."""
+        reach = max(reach, 2.0**-400)  # so that the square of the scale is finite
+        n_dims = len(centre)
         gamma = n_dims * UNIT / (1 - n_dims * UNIT)
         return cls(centre, 2.0 ** -np.ceil(np.log2(reach)), gamma / 2 + 6 * UNIT, n_dims * 2.0**-115)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from auxbit.blocks import Workers
+from auxbit.checks import warn
 from auxbit.codes import Bits, bytes_per_code, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
 from auxbit.hashers.base import Hasher, Training
-from auxbit.hashers.itq import itq_directions
+from auxbit.hashers.itq import rotated_axes
 from auxbit.hashers.pca import principal_axes, random_rotation
 from auxbit.mac.shards import encode_rows
-from auxbit.maps import LinearEncoder
+from auxbit.maps import Float32, Float64, LinearEncoder, Scaling
+from auxbit.training_record import draw_rows
 
 NAMES = ("itq", "agh", "tpca", "lsh", "random")
 
@@ -41,7 +44,7 @@ def first_codes(init: Any, training: Training) -> Start:
         return _by_name(init, training)
     if isinstance(init, Hasher):
         return _by_hasher(init, training)
-    codes = _from_array(init, len(training.raw), training.n_bits)
+    codes = check_codes(init, len(training.raw), training.n_bits)
     return Start(codes if training.chosen is None else codes[training.chosen])
 
 
@@ -51,35 +54,55 @@ def _by_name(name: str, training: Training) -> Start:
     if name == "lsh":
         return _linear(training.rng.standard_normal((training.X.shape[1], training.n_bits)), training)
     if name == "agh":
-        n_anchors = max(AGH_ANCHORS, training.n_bits + 1)
-        hasher = AnchorGraphHashing(training.n_bits, n_anchors=n_anchors, n_jobs=training.workers.n_jobs)
-        hasher.set_params(random_state=training.rng.randint(np.iinfo(np.int32).max))
+        hasher = _anchor_graph(training.n_bits, training.rng, training.workers.n_jobs)
         return Start(hasher.fit(training.X).transform(training.X))
     if name not in NAMES:
         raise InvalidParameter("init", name, f"one of {', '.join(NAMES)}, a hasher, or an array of codes")
-    X, L, workers, rng = training.X, training.n_bits, training.workers, training.rng
-    n_axes = min(L, *X.shape)
-    if name == "itq":
-        directions = itq_directions(
-            X,
-            n_axes,
-            workers,
-            rng,
-            n_iter=ITQ_ITERATIONS,
-            n_init=max(1, min(MOST_ROTATIONS, ROTATED_BITS // L)),
-            momentum=ITQ_MOMENTUM,
-            max_rows=ITQ_ROWS,
-        )  # fmt: skip
-    else:
-        directions = principal_axes(X, n_axes, workers)
-    if n_axes < L:
-        directions = np.hstack([directions, _random_directions(directions, L - n_axes, rng)])
-        warnings.warn(
-            f"n_bits={L} is more than init={name!r} has axes for ({n_axes}): "
-            f"{L - n_axes} bits start from signs of random rotations.",
-            stacklevel=6,
-        )
+    X, workers = training.X, training.workers
+
+    def axes(n: int) -> Float64:
+        return principal_axes(X, n, workers)
+
+    def sample(most: int) -> Float32:
+        return sampled_rows(len(X), most, training.rng, lambda rows: X if rows is None else X[rows])
+
+    directions = directions_by_name(name, training.n_bits, X.shape, axes, sample, workers, training.rng)
     return _linear(directions, training)
+
+
+def sampled_rows(n: int, most: int, rng: np.random.RandomState, rows: Callable[[Any], Float32]) -> Float32:
+    """At most so many of n rows, drawn at random; rows : takes their numbers, or None for all."""
+    return rows(None if n <= most else draw_rows(n, most, rng))
+
+
+def directions_by_name(
+    name: str,
+    n_bits: int,
+    shape: tuple[int, ...],
+    axes: Callable[[int], Float64],
+    sample: Callable[[int], Float32],
+    workers: Workers,
+    rng: np.random.RandomState,
+) -> Float64:
+    """The projections that "itq" and "tpca" start with, (D, n_bits), whose signs are the bits.
+
+    shape : of all rows; axes : the principal axes of them, so many; sample : at most so many of the rows.
+    """
+    n_axes = min(n_bits, *shape)
+    directions = axes(n_axes)
+    if name == "itq":
+        n_init = max(1, min(MOST_ROTATIONS, ROTATED_BITS // n_bits))
+        directions = rotated_axes(
+            sample(ITQ_ROWS), directions, workers, rng,
+            n_iter=ITQ_ITERATIONS, n_init=n_init, momentum=ITQ_MOMENTUM,
+        )  # fmt: skip
+    if n_axes < n_bits:
+        directions = np.hstack([directions, _random_directions(directions, n_bits - n_axes, rng)])
+        warn(
+            f"n_bits={n_bits} is more than init={name!r} has axes for ({n_axes}): "
+            f"{n_bits - n_axes} bits start from signs of random rotations.",
+        )
+    return directions
 
 
 def _random_directions(axes: Any, n: int, rng: np.random.RandomState) -> Any:
@@ -93,20 +116,39 @@ def _linear(directions: Any, training: Training) -> Start:
     return Start(encode_rows(training.X, encoder, training.workers), encoder)
 
 
+def _anchor_graph(n_bits: int, rng: np.random.RandomState, n_jobs: int | None) -> AnchorGraphHashing:
+    seed = rng.randint(np.iinfo(np.int32).max)
+    return AnchorGraphHashing(
+        n_bits, n_anchors=max(AGH_ANCHORS, n_bits + 1), random_state=seed, n_jobs=n_jobs
+    )
+
+
 def _by_hasher(hasher: Hasher, training: Training) -> Start:
     """The codes of a hasher: as it is if fitted, else fitted to these rows first (a clone of it)."""
-    if hasher.n_bits != training.n_bits:
-        raise InvalidInput(f"init has {hasher.n_bits} bits, but n_bits={training.n_bits}.")
     raw = training.raw if training.chosen is None else training.raw[training.chosen]
-    if not hasattr(hasher, "encoder_"):
-        hasher = clone(hasher)
-        if hasher.random_state is None:  # so that our own seed decides
-            hasher.set_params(random_state=training.rng.randint(np.iinfo(np.int32).max))
-        hasher.fit(raw)
-    return Start(hasher.transform(raw))
+    return Start(fitted_start(hasher, training.n_bits, training.rng, lambda: raw).transform(raw))
 
 
-def _from_array(init: Any, n_rows: int, n_bits: int) -> Bits:
+def fitted_start(
+    init: str | Hasher, n_bits: int, rng: np.random.RandomState, rows: Callable[[], Any],
+    scaling: Scaling | None = None,
+) -> Hasher:  # fmt: skip
+    """The hasher to start from: as it is if fitted, else a clone fitted to `rows`; "agh", to scaled ones."""
+    if isinstance(init, str):
+        scaled = rows() if scaling is None else scaling.apply(rows())
+        return _anchor_graph(n_bits, rng, None).fit(scaled)
+    if init.n_bits != n_bits:
+        raise InvalidInput(f"init has {init.n_bits} bits, but n_bits={n_bits}.")
+    if hasattr(init, "encoder_"):
+        return init
+    hasher: Hasher = clone(init)
+    if hasher.random_state is None:  # so that our own seed decides
+        hasher.set_params(random_state=rng.randint(np.iinfo(np.int32).max))
+    return hasher.fit(rows())
+
+
+def check_codes(init: Any, n_rows: int, n_bits: int) -> Bits:
+    """Codes that the user gave, packed or not, as (n, n_bits) of 0/1."""
     codes = np.asarray(init)
     wanted = f"an (n, {n_bits}) array of 0 and 1 or packed codes (n, {bytes_per_code(n_bits)}) of uint8"
     if codes.ndim != 2 or codes.dtype.kind not in "uib" or len(codes) != n_rows:

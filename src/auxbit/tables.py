@@ -20,27 +20,56 @@ Array = npt.NDArray[Any]
 
 CHUNK_BYTES = 1 << 24
 PARQUET_ROWS = 4096  # the bytes of a list column are not known beforehand
+PAGE_BYTES = 1 << 20  # read at once; without a buffer all of a row group would be
 
 
 def read_parquet(source: Path, key: str | None) -> Array:
     """The list column `key`, or the only one, or all columns of numbers, as rows."""
-    parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
-    with parquet.ParquetFile(source) as file:
-        names, dtype, of_lists = _choose_columns(source, file.schema_arrow, key)
-        n, row, out = file.metadata.num_rows, 0, np.empty((0, 0), dtype)
-        check_rows(source, (n, len(names)), dtype)
-        for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=names):
-            for name in names:
-                _refuse_nulls(source, name, batch.column(name), row)
-            if of_lists:
-                values = _list_rows(source, names[0], batch.column(names[0]), row, out.shape[1])
-            else:
-                values = np.stack([batch.column(name).to_numpy().astype(dtype) for name in names], axis=1)
-            if row == 0:
-                out = np.empty((n, values.shape[1]), dtype)
-            out[row : row + len(values)] = values
-            row += len(values)
+    parquet = ParquetGroups(source, key)
+    check_rows(source, (sum(parquet.sizes), parquet.width), parquet.dtype)
+    out = np.empty((sum(parquet.sizes), parquet.width), parquet.dtype)
+    for row, values in parquet.batches():
+        out[row : row + len(values)] = values
     return out
+
+
+class ParquetGroups:
+    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers a row, 0 for none.
+
+    Groups may be larger than memory: they are decoded by pages, a chunk of rows at a time.
+    """
+
+    def __init__(self, source: Path, key: str | None) -> None:
+        self.source = source
+        with self._open() as file:
+            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key)
+            about = file.metadata
+            self.sizes = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+            self.width = len(self._names)
+            if self._of_lists:
+                first = next(file.iter_batches(batch_size=1, columns=self._names), None)
+                self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
+
+    def batches(self, group: int = 0, at_once: int = PARQUET_ROWS) -> Iterator[tuple[int, Array]]:
+        """The rows from this group on, by chunks, each with the number of its first row."""
+        groups, row = range(group, len(self.sizes)), sum(self.sizes[:group])
+        with self._open() as file:
+            for batch in file.iter_batches(at_once, row_groups=list(groups), columns=self._names):
+                values = self._values(batch, row, self.width)
+                yield row, values
+                row += len(values)
+
+    def _values(self, batch: Any, row: int, width: int) -> Array:
+        for name in self._names:
+            _refuse_nulls(self.source, name, batch.column(name), row)
+        if self._of_lists:
+            return _list_rows(self.source, self._names[0], batch.column(self._names[0]), row, width)
+        columns = [batch.column(name).to_numpy().astype(self.dtype) for name in self._names]
+        return np.stack(columns, axis=1)
+
+    def _open(self) -> Any:
+        parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
+        return parquet.ParquetFile(self.source, buffer_size=PAGE_BYTES, pre_buffer=False)
 
 
 def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
@@ -87,19 +116,30 @@ def _refuse_nulls(source: Path, name: str, values: Any, row: int, per_row: int =
 
 def read_hdf5(source: Path, key: str | None) -> Array:
     """The dataset `key`, or "train", as rows."""
+    dataset = hdf5_dataset(source, key)
+    with dataset.file:
+        out: Array = np.empty(dataset.shape, dataset.dtype)
+        for part in chunks(len(out), out[0].nbytes):
+            dataset.read_direct(out, part, part)
+    return out.reshape(len(out), -1)
+
+
+def hdf5_dataset(source: Path, key: str | None) -> Any:
+    """The dataset `key`, or "train", of a file that stays open with it."""
     h5py = require("h5py", extra="data", purpose="reading .h5 files")
     name = "train" if key is None else key
-    with h5py.File(source, "r") as file:
+    file = h5py.File(source, "r")
+    try:
         dataset = file.get(name)
         if not isinstance(dataset, h5py.Dataset):
             found: list[str] = []
             file.visititems(lambda path, item: found.append(path) if isinstance(item, h5py.Dataset) else None)
             raise choose(source, "dataset", name, found)
         check_rows(source, dataset.shape or (), dataset.dtype)
-        out: Array = np.empty(dataset.shape, dataset.dtype)
-        for part in chunks(len(out), out[0].nbytes):
-            dataset.read_direct(out, part, part)
-    return out.reshape(len(out), -1)
+    except BaseException:
+        file.close()
+        raise
+    return dataset
 
 
 def check_rows(source: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -14,6 +14,7 @@ from auxbit.decoders import Decoder, TableDecoder
 from auxbit.maps import Float64, Scaling
 
 MOST_ROWS = 4096
+SHUFFLED_ROWS = 2**24  # RandomState draws by shuffling all numbers: 8 bytes each
 SEED = 0  # of samples alone: what a fit draws, and so its result, does not depend on them
 
 
@@ -66,6 +67,15 @@ def sample_rows(n_rows: int, at_most: int = MOST_ROWS) -> npt.NDArray[np.intp]:
     if n_rows <= at_most:
         return np.arange(n_rows)
     return np.sort(np.random.default_rng(SEED).choice(n_rows, at_most, replace=False)).astype(np.intp)
+
+
+def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np.intp]:
+    """Numbers of n of n_rows rows, drawn at random, in rising order."""
+    if n_rows > SHUFFLED_ROWS:
+        chosen = np.random.default_rng(rng.randint(np.iinfo(np.int32).max)).choice(n_rows, n, replace=False)
+    else:
+        chosen = rng.choice(n_rows, n, replace=False)
+    return np.sort(chosen).astype(np.intp)
 
 
 def residuals(X: npt.NDArray[Any], codes: Packed, decoder: Decoder, scaling: Scaling) -> Float64:

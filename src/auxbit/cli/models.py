@@ -48,6 +48,7 @@ def _method(name: str) -> str:
 
 
 def fit(
+    context: typer.Context,
     data: Data,
     out: Annotated[str, typer.Option("--out", "-o", help="The model file to write.", show_default=False)],
     method: Annotated[
@@ -91,6 +92,14 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    h_solver: Annotated[
+        str | None,
+        typer.Option(
+            metavar="svm|ridge",
+            help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes.",
+            show_default=False,
+        ),
+    ] = None,
     decoder: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +112,25 @@ def fit(
         bool,
         typer.Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours."),
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="ba: read DATA by passes, holding no more than this, as 1GB; it may be larger than memory.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="ba: read DATA by passes, and keep the state after each step in this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the state in --checkpoint, if there is one.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model. 0 to 4294967295.")] = 0,
     jobs: Jobs = None,
     force: Force = False,
@@ -111,16 +139,25 @@ def fit(
     """Learn a model from vectors."""
     from auxbit.cli import tasks
 
+    by_passes = _by_passes(method, memory, checkpoint, resume)
     given = {
         "init": init, "mu0": mu0, "mu_factor": mu_factor, "max_iter": max_iter, "z_solver": z_solver,
-        "normalize": normalize or None, "validation": validation, "decoder": decoder,
+        "normalize": normalize or None, "validation": validation, "decoder": decoder, "h_solver": h_solver,
     }  # fmt: skip
     options = _applicable(method, {name: value for name, value in given.items() if value is not None})
-    with output.progress(f"fitting {method}", _most_iterations(method, options), time_left=False) as bar:
-        if "callback" in parameters_of(method):
-            options["callback"] = lambda record: bar.show(done=record.iteration, detail=_detail(record))
-        options |= {"random_state": seed, "n_jobs": jobs}
-        summary = tasks.fit_file(data, out, method, bits, options, force=force)
+    options |= {"random_state": seed, "n_jobs": jobs}
+    with (
+        output.going_on(context, "--resume", possible=checkpoint is not None),
+        output.progress(f"fitting {method}", _most_iterations(method, options), time_left=False) as bar,
+    ):
+
+        def show(record: Any, passes: int | None) -> None:
+            bar.show(done=record.iteration, detail=_detail(record, passes))
+
+        reports = "callback" in parameters_of(method)
+        summary = tasks.fit_file(
+            data, out, method, bits, options, force=force, by_passes=by_passes, show=show if reports else None
+        )
     if json:
         output.print_json(summary)
         return
@@ -133,6 +170,7 @@ def fit(
             ),
             ("seconds", summary["seconds"]),
             ("iterations", summary["iterations"]),
+            *([("passes", summary["passes"])] if summary["passes"] else []),
             (output.error_label(summary), summary["reconstruction_error"]),
             ("effective bits", _effective(summary)),
         ]
@@ -230,10 +268,25 @@ def _most_iterations(method: str, options: dict[str, Any]) -> float | None:
     return most
 
 
-def _detail(record: Any) -> str:
+def _by_passes(method: str, memory: str | None, checkpoint: str | None, resume: bool) -> dict[str, Any]:
+    """What `fit` takes besides rows, where these are to be read by passes."""
+    given = {"memory": memory, "checkpoint": checkpoint, "resume": resume or None}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given if method != "ba" else ():
+        raise typer.BadParameter(f"it does not apply to --method {method}.", param_hint=f"--{name}")
+    if resume and checkpoint is None:
+        raise typer.BadParameter(
+            "it needs the folder to go on from: --checkpoint FOLDER.", param_hint="--resume"
+        )
+    return given
+
+
+def _detail(record: Any, passes: int | None = None) -> str:
     precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
-    return f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}"
+    read = "" if passes is None else f"  passes {passes}"
+    return f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}{read}"
 
 
 def _effective(summary: dict[str, Any]) -> str:
-    return f"{summary['effective_bits']:.2f} of at most {summary['effective_bits_bound']:.2f}"
+    some = f" ({summary['measured_rows']:,} rows)" if summary["measured_rows"] < summary["n_rows"] else ""
+    return f"{summary['effective_bits']:.2f} of at most {summary['effective_bits_bound']:.2f}{some}"

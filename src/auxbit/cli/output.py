@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
@@ -74,6 +75,31 @@ def error_label(result: Mapping[str, Any]) -> str:
 def say_next(*command: str) -> None:
     """What to type next, ready for a shell."""
     say(f"\nNext: {shlex.join(['auxbit', *command])}")
+
+
+@contextmanager
+def going_on(context: typer.Context, option: str, *, possible: bool) -> Iterator[None]:
+    """Say at an interrupt how the command goes on, if it can: as it was given, with this option."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not possible:
+            raise
+        note(f"interrupted; go on with: {shlex.join(['auxbit', *_given_again(context, option)])}")
+        raise typer.Exit(130) from error
+
+
+def _given_again(context: typer.Context, option: str) -> list[str]:
+    """The command that is running as it was given, and this option."""
+    words = [str(context.info_name)]
+    for parameter in context.command.params:
+        name, names = str(parameter.name), parameter.opts
+        source, value = context.get_parameter_source(name), context.params.get(name)
+        if source is None or source.name != "COMMANDLINE" or option in names:
+            continue
+        option_name = [] if parameter.param_type_name == "argument" else names[:1]
+        words += option_name if value is True else [*option_name, str(value)]
+    return [*words, option]
 
 
 def number(value: object) -> str:

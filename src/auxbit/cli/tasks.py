@@ -26,6 +26,7 @@ Advance = Callable[[int], object]
 
 DIGITS = "digits"
 BLOCK_BYTES = 1 << 26
+MEASURED_ROWS = 20_000  # that a model is measured on, where rows are read by passes
 OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
 LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
 
@@ -59,45 +60,71 @@ def load_model(path: str) -> Hasher:
     return load(path)
 
 
-def fit_file(source: str, out: str, method: str, bits: int, options: dict[str, Any], *, force: bool) -> Any:
-    """Fit a method to the rows of a file and write the model; returns a summary."""
+def fit_file(
+    source: str, out: str, method: str, bits: int, options: dict[str, Any], *, force: bool,
+    by_passes: dict[str, Any] | None = None, show: Callable[[Any, int | None], object] | None = None,
+) -> Any:  # fmt: skip
+    """Fit a method to the rows of a file and write the model; returns a summary.
+
+    by_passes : what `fit` takes besides the rows, where they are not to be read into memory; show : called
+    with the record of each iteration, and how often rows were read so far, where that is known.
+    """
     from auxbit.evaluate import effective_bits, effective_bits_bound
     from auxbit.experiments.methods import find_method, make_hasher
 
     check_n_bits(bits)
     check_integer("seed", options["random_state"], 0, LARGEST_SEED)
     check_output(out, force=force)
-    model = make_hasher(method, bits, **options)
-    X = read(source)
+    if show is not None:
+        options = options | {"callback": lambda record: show(record, getattr(model, "n_passes_", None))}
+    model: Any = make_hasher(method, bits, **options)
+    X = _rows_by_slices(source) if by_passes else read(source)
     if len(X) < 2:
         raise InvalidInput(f"{source} has {len(X)} row; a model needs at least 2 to be fitted to.")
     start = time.perf_counter()
     try:
-        model.fit(X)
+        model.fit(X, **(by_passes or {}))
     except InvalidParameter as error:
         if error.parameter == "n_bits":  # checked before: it is this data that cannot have so many
             raise InvalidInput(str(error)) from error
         raise
     seconds = time.perf_counter() - start
-    if "callback" in options:
+    if show is not None:
         model.set_params(callback=None)  # it showed the progress, and is no part of the model
     model.save(out, overwrite=force)
     history = [asdict(record) for record in getattr(model, "history_", [])]
+    some = _some_rows(X) if by_passes else X
     return {
         "model": str(out),
         "method": find_method(method).label,
         "n_bits": model.n_bits,
         "n_rows": len(X),
-        "n_features": X.shape[1],
+        "n_features": int(X.shape[1]),
         "seconds": seconds,
         "iterations": len(history) or None,
-        "reconstruction_error": _error(model, X),
+        "passes": getattr(model, "n_passes_", None),
+        "measured_rows": len(some),
+        "reconstruction_error": _error(model, some),
         "coding": best_coding(model),
         "rows_normalized": bool(model.scaling_.normalize),
-        "effective_bits": effective_bits(model.encode(X)),
-        "effective_bits_bound": effective_bits_bound(model.n_bits, len(X)),
+        "effective_bits": effective_bits(model.encode(some)),
+        "effective_bits_bound": effective_bits_bound(model.n_bits, len(some)),
         "history": history,
     }
+
+
+def _rows_by_slices(source: str) -> Any:
+    from auxbit.row_source import open_rows
+
+    return open_rows(source) if source != DIGITS or Path(source).exists() else read(source)
+
+
+def _some_rows(X: Any) -> Array:
+    """Rows that stand for those that are not to be in memory."""
+    from auxbit.row_source import take_rows
+    from auxbit.training_record import sample_rows
+
+    return take_rows(X, sample_rows(len(X), MEASURED_ROWS))
 
 
 def best_coding(model: Hasher) -> str:

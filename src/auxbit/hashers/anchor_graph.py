@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.blocks import Workers
-from auxbit.checks import check_integer
+from auxbit.checks import check_integer, warn
 from auxbit.compiled import kernel
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
@@ -135,11 +134,10 @@ class AnchorGraphHashing(Hasher):
         return Learned(AnchorGraphEncoder(**{**encoder.tensors(), "thresholds": thresholds}))
 
     def _warn_of_constant_bits(self, n_bits: int, n_functions: int, n_layers: int) -> None:
-        warnings.warn(
+        warn(
             f"n_bits={n_bits} is more than AnchorGraphHashing has eigenfunctions for: these rows have "
             f"{n_functions}, n_layers={n_layers}, so the bits that are left are 1 in every code. "
             "More rows that differ have more.",
-            stacklevel=5,
         )
 
 

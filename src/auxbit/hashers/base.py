@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from auxbit.blocks import Workers, resolve_n_jobs
 from auxbit.checks import check_integer
 from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.dask_blocks import is_dask_array, map_rows
 from auxbit.decoders import Decoder, LinearDecoder
 from auxbit.encoding import Encoder, encode, encode_into
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -184,11 +186,14 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)
 
     def transform(self, X: npt.ArrayLike) -> Bits:
-        """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1."""
+        """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1; of a dask array, a lazy one."""
+        if is_dask_array(X):
+            bits: Bits = self._by_blocks(X, "transform")
+            return bits
         return unpack(self._hash_codes(self._rows(X)), self._n_features_out)
 
     def encode(self, X: npt.ArrayLike, *, coding: str = "hash", mu: float = 0.0) -> Packed:
-        """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8.
+        """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
             f = `decoder_`, for search by ‖query − f(z)‖, where the query needs no code. To 16 bits it is the
@@ -198,10 +203,24 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """
         if not isinstance(coding, str) or coding not in CODINGS:
             raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
+        if is_dask_array(X):
+            options = {"coding": coding, "mu": check_mu(mu)}
+            codes: Packed = self._by_blocks(X, "encode", **options)
+            return codes
         if coding == "hash":
             return self._hash_codes(self._rows(X))
         mu = check_mu(mu)
         return self._optimal_codes(self._rows(X), mu)
+
+    def _by_blocks(self, X: Any, method: str, **options: Any) -> Any:
+        """What a method returns for the blocks of a dask array; only what it needs of the model travels."""
+        check_is_fitted(self)
+        needed = Hasher()
+        for name in ("n_bits", "encoder_", "scaling_", "decoder_", "n_features_in_"):
+            setattr(needed, name, getattr(self, name))
+        needed.n_jobs = 1  # several blocks are computed at once
+        width = self._n_features_out if method == "transform" else bytes_per_code(self._n_features_out)
+        return map_rows(X, partial(getattr(needed, method), **options), self.n_features_in_, width)
 
     def _optimal_codes(self, raw: npt.NDArray[Any], mu: float) -> Packed:
         """The codes of coding="optimal", of rows that are validated."""

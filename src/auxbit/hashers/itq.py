@@ -66,8 +66,22 @@ def itq_directions(
 ) -> Float64:
     """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
     axes = principal_axes(X, n_bits, workers)
-    axes32 = axes.astype(np.float32)
     X = _sample(X, max_rows, rng)
+    return rotated_axes(X, axes, workers, rng, n_iter=n_iter, n_init=n_init, momentum=momentum)
+
+
+def rotated_axes(
+    X: Float32,
+    axes: Float64,
+    workers: Workers,
+    rng: np.random.RandomState,
+    *,
+    n_iter: int,
+    n_init: int,
+    momentum: float = 0.0,
+) -> Float64:
+    """These axes, (D, n_bits), times the rotation found on the rows of X."""
+    axes32, n_bits = axes.astype(np.float32), axes.shape[1]
     V = np.empty((len(X), n_bits), dtype=np.float32)
 
     def project(rows: slice) -> None:

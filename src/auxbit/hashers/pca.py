@@ -27,15 +27,24 @@ def principal_axes(X: Float32, n_axes: int, workers: Workers) -> Float64:
     if n >= D:
         (products,) = workers.sum(lambda rows: (X[rows].T @ X[rows],), n)
         (total,) = workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), n)
-        products -= np.outer(total, total / n)
-        axes = eigh(products, subset_by_index=(D - n_axes, D - 1))[1][:, ::-1]
-    else:
-        centred = X.astype(np.float64)
-        centred -= centred.mean(axis=0)
-        _, _, Vt = np.linalg.svd(centred, full_matrices=False)
-        axes = Vt[:n_axes].T
+        return axes_of(products, total, n, n_axes)
+    centred = X.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    _, _, Vt = np.linalg.svd(centred, full_matrices=False)
+    return _with_signs(Vt[:n_axes].T)
+
+
+def axes_of(products: Float64, total: Float64, n: int, n_axes: int) -> Float64:
+    """The leading principal axes of n rows from XᵀX, (D, D), and Σx, (D,)."""
+    D = len(total)
+    centred = products - np.outer(total, total / n)
+    return _with_signs(eigh(centred, subset_by_index=(D - n_axes, D - 1))[1][:, ::-1])
+
+
+def _with_signs(axes: Float64) -> Float64:
+    """Signs fixed by the largest entry."""
     largest = np.abs(axes).argmax(axis=0)
-    signs = np.sign(axes[largest, np.arange(n_axes)])
+    signs = np.sign(axes[largest, np.arange(axes.shape[1])])
     return np.ascontiguousarray(axes * np.where(signs == 0, 1.0, signs))
 
 

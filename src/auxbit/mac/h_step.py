@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
+from auxbit.mac.f_step import DecoderSums
 from auxbit.maps import Float64
 
 MANY_ROWS = 100  # for each dimension
@@ -26,6 +27,7 @@ LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is bet
 
 Indices = npt.NDArray[np.intp]
 Solve = Callable[[Float64], Float64]
+Search = Callable[[Indices, Float64, Float64, Float64, Float64, float], Float64]
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,19 @@ class SlackSums:
 class SvmRows(Protocol):
     """Rows with ±1 labels that note the scores of one W. `bits` : the columns that a call is about."""
 
-    n_rows: int
+    @property
+    def n_rows(self) -> int:
+        """How many."""
 
     def count(self, bits: Indices) -> SlackSums:
         """The sums at the scores noted; notes which rows have slack. One product."""
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
         """Σ over the rows with slack of x xᵀ P, (D+1, len(bits)). Two products."""
+
+
+class LineRows(Protocol):
+    """Rows along a step from one W."""
 
     def aim(self, P: Float64, bits: Indices) -> Float64:
         """Note the scores of the direction P; Σ of their squares over the rows with slack. One product."""
@@ -74,7 +82,8 @@ class SvmRows(Protocol):
 class SvmOptions:
     """C and `tol` as in the authors' code; `tol` is relative to the gradient at W = 0, as in LIBLINEAR.
 
-    `forcing` is how far an inner solve by conjugate gradients goes, in `max_cg` steps at most.
+    `forcing` is how far an inner solve by conjugate gradients goes, in `max_cg` steps at most. With `ridge`
+    least squares take the place of SVMs: no pass over the rows is needed for them.
     """
 
     C: float = 100.0
@@ -82,6 +91,7 @@ class SvmOptions:
     max_newton: int = 100
     max_cg: int = 50
     forcing: float = 0.3
+    ridge: bool = False
 
     def for_first_step(self) -> SvmOptions:
         """The start's codes: a looser tolerance gives the same precision for a third of the products."""
@@ -96,6 +106,12 @@ class SvmOptions:
         max_cg = 0 if n_rows >= MANY_ROWS * n_features else 4
         return replace(self, max_newton=1, max_cg=min(self.max_cg, max_cg), forcing=0.1)
 
+    def zero_norm(self, sums: DecoderSums) -> Float64:
+        """‖gradient‖ at W = 0 times the share of the rarer class: what LIBLINEAR's tolerance refers to."""
+        Xy, y = 2 * sums.ZX.T - sums.x[:, None], 2 * sums.z - sums.n
+        norm = 2 * self.C * np.sqrt(np.einsum("dl,dl->l", Xy, Xy) + y * y)
+        return np.asarray(norm * np.maximum(np.minimum(sums.z, sums.n - sums.z), 1) / sums.n)
+
 
 def solve_svms(
     rows: SvmRows,
@@ -105,11 +121,13 @@ def solve_svms(
     gram_solve: Solve,
     zero_norm: Float64,
     options: SvmOptions,
+    search: Search,
 ) -> tuple[Float64, npt.NDArray[np.bool_]]:
     """Newton steps on `bits` at once from W, (D+1, L), where `sums` are theirs; W and the bits solved.
 
     gram_solve : see `gram_solver`; zero_norm : (L,) what each bit's ‖gradient‖ is held against: at W = 0,
-    times the share of the rarer class. A bit leaves when it is within tolerance or cannot be moved.
+    times the share of the rarer class; search : `line_search` in these rows. A bit leaves when it is within
+    tolerance or cannot be moved.
     """
     W, solved = W.copy(), np.zeros(W.shape[1], dtype=bool)
     for newton in range(options.max_newton):
@@ -123,7 +141,7 @@ def solve_svms(
             break
         precondition = _precondition(W[:, bits], sums, gram_solve, rows.n_rows, options.C)
         step = _conjugate_gradients(rows, bits, gradient, precondition, options)
-        size = line_search(rows, bits, W[:, bits], step, gradient, sums.slack, options.C)
+        size = search(bits, W[:, bits], step, gradient, sums.slack, options.C)
         W[:, bits] += size * step
         bits = bits[size > 0]  # the others: float32 has no digits left for them
         if not len(bits):
@@ -138,6 +156,12 @@ def gram_solver(gram: Float64, C: float) -> Solve:
     matrix.flat[:: len(matrix) + 1] += 1.0 + 1e-6 * matrix.diagonal().max()
     factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
     return lambda B: np.asarray(cho_solve(factor, B, check_finite=False))
+
+
+def ridge_weights(gram: Float64, sums: DecoderSums, C: float) -> Float64:
+    """Least squares instead of SVMs: min ½‖w‖² + C Σ(wᵀx − y)² for every bit, (D+1, L), from sums alone."""
+    Xy = np.vstack([2 * sums.ZX.T - sums.x[:, None], 2 * sums.z - sums.n])
+    return gram_solver(2 * gram, C)(2 * C * Xy)
 
 
 def _precondition(
@@ -196,7 +220,7 @@ def _conjugate_gradients(
 
 
 def line_search(
-    rows: SvmRows, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    rows: LineRows, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
 ) -> Float64:
     """How far to go along each bit's step: Newton's method on a convex function of one number.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from auxbit.decoders import LinearDecoder
@@ -59,12 +59,19 @@ class Step:
     ends_mu: bool = True
 
 
-def alternate(data: Data, schedule: Iterable[float], *, first: LinearEncoder | None = None) -> Iterator[Step]:
+def alternate(
+    data: Data,
+    schedule: Iterable[float],
+    *,
+    first: LinearEncoder | None = None,
+    after: LinearEncoder | None = None,
+) -> Iterator[Step]:
     """Yield a step for each μ of the schedule; ends after a Z step that leaves Z = h(X).
 
     first : the hash function of the first step, where the codes come from one; no SVMs are fitted then.
+    after : the hash function of the step before the first, where the path goes on.
     """
-    h: LinearEncoder | None = None
+    h = after
     for mu, next_mu in _with_next(schedule):
         start = time.perf_counter()
         h = first if first is not None and h is None else data.h_step(h)
@@ -76,6 +83,17 @@ def alternate(data: Data, schedule: Iterable[float], *, first: LinearEncoder | N
         yield Step(mu, h, f, report, (after_h - start, after_f - after_h, after_z - after_f), mu != next_mu)
         if report.mismatched == 0:
             return
+
+
+@dataclass
+class Walk:
+    """How far along the path: records, the h kept, its precision, values of μ since that did not raise it."""
+
+    history: list[Record] = field(default_factory=list)
+    best: LinearEncoder | None = None
+    best_precision: float = -1.0
+    improved: bool = False
+    misses: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,37 +112,39 @@ def follow(
     patience: int = 3,
     callback: Callable[[Record], object] | None = None,
     energy_unit: float = 1.0,
+    walk: Walk | None = None,
+    on_step: Callable[[Step, Walk], object] | None = None,
 ) -> Outcome:
     """Walk along the path and keep the h of the last step, or, with `precision`, the most precise h.
 
     A μ that does not raise the precision above the best so far is skipped: its h is not kept. After
     `patience` such values of μ in a row the walk ends. Energies are recorded times `energy_unit`.
+    walk : where to go on from; on_step : called after each step from which the walk goes on.
     """
-    history: list[Record] = []
-    best: LinearEncoder | None = None
-    best_precision = -1.0
-    improved, misses, stopped = False, 0, "schedule"
-    for step in steps:
+    walk = walk or Walk()
+    stopped = "schedule" if walk.misses < patience else "patience"
+    for step in steps if walk.misses < patience else ():
         score = precision(step.h) if precision is not None else None
-        kept = score is None or score > best_precision
+        kept = score is None or score > walk.best_precision
         if kept:
-            best, improved = step.h, True
-            best_precision = score if score is not None else best_precision
-        record = _record(len(history) + 1, step, score, kept, energy_unit)
-        history.append(record)
-        if callback is not None:
-            callback(record)
+            walk.best, walk.improved = step.h, True
+            walk.best_precision = score if score is not None else walk.best_precision
+        record = _record(len(walk.history) + 1, step, score, kept, energy_unit)
+        walk.history.append(record)
         if step.report.mismatched == 0:
             stopped = "matched"
+        elif step.ends_mu:
+            walk.misses, walk.improved = 0 if walk.improved else walk.misses + 1, False
+            stopped = "patience" if walk.misses >= patience else stopped
+        if callback is not None:
+            callback(record)
+        if stopped != "schedule":
             break
-        if step.ends_mu:
-            misses, improved = 0 if improved else misses + 1, False
-            if misses >= patience:
-                stopped = "patience"
-                break
-    if best is None:
+        if on_step is not None:
+            on_step(step, walk)
+    if walk.best is None:
         raise ValueError("the schedule has no value of mu")
-    return Outcome(best, history, stopped)
+    return Outcome(walk.best, walk.history, stopped)
 
 
 def _with_next(values: Iterable[float]) -> Iterator[tuple[float, float | None]]:

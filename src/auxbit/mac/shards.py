@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from auxbit.blocks import Workers
 from auxbit.decoders import LinearDecoder
 from auxbit.mac.f_step import DecoderSums, decoder_sums, f_step
-from auxbit.mac.h_step import SvmOptions, gram_solver, solve_svms
+from auxbit.mac.h_step import SvmOptions, gram_solver, line_search, ridge_weights, solve_svms
 from auxbit.mac.svm_rows import ArraySvmRows
 from auxbit.mac.z_step import ZOptions, ZSolver
 from auxbit.maps import Float32, Float64, LinearEncoder
@@ -79,13 +81,23 @@ class Rows:
         W, ones = self._W, self._current.z
         one_class = (ones == 0) | (ones == len(self.X))
         bits = np.flatnonzero(~one_class & ~self._solved)
-        if len(bits):
+        if len(bits) and self.svm.ridge:
+            W = ridge_weights(self._gram, self._current, self.svm.C)
+            self._svms.note(W)
+        elif len(bits):
             first, later = self.svm.for_first_step(), self.svm.for_next_steps(*self.X.shape)
             loop = later if self._begun else first
             self._begun = True
             options = self.svm if exact else loop
             W, solved = solve_svms(
-                self._svms, W, bits, sums[bits], self._gram_solve, self._zero_norm(), options
+                self._svms,
+                W,
+                bits,
+                sums[bits],
+                self._gram_solve,
+                self.svm.zero_norm(self._current),
+                options,
+                partial(line_search, self._svms),
             )
             if options.tol <= self.svm.tol:
                 self._solved[bits] = solved[bits]
@@ -98,6 +110,8 @@ class Rows:
 
     def refine(self, h: LinearEncoder) -> LinearEncoder:
         """Solve each SVM to full tolerance, and take it where that leaves the bit's codes as they are."""
+        if self.svm.ridge:
+            return h
         exact = self.h_step(h, exact=True)
         same = (encode_rows(self.X, exact, self.workers) == self.Z).all(axis=0)
         return LinearEncoder(np.where(same, exact.weights, h.weights), np.where(same, exact.bias, h.bias))
@@ -120,17 +134,14 @@ class Rows:
             return *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H)
 
         *sums, flips, mismatched = self.workers.sum(block, len(self.X))
-        energy, hash_energy, projected, *counts = (float(s) for s in sums)
-        rest = self._squared_norm - 2 * float(f.b @ self._total) + len(self.X) * float(f.b @ f.b) - projected
+        energy, hash_energy = energies(sums, f, len(self.X), self._squared_norm, self._total)
         self._solved &= flips == 0
         self._current = None
         if mismatched == 0:  # scores that steps were added to may differ from h's own in the last digits
             mismatched = np.count_nonzero(encode_rows(self.X, h, self.workers) != self.Z)
             if mismatched:
                 self._note(h)
-        return ZReport(
-            energy + rest, hash_energy + rest, int(flips.sum()), int(mismatched), *map(int, counts)
-        )
+        return ZReport(energy, hash_energy, int(flips.sum()), int(mismatched), *map(int, sums[3:]))
 
     def decoder_of(self, h: LinearEncoder) -> LinearDecoder:
         """The least-squares decoder for the codes h(X)."""
@@ -152,12 +163,14 @@ class Rows:
             self._current = decoder_sums(self.X, self.Z, self.workers)
         return self._current
 
-    def _zero_norm(self) -> Float64:
-        """‖gradient‖ at W = 0 times the share of the rarer class: what LIBLINEAR's tolerance refers to."""
-        sums, N = self._sums(), len(self.X)
-        Xy, y = 2 * sums.ZX.T - sums.x[:, None], 2 * sums.z - N
-        norm = 2 * self.svm.C * np.sqrt(np.einsum("dl,dl->l", Xy, Xy) + y * y)
-        return np.asarray(norm * np.maximum(np.minimum(sums.z, N - sums.z), 1) / N)
+
+def energies(
+    sums: Sequence[Any], f: LinearDecoder, n: int, squared_norm: float, total: Float64
+) -> tuple[float, float]:
+    """E_Q and E_BA from the first three sums of ZCounts, which leave out ‖x − b‖² − ‖y‖²."""
+    energy, hash_energy, projected = (float(each) for each in sums[:3])
+    rest = squared_norm - 2 * float(f.b @ total) + n * float(f.b @ f.b) - projected
+    return energy + rest, hash_energy + rest
 
 
 def encode_rows(X: Float32, h: LinearEncoder, workers: Workers) -> Bits:
@@ -178,7 +191,12 @@ def _moments(X: Float32, workers: Workers) -> tuple[Float64, float, Float64]:
         return X[rows].T @ X[rows], X[rows].sum(axis=0, dtype=np.float64)
 
     XX, total = workers.sum(block, len(X))
-    D = X.shape[1]
+    return with_one(XX, total, len(X)), float(np.trace(XX)), total
+
+
+def with_one(XX: Float64, total: Float64, n: int) -> Float64:
+    """XᵀX with a feature of 1, (D+1, D+1), from XᵀX and Σx of n rows."""
+    D = len(total)
     gram = np.empty((D + 1, D + 1))
-    gram[:D, :D], gram[:D, D], gram[D, :D], gram[D, D] = XX, total, total, len(X)
-    return gram, float(np.trace(XX)), total
+    gram[:D, :D], gram[:D, D], gram[D, :D], gram[D, D] = XX, total, total, n
+    return gram

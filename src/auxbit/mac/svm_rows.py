@@ -56,12 +56,12 @@ class ArraySvmRows:
         def block(rows: slice) -> tuple[Any, ...]:
             scores, Z, active = (self._of(of, rows, bits) for of in (self.scores, self._Z, self._active))
             residual = np.empty(scores.shape, dtype=np.float32)
-            sums = _slack(scores, Z, active, residual)
+            sums = slack_of(scores, Z, active, residual)
             self._put_back(self._active, rows, bits, active)
             return sums, self._X[rows].T @ residual
 
         sums, product = self._workers.sum(block, self.n_rows)
-        return _slack_sums(sums, product)
+        return slack_sums_of(sums, product)
 
     def count_labels(self) -> tuple[SlackSums, Float64, Float64]:
         """`count` for all bits, and ZᵀZ (L, L) and XᵀZ (D, L), by one product of twice the width."""
@@ -71,18 +71,18 @@ class ArraySvmRows:
             both = np.empty((rows.stop - rows.start, 2 * L), dtype=np.float32)
             residual, labels = both[:, :L], both[:, L:]
             labels[...] = self._Z[rows]
-            sums = _slack(self.scores[rows], self._Z[rows], self._active[rows], residual)
+            sums = slack_of(self.scores[rows], self._Z[rows], self._active[rows], residual)
             return sums, self._X[rows].T @ both, labels.T @ labels
 
         sums, product, ZZ = self._workers.sum(block, self.n_rows)
-        return _slack_sums(sums, product[:, :L]), ZZ, product[:, L:]
+        return slack_sums_of(sums, product[:, :L]), ZZ, product[:, L:]
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
         weights, bias = _split(P)
 
         def block(rows: slice) -> tuple[Float32, Float64]:
             scores = self._X[rows] @ weights
-            sums = _mask(scores, bias, self._of(self._active, rows, bits))
+            sums = mask_scores(scores, bias, self._of(self._active, rows, bits))
             return self._X[rows].T @ scores, sums
 
         product, bias_sum = self._workers.sum(block, self.n_rows)
@@ -105,7 +105,7 @@ class ArraySvmRows:
 
         def block(rows: slice) -> tuple[Any, ...]:
             scores, aimed, Z = (self._of(of, rows, bits) for of in (self.scores, self._aimed, self._Z))
-            return (_slack_along(scores, aimed, size32, Z),)
+            return (slack_along(scores, aimed, size32, Z),)
 
         sums = self._workers.sum(block, self.n_rows)[0]
         return sums[0], sums[1], sums[2]
@@ -135,13 +135,14 @@ def _split(P: Float64) -> tuple[Float32, Float32]:
     return P[:-1].astype(np.float32), P[-1].astype(np.float32)
 
 
-def _slack_sums(sums: Float64, product: Float64) -> SlackSums:
+def slack_sums_of(sums: Float64, product: Float64) -> SlackSums:
+    """The sums of `slack_of`, (5, L), and Xᵀ residual, (D, L), put together."""
     slack, bias_sum, active, active_square, square = sums
     return SlackSums(slack, np.vstack([product, bias_sum]), active, active_square, square)
 
 
 @kernel
-def _slack(scores: Any, Z: Any, active: Any, residual: Any) -> Float64:
+def slack_of(scores: Any, Z: Any, active: Any, residual: Any) -> Float64:
     """Set residual to t − y where y t < 1, else 0, and mark those: `active`.
 
     Sums (5, L): slack², residual, how many are active, t² of the active, t² of all.
@@ -166,7 +167,7 @@ def _slack(scores: Any, Z: Any, active: Any, residual: Any) -> Float64:
 
 
 @kernel
-def _mask(scores: Any, bias: Any, active: Any) -> Float64:
+def mask_scores(scores: Any, bias: Any, active: Any) -> Float64:
     """Add the bias, zero the entries without slack in place, and return column sums."""
     n, L = scores.shape
     sums = np.zeros(L)
@@ -190,7 +191,7 @@ def _active_squares(scores: Any, active: Any) -> Float64:
 
 
 @kernel
-def _slack_along(scores: Any, aimed: Any, size: Any, Z: Any) -> Float64:
+def slack_along(scores: Any, aimed: Any, size: Any, Z: Any) -> Float64:
     """Σ slack², and half its first and second derivative by the size. → (3, L)."""
     n, L = scores.shape
     sums = np.zeros((3, L))

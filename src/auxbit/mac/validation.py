@@ -10,6 +10,7 @@ from auxbit.evaluate import hamming_ranking, precision_recall_at_k
 from auxbit.mac.shards import encode_rows
 from auxbit.maps import Float32, LinearEncoder
 from auxbit.neighbours import ground_truth
+from auxbit.training_record import draw_rows
 
 AUTO_SHARE, AUTO_MOST, AUTO_LEAST = 10, 1000, 10
 
@@ -22,7 +23,7 @@ class Validation:
 
     def __init__(self, X: Float32, queries: Float32, workers: Workers) -> None:
         self._X, self._queries, self._workers = X, queries, workers
-        self.k = min(int(np.clip(len(X) // 100, 10, 100)), len(X))
+        self.k = neighbours_to_find(len(X))
         self._truth = ground_truth(X, queries, self.k, n_jobs=workers.n_jobs)
 
     def precision(self, h: LinearEncoder) -> float:
@@ -36,7 +37,12 @@ class Validation:
         return pack_bools(encode_rows(X, h, self._workers))
 
 
+def neighbours_to_find(n_rows: int) -> int:
+    """K = k: 1 % of the rows, between 10 and 100."""
+    return min(int(np.clip(n_rows // 100, 10, 100)), n_rows)
+
+
 def choose_queries(n_rows: int, rng: np.random.RandomState) -> np.ndarray | None:
     """A tenth of the rows, at most 1,000, as queries; None where that would be fewer than 10."""
     n = min(n_rows // AUTO_SHARE, AUTO_MOST)
-    return np.sort(rng.choice(n_rows, n, replace=False)) if n >= AUTO_LEAST else None
+    return draw_rows(n_rows, n, rng) if n >= AUTO_LEAST else None

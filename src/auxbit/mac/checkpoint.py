@@ -1,0 +1,136 @@
+"""A fit that can go on after a crash: its state after each iteration, in a folder beside the codes.
+
+The state names the file of codes that belongs to it; the next iteration writes to the other one, and ends
+with a state of its own. So whatever moment a process ends at, the last state on disk and its codes are whole.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit import files
+from auxbit.errors import FileExists, FileProblem, InvalidInput
+from auxbit.lock import WriterLock
+from auxbit.mac.loop import Record, Walk
+from auxbit.mac.summed_rows import State
+from auxbit.maps import Float64, LinearEncoder, Scaling
+from auxbit.tensor_file import Format
+
+NAME, LOCK = "state.safetensors", "fit.lock"
+CONTENT = "content of X"  # what `about` calls a checksum, which tells people nothing
+FORMAT = Format(
+    "auxbit checkpoint", "checkpoint", 1, "the state of a fit",
+    "Such states are made by fit(…, checkpoint=…).", FileProblem,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a fit knows before its first iteration, and needs to go on."""
+
+    scaling: Scaling
+    gram: Float64
+    held_out: npt.NDArray[np.int64] | None
+    truth: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A state read back."""
+
+    prepared: Prepared
+    state: State
+    walk: Walk
+    present: int  # which file of codes, and
+    checksum: int  # of what is in it
+    passes: int
+
+
+class Checkpoint:
+    """The folder of a fit. about : what must be the same for a fit to go on, as JSON holds it."""
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder, self.about = folder, json.loads(json.dumps(about))
+        self._lock = WriterLock(folder / LOCK)
+
+    def open(self, *, resume: bool) -> Resumed | None:
+        """The state to go on from, None where there is none; a folder with another's is refused.
+
+        No other process can have the folder until `close`.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise FileProblem(f"{self.folder} is a file; expected a folder to keep the state of a fit in.")
+        try:
+            files.make_folder(self.folder)
+        except OSError as error:
+            raise FileProblem(f"{self.folder} could not be made: {error.strerror or error}.") from error
+        self._lock.acquire(str(self.folder))
+        found = self._read(resume)
+        if found is not None and not resume:
+            raise FileExists(
+                f"{self.folder} holds the state of a fit. Go on with it (resume=True), or remove it."
+            )
+        return found
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._lock.release()
+
+    def check_codes(self, resumed: Resumed, passes: Any) -> None:
+        """Refuse codes that are not those of the state. passes : with `checksum`."""
+        if passes.checksum() != resumed.checksum:
+            raise FileProblem(
+                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start anew."
+            )
+
+    def write(self, prepared: Prepared, state: State, walk: Walk, passes: Any) -> None:
+        """Make this the state, durably. passes : with `sync`, `present`, `checksum`, `count`."""
+        passes.sync()
+        assert walk.best is not None or not walk.history
+        arrays = {f"state.{name}": np.asarray(value) for name, value in vars(state).items()}
+        arrays |= {"scaling.mean": prepared.scaling.mean, "gram": prepared.gram}
+        for name in ("held_out", "truth"):
+            if (value := getattr(prepared, name)) is not None:
+                arrays[name] = value
+        if walk.best is not None:
+            arrays |= {"best.weights": walk.best.weights, "best.bias": walk.best.bias}
+        header = {
+            "about": self.about,
+            "scaling": {"scale": prepared.scaling.scale, "normalize": prepared.scaling.normalize},
+            "history": [asdict(record) for record in walk.history],
+            "walk": {"best_precision": walk.best_precision, "improved": walk.improved, "misses": walk.misses},
+            "present": passes.present,
+            "checksum": passes.checksum(),
+            "passes": passes.count,
+        }
+        FORMAT.write(self.folder / NAME, header, arrays)
+
+    def _read(self, resume: bool) -> Resumed | None:
+        """The state of the folder, None where it has none; an error where it is of another fit."""
+        if not (self.folder / NAME).exists():
+            return None
+        header, arrays = FORMAT.read(self.folder / NAME)
+        for name, value in self.about.items():
+            was = header["about"].get(name)
+            if resume and was != value:
+                values = "" if name == CONTENT else f", which was {was!r}, and is {value!r} now"
+                raise InvalidInput(
+                    f"{self.folder} holds the state of a fit with another {name}{values}. "
+                    "Go on with what it was begun with, or use another folder."
+                )
+        scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
+        prepared = Prepared(scaling, arrays["gram"], arrays.get("held_out"), arrays.get("truth"))
+        best = None
+        if "best.weights" in arrays:
+            best = LinearEncoder(arrays["best.weights"], arrays["best.bias"])
+        walk = Walk([Record(**record) for record in header["history"]], best, **header["walk"])
+        state = State(**{
+            name.removeprefix("state."): value for name, value in arrays.items() if name.startswith("state.")
+        })  # fmt: skip
+        return Resumed(prepared, state, walk, header["present"], header["checksum"], header["passes"])
