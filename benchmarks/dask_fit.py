@@ -3,7 +3,7 @@
 same     bits and E_BA of models fitted by 1, 2 and 4 workers against the local model
 wire     bytes that travel in an iteration, by the number of rows
 lost     a worker killed in each step: the model, and what it costs
-round    seconds of an iteration beside those of local fits
+round    seconds of an iteration beside those of fits on this machine
 tasks    what a round costs in which nothing is computed
 billion  a billion rows on a hundred machines, worked out from what is measured here
 """
@@ -23,7 +23,8 @@ import numpy as np
 from auxbit import BinaryAutoencoder
 from auxbit.mac.dask_shards import Shards
 from dask_billion import billion
-from dask_cluster_parts import cluster, count_sent, die_in, nothing, rows_in_file, sent
+from dask_cluster_parts import bytes_sent, cluster, count_bytes, die_in, nothing, rows_in_file
+from large import photo_rows
 from real_data import sift_photos
 from record import Results, run, table
 
@@ -77,14 +78,14 @@ def same(results: Results) -> str:
 def wire(results: Results) -> str:
     """Bytes that all processes write to connections in an iteration, mean of three; 2 workers, 4 shards."""
     with cluster(2) as client:
-        count_sent()
-        client.run(count_sent)
+        count_bytes()
+        client.run(count_bytes)
         for n_bits in BITS:
             for n in (25_000, 50_000, 100_000, 200_000):
                 seen: list[tuple[int, int]] = []
 
                 def note(record: Any, seen: list[tuple[int, int]] = seen) -> None:
-                    seen.append((sent(), sum(client.run(sent).values())))
+                    seen.append((bytes_sent(), sum(client.run(bytes_sent).values())))
 
                 rows = da.from_array(sift_photos(n).astype(np.uint8), chunks=(n // 4, -1))
                 options = {"max_iter": 4, "mu0": 1e-4, "mu_factor": 1.01, "patience": 9, "callback": note}
@@ -130,7 +131,7 @@ def lost(results: Results) -> str:
                 with cluster(2) as client, tempfile.TemporaryDirectory() as folder:
                     model(16, max_iter=1).fit(path, client=client)  # kernels are loaded
                     if name:
-                        client.run(die_in, name, calls, f"{folder}/died")
+                        client.run(die_in, "auxbit.mac.shard", name, calls, f"{folder}/died")
                     start = time.perf_counter()
                     fitted = model(16, patience=20, max_iter=8).fit(path, client=client)
                     seconds = time.perf_counter() - start
@@ -151,39 +152,35 @@ def lost(results: Results) -> str:
     return table(("worker killed in", "identical model", "fit", "of the undisturbed"), rows)
 
 
-def seconds_a_step(fitted: BinaryAutoencoder) -> dict[str, float]:
-    """Means over the iterations after the first, in which nothing is compiled or loaded."""
-    some = fitted.history_[1:]
-    return {
-        "h": float(np.mean([record.seconds_h for record in some])),
-        "z": float(np.mean([record.seconds_z for record in some])),
-    }
+def seconds_an_iteration(fit: Callable[[BinaryAutoencoder], Any]) -> float:
+    """The mean from the first iteration, before which all is loaded, to the last, judging included."""
+    ends: list[float] = []
+    fit(model(32, max_iter=5, patience=20, callback=lambda record: ends.append(time.perf_counter())))
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def rounds(results: Results) -> str:
-    """Seconds of the h and Z steps of an iteration, the least of three fits; one thread a worker."""
-    with rows_in_file(ROWS) as (X, path):
+    """Seconds of an iteration, 32 bits, rows of 128 float32, the least of two fits; one thread a worker."""
+    for n in (100_000, 500_000):
+        with photo_rows(n) as path:
+            X = np.load(path)
 
-        def measure(where: str, fit: Callable[[BinaryAutoencoder], Any]) -> None:
-            for n_bits in BITS:
-                fit(model(n_bits, max_iter=1))
-                for _ in range(REPEATS):
-                    fitted = fit(model(n_bits, max_iter=6, patience=20))
-                    results.add(where=where, bits=n_bits, rows=len(X), **seconds_a_step(fitted))
+            def measure(where: str, fit: Callable[[BinaryAutoencoder], Any], n: int = n) -> None:
+                for _ in range(2):
+                    results.add(where=where, rows=n, seconds=seconds_an_iteration(fit))
 
-        measure("here, in memory", lambda each: each.fit(X))
-        measure("here, by passes", lambda each: each.fit(path))
-        for n_workers in WORKERS:
-            with cluster(n_workers) as client:
-                name = f"{n_workers} worker" + "s" * (n_workers > 1)
-                measure(name, lambda each, client=client: each.fit(path, client=client))
+            measure("here, in memory", lambda each, X=X: each.fit(X))
+            measure("here, by passes", lambda each, path=path: each.fit(path))
+            for n_workers in WORKERS:
+                with cluster(n_workers) as client:
+                    name = f"{n_workers} worker" + "s" * (n_workers > 1)
+                    measure(name, lambda each, client=client, path=path: each.fit(path, client=client))
     rows = []
-    for n_bits in BITS:
-        least = [results.least(step, bits=n_bits, where="here, in memory") for step in ("h", "z")]
-        for where in dict.fromkeys(row["where"] for row in results.rows):
-            h, z = (results.least(step, bits=n_bits, where=where) for step in ("h", "z"))
-            rows.append((n_bits, where, f"{h:.2f} s", f"{z:.2f} s", f"{(h + z) / sum(least):.2f}"))
-    return table(("bits", "fit", "h step", "Z step", "of in memory"), rows)
+    for row in {(row["rows"], row["where"]): row for row in results.rows}.values():
+        n, where = row["rows"], row["where"]
+        local, here = (results.least("seconds", rows=n, where=w) for w in ("here, in memory", where))
+        rows.append((f"{n:,}", where, f"{here:.2f} s", f"{here / local:.2f}"))
+    return table(("rows", "fit", "an iteration", "of in memory"), rows)
 
 
 def tasks(results: Results) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ pytest.importorskip("distributed", reason="needs dask.distributed: pip install '
 
 from distributed import Client
 
+import auxbit
+from cli_runner import run, run_json
 from dask_cluster import rows_of_clusters
 
 
@@ -79,3 +82,35 @@ def test_scheduler_and_workers_as_processes_give_the_model_of_one_machine_though
     assert whole.score(X) == pytest.approx(local.score(X), rel=1e-3)
     assert np.array_equal(whole.encoder_.weights, halved.encoder_.weights)
     assert workers[0].wait(10) != 0
+
+
+def test_the_command_line_trains_on_a_cluster(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = rows_of_clusters(14_000)
+    np.save("x.npy", X)
+    address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+    quick = ("--bits", 8, "--max-iter", 2)
+    summary = run_json("fit", "x.npy", "-o", "there.safetensors", *quick, "--dask", address)
+    run_json("fit", "x.npy", "-o", "here.safetensors", *quick)
+    here, there = auxbit.load("here.safetensors"), auxbit.load("there.safetensors")
+    assert np.mean(here.transform(X) == there.transform(X)) >= 0.995
+    assert summary["passes"] == there.n_passes_ > 5
+    assert summary["n_rows"] == 14_000
+
+
+def test_where_no_scheduler_answers_the_command_line_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("auxbit.dask_table.CONNECTED_WITHIN", 0.2)
+    np.save("x.npy", rows_of_clusters(100))
+    for address in ("tcp://127.0.0.1:1", "nonsense://there"):
+        result = run("fit", "x.npy", "-o", "m.safetensors", "--dask", address, code=1)
+        assert f"No Dask scheduler answers at {address}" in result.stderr
+        assert "dask scheduler" in result.stderr
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_a_checkpoint_is_refused_with_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", rows_of_clusters(100))
+    result = run("fit", "x.npy", "-o", "m", "--dask", "tcp://127.0.0.1:1", "--checkpoint", "state", code=2)
+    assert "--checkpoint" in result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,3 +44,20 @@ def test_without_rows_held_out_they_are_all():
     rows = ScaledRows(X, SCALING)
     np.testing.assert_array_equal(rows[0:N], SCALING.apply(X))
     assert rows[N:].shape == (0, 3)
+
+
+def test_a_thread_has_a_room_of_its_own_which_the_next_slice_fills():
+    rows, theirs, read = ScaledRows(X, SCALING), [], threading.Barrier(2)
+
+    def other() -> None:
+        theirs.append(rows[0:10])
+        read.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    read.wait(10)
+    mine = rows[10:20]
+    np.testing.assert_array_equal(theirs[0], SCALING.apply(X[0:10]))
+    assert np.shares_memory(mine, rows[20:40])
+    np.testing.assert_array_equal(mine, SCALING.apply(X[20:30]))
+    thread.join()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from auxbit.blocks import BLOCK_ROWS
 from auxbit.checks import check_numbers, first_unusable, refuse_number
 from auxbit.dask_blocks import is_dask_array, whole_rows
-from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
+from auxbit.errors import ClusterProblem, DataFileError, InvalidInput, InvalidParameter
 from auxbit.extras import require
 from auxbit.mac.dask_passes import DaskPasses
 from auxbit.mac.dask_shards import Future, Shards, cluster_errors, threads_of_worker
@@ -27,6 +27,7 @@ Ids = npt.NDArray[np.int64]
 Found = tuple[Extent | None, tuple[int, int, float] | None]
 
 SHARD_BYTES = 256 * 2**20  # of a file that one task reads
+CONNECTED_WITHIN = 10  # seconds
 LEAST_SHARDS = 16  # where the rows are enough for as many blocks
 
 
@@ -44,6 +45,18 @@ def dask_table(X: Any, client: Any) -> DaskTable:
         "dask.array.from_array(X, chunks=(100_000, -1)) makes an array; but rows that are in memory here are "
         "fitted as well without a client."
     )
+
+
+def client_at(address: str) -> Any:
+    """A client of the scheduler at `address`; closing it leaves the cluster as it is."""
+    distributed = require("distributed", extra="dask", purpose="training on a cluster")
+    try:
+        return distributed.Client(address, timeout=CONNECTED_WITHIN)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        raise ClusterProblem(
+            f"No Dask scheduler answers at {address}: {error}. `dask scheduler` starts one and prints its "
+            "address, as tcp://host:8786."
+        ) from error
 
 
 class DaskTable:

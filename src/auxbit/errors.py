@@ -12,6 +12,9 @@ AuxbitError
 │   │   └── Damaged                         a part of a collection whose checksum does not match
 │   ├── InUse                               another process writes to it
 │   └── FileExists                          would be overwritten
+├── StoreError                              a store that cannot do what was asked: rights, names, versions
+│   ├── StoreUnreachable (also ConnectionError) no server or database, a wrong password, a lost connection
+│   └── StoreExists                         something has the name already
 ├── ClusterProblem      (also RuntimeError) a cluster that lost its workers or its scheduler
 └── MissingExtra        (also ImportError)  an optional dependency is not installed
 """
@@ -70,6 +73,18 @@ class InUse(FileProblem):
 
 class FileExists(FileProblem):
     """The output exists and would be overwritten."""
+
+
+class StoreError(AuxbitError):
+    """A store cannot do what was asked; the message names the remedy."""
+
+
+class StoreUnreachable(StoreError, ConnectionError):
+    """No server, no such database, a wrong password, or a connection that broke."""
+
+
+class StoreExists(StoreError):
+    """Something of that name is there already, and is not replaced."""
 
 
 class ClusterProblem(AuxbitError, RuntimeError):

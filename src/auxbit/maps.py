@@ -49,7 +49,7 @@ class Scaling:
     def apply(self, X: npt.NDArray[Any]) -> Float32:
         """Scale one block of rows; the subtraction is done in float64, so a large mean costs no digits."""
         out = np.empty(X.shape, dtype=np.float32)
-        self._fill(X, out)
+        self.apply_to(X, out)
         return out
 
     def apply_all(
@@ -59,7 +59,7 @@ class Scaling:
         out = np.empty((len(X) if rows is None else len(rows), X.shape[1]), dtype=np.float32)
 
         def fill(some: slice) -> None:
-            self._fill(X[some] if rows is None else X[rows[some]], out[some])
+            self.apply_to(X[some] if rows is None else X[rows[some]], out[some])
 
         workers.run(fill, len(out))
         return out
@@ -69,7 +69,8 @@ class Scaling:
         scaled: Float64 = (_readable(X, self.normalize) - self.mean) / self.scale
         return scaled
 
-    def _fill(self, X: npt.NDArray[Any], out: Float32) -> None:
+    def apply_to(self, X: npt.NDArray[Any], out: Float32) -> None:
+        """Scale one block of rows into `out`."""
         _shift(_readable(X, self.normalize), self.mean, self.scale, out)
 
 

@@ -131,6 +131,14 @@ def fit(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the state in --checkpoint, if there is one.")
     ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="ba: train on the Dask cluster of a scheduler, as tcp://host:8786; its workers read DATA.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model. 0 to 4294967295.")] = 0,
     jobs: Jobs = None,
     force: Force = False,
@@ -139,7 +147,7 @@ def fit(
     """Learn a model from vectors."""
     from auxbit.cli import tasks
 
-    by_passes = _by_passes(method, memory, checkpoint, resume)
+    by_passes = _by_passes(method, memory, checkpoint, resume, dask)
     given = {
         "init": init, "mu0": mu0, "mu_factor": mu_factor, "max_iter": max_iter, "z_solver": z_solver,
         "normalize": normalize or None, "validation": validation, "decoder": decoder, "h_solver": h_solver,
@@ -268,9 +276,11 @@ def _most_iterations(method: str, options: dict[str, Any]) -> float | None:
     return most
 
 
-def _by_passes(method: str, memory: str | None, checkpoint: str | None, resume: bool) -> dict[str, Any]:
-    """What `fit` takes besides rows, where these are to be read by passes."""
-    given = {"memory": memory, "checkpoint": checkpoint, "resume": resume or None}
+def _by_passes(
+    method: str, memory: str | None, checkpoint: str | None, resume: bool, dask: str | None
+) -> dict[str, Any]:
+    """How rows are to be read by passes, if they are."""
+    given = {"memory": memory, "checkpoint": checkpoint, "resume": resume or None, "dask": dask}
     given = {name: value for name, value in given.items() if value is not None}
     for name in given if method != "ba" else ():
         raise typer.BadParameter(f"it does not apply to --method {method}.", param_hint=f"--{name}")
@@ -278,6 +288,8 @@ def _by_passes(method: str, memory: str | None, checkpoint: str | None, resume: 
         raise typer.BadParameter(
             "it needs the folder to go on from: --checkpoint FOLDER.", param_hint="--resume"
         )
+    if dask is not None and checkpoint is not None:
+        raise typer.BadParameter("it does not go with --dask: codes stay there.", param_hint="--checkpoint")
     return given
 
 

@@ -66,8 +66,9 @@ def fit_file(
 ) -> Any:  # fmt: skip
     """Fit a method to the rows of a file and write the model; returns a summary.
 
-    by_passes : what `fit` takes besides the rows, where they are not to be read into memory; show : called
-    with the record of each iteration, and how often rows were read so far, where that is known.
+    by_passes : what `fit` takes besides the rows, where they are not to be read into memory; "dask" in it is
+    the address of a scheduler whose workers read them. show : called with the record of each iteration, and
+    how often rows were read so far, where that is known.
     """
     from auxbit.evaluate import effective_bits, effective_bits_bound
     from auxbit.experiments.methods import find_method, make_hasher
@@ -83,7 +84,7 @@ def fit_file(
         raise InvalidInput(f"{source} has {len(X)} row; a model needs at least 2 to be fitted to.")
     start = time.perf_counter()
     try:
-        model.fit(X, **(by_passes or {}))
+        _fit(model, X, source, dict(by_passes or {}))
     except InvalidParameter as error:
         if error.parameter == "n_bits":  # checked before: it is this data that cannot have so many
             raise InvalidInput(str(error)) from error
@@ -111,6 +112,17 @@ def fit_file(
         "effective_bits_bound": effective_bits_bound(model.n_bits, len(some)),
         "history": history,
     }
+
+
+def _fit(model: Any, X: Any, source: str, given: dict[str, Any]) -> None:
+    address = given.pop("dask", None)
+    if address is None:
+        model.fit(X, **given)
+        return
+    from auxbit.dask_table import client_at
+
+    with client_at(address) as client:
+        model.fit(X if source == DIGITS else source, client=client, **given)
 
 
 def _rows_by_slices(source: str) -> Any:

@@ -142,11 +142,11 @@ def along_step(
 
     W : (D+1, L) of all bits, P : (D+1, len(bits)), sizes : (m, len(bits)) → (m, 3, len(bits)).
     """
-    both = np.hstack([W[:, bits], P])
+    here_at = W[:, bits]
 
     def block(rows: slice) -> Sums:
-        scores = _scores(X[rows], both)
-        here, aimed = map(np.ascontiguousarray, (scores[:, : len(bits)], scores[:, len(bits) :]))
+        some = X[rows]
+        here, aimed = _scores(some, here_at), _scores(some, P)
         codes = np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
         return (np.stack([slack_along(here, aimed, size, codes) for size in sizes.astype(np.float32)]),)
 

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from auxbit import files
 from auxbit.checks import check_integer
 from auxbit.codes import bytes_per_code, check_n_bits, check_packed
-from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.index.id_table import check_ids
 from auxbit.stores.local_pushes import LocalPushes
-from auxbit.stores.problems import StoreError, StoreExists
 from auxbit.stores.protocol import (
     MOST_ANSWERS,
     Array,

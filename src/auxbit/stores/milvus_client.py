@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.extras import require
 from auxbit.stores.addresses import MILVUS_PORT, Address
-from auxbit.stores.problems import StoreError, StoreUnreachable
 
 FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}")
 OWN_TABLE = "collection_meta"  # that every file of Milvus Lite has

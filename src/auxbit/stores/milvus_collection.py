@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from auxbit.codes import bytes_per_code
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.extras import require
 from auxbit.stores.milvus_client import PURPOSE, Client
 from auxbit.stores.milvus_where import expression
-from auxbit.stores.problems import StoreError, StoreExists
 from auxbit.stores.protocol import Ids, Rows
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

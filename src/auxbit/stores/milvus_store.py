@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from auxbit.checks import check_integer
 from auxbit.codes import check_n_bits, check_packed
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter, StoreError
 from auxbit.index.id_table import check_ids
 from auxbit.stores import milvus_search as searches
 from auxbit.stores.addresses import Address, parse
 from auxbit.stores.local_pushes import LocalPushes
 from auxbit.stores.milvus_client import Client
 from auxbit.stores.milvus_collection import MANY_IDS, MilvusCollection
-from auxbit.stores.problems import StoreError
 from auxbit.stores.protocol import (
     CANDIDATES,
     DEFAULT_NAME,

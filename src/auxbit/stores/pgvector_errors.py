@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from auxbit.errors import InvalidInput
+from auxbit.errors import InvalidInput, StoreError, StoreExists, StoreUnreachable
 from auxbit.extras import require
 from auxbit.stores.addresses import Address
-from auxbit.stores.problems import StoreError, StoreExists, StoreUnreachable
 
 NO_EXTENSION = (
     "the server has no pgvector. Install it there (Debian: apt install postgresql-18-pgvector, of the "

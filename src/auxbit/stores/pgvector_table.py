@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from auxbit.errors import InvalidParameter
+from auxbit.errors import InvalidParameter, StoreError, StoreExists
 from auxbit.extras import require
 from auxbit.stores import pgvector_sql as statements
 from auxbit.stores.addresses import Address
 from auxbit.stores.pgvector_errors import NO_EXTENSION, NO_RIGHT_TO_EXTENSION, translated, unreachable
-from auxbit.stores.problems import StoreError, StoreExists
 
 OLDEST = (0, 7)  # of pgvector: the first with bit strings
 MOST_NAME_BYTES = 63  # longer names would be cut

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from auxbit import files
 from auxbit.codes import check_packed
 from auxbit.collection.collection import Collection
-from auxbit.errors import DataFileError, InvalidInput
+from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.index.id_table import check_ids, repeats
-from auxbit.stores.problems import StoreError
 from auxbit.stores.protocol import Array, Ids, Progress, Store, checked_floats
 
 CHUNK_BYTES = 2**22
