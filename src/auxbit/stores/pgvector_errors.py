@@ -33,8 +33,9 @@ def translated(address: Address, name: str) -> Iterator[None]:
 
 def unreachable(error: Any, address: Address) -> StoreUnreachable:
     """Why no connection could be made."""
-    lines = str(error).strip().splitlines()
-    text = address.hide(lines[-1] if lines else type(error).__name__)
+    # an indented line is advice of libpq's own, and ours follows
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
+    text = address.hide(lines[-1].removeprefix("connection failed: ") if lines else type(error).__name__)
     remedy = "Is the server running, and does it listen there?"
     if "password" in text:
         remedy = "Check the password in the URL, in PGPASSWORD or in ~/.pgpass."
