@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import dask.array as da
 import numpy as np
 import pytest
 
 from auxbit import BinaryAutoencoder
 from auxbit.errors import ClusterProblem, FileProblem, InvalidInput, InvalidParameter
-
-pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'auxbit[dask]'")
-
-import dask.array as da
-
 from dask_cluster import local_cluster, rows_of_clusters
 
 

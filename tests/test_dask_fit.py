@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import time
 
+import dask.array as da
 import numpy as np
 import pytest
 
 from auxbit import ITQ, BinaryAutoencoder
-
-pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'auxbit[dask]'")
-
-import dask.array as da
-
 from dask_cluster import bytes_sent, count_bytes, local_cluster, rows_of_clusters, stop_counting
 
 N = 14_000  # four blocks of rows, less what is held out

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
 from auxbit.errors import InvalidInput, InvalidParameter
-
-pytest.importorskip("dask.array", reason="needs dask: pip install 'auxbit[dask]'")
-
-import dask
-import dask.array as da
-from sklearn.exceptions import NotFittedError
-
 from dask_cluster import rows_of_clusters
 
 

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from auxbit import BinaryAutoencoder
-
-pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'auxbit[dask]'")
-
 from dask_cluster import die_in, local_cluster, rows_of_clusters
 
 SHARD, PASSES, TABLE = "auxbit.mac.shard", "auxbit.mac.dask_passes", "auxbit.dask_table"

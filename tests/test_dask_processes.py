@@ -11,14 +11,10 @@ import time
 
 import numpy as np
 import pytest
-
-from auxbit import BinaryAutoencoder
-
-pytest.importorskip("distributed", reason="needs dask.distributed: pip install 'auxbit[dask]'")
-
 from distributed import Client
 
 import auxbit
+from auxbit import BinaryAutoencoder
 from cli_runner import run, run_json
 from dask_cluster import rows_of_clusters
 

@@ -14,7 +14,7 @@ from auxbit.cli import storing
 from auxbit.cli.app import Commands
 from auxbit.stores import pushing
 from index_truth import random_codes
-from store_servers import PASSWORD, free_port, missing, skip_without_milvus_file
+from store_servers import PASSWORD, free_port, skip_without_milvus_file
 
 pytest_plugins = ["store_fixtures"]
 pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_notes_at_home")]
@@ -170,8 +170,6 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password(files):
-    if missing("psycopg"):
-        pytest.skip("no psycopg")
     to = f"postgresql://u:{PASSWORD}@127.0.0.1:{free_port()}/db"
     result = s("push", "codes.npy", "--to", to, code=1)
     assert "cannot be reached" in result.stderr

@@ -12,7 +12,7 @@ from auxbit import HammingIndex
 from auxbit.errors import FileProblem, InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect, milvus_search
 from index_truth import random_codes
-from store_servers import PASSWORD, free_port, missing, skip_without_milvus_file
+from store_servers import PASSWORD, free_port, skip_without_milvus_file
 
 pytest_plugins = ["store_fixtures"]
 pytestmark = pytest.mark.xdist_group("stores")
@@ -112,8 +112,6 @@ def test_files_that_cannot_be_made_are_refused(tmp_path, name, why):
 
 
 def test_a_milvus_that_is_not_there_is_told():
-    if missing("pymilvus"):
-        pytest.skip("no pymilvus")
     with pytest.raises(StoreUnreachable, match=r"milvus://u@127\.0\.0\.1:\d+ cannot be reached") as found:
         connect(f"milvus://u:{PASSWORD}@127.0.0.1:{free_port()}", timeout=1.0)
     assert PASSWORD not in str(found.value)
@@ -195,3 +193,21 @@ def test_lists_can_be_made_again_of_what_is_in_lists(tmp_path):
         index = HammingIndex(32)
         index.add(np.vstack([codes, codes[:10]]), np.append(np.arange(400), np.arange(1000, 1010)))
         np.testing.assert_array_equal(store.search(codes[:20], 7)[0], index.search(codes[:20], 7)[0])
+
+
+def test_what_could_not_be_written_is_not_there(tmp_path, monkeypatch):
+    codes = np.arange(12, dtype=np.uint8).reshape(6, 2)
+    with connect(str(tmp_path / "c.faiss")) as store:
+        store.create(16)
+        store.add(codes[:3], np.arange(3))
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr("auxbit.files.os.replace", full)
+            with pytest.raises(OSError, match="No space left"):
+                store.add(codes[3:], np.arange(3, 6))
+        assert store.count() == 3
+        store.add(codes[3:], np.arange(3, 6))
+        assert store.count() == 6

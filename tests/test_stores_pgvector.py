@@ -13,7 +13,7 @@ from auxbit.errors import InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect
 from auxbit.stores import pgvector_sql as statements
 from index_truth import random_codes
-from store_servers import PASSWORD, free_port, missing
+from store_servers import PASSWORD, free_port
 
 pytest_plugins = ["store_fixtures"]
 pytestmark = pytest.mark.xdist_group("stores")
@@ -204,8 +204,6 @@ def test_a_user_without_rights_is_told_who_can_help(database, sql, postgres):
 
 
 def test_a_refused_connection_is_told():
-    if missing("psycopg"):
-        pytest.skip("no psycopg")
     with pytest.raises(
         StoreUnreachable, match=r"postgresql://u@127.0.0.1:\d+/db cannot be reached: .*Connection refused"
     ) as found:

@@ -9,7 +9,7 @@ import typer
 
 from auxbit.cli import output
 from auxbit.cli.models import DATA_HELP, Force, Jobs, Json
-from auxbit.cli.searching import Nearest, WithinRadius
+from auxbit.cli.searching import AnswersOut, Nearest, Rerank, WithinRadius
 
 SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_FIELDS, SHOWN_LETTERS = 10, 5, 3, 30
 WHERE_HELP = (
@@ -55,22 +55,9 @@ def search(
             "codes. Unless given: hamming, but asymmetric where codes are optimal.",
         ),
     ] = None,
-    rerank: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default=False,
-            help="Find so many, say 10 for each neighbour, and rank them by the distances of their vectors, "
-            "where the collection keeps these.",
-        ),
-    ] = None,
+    rerank: Rerank = None,
     where: Where = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", show_default=False,
-            help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file.",
-        ),
-    ] = None,
+    out: AnswersOut = None,
     skip_damaged: SkipDamaged = False,
     jobs: Jobs = None,
     force: Force = False,

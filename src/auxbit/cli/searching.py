@@ -20,6 +20,22 @@ WithinRadius = Annotated[
     typer.Option(help="All within this Hamming distance instead of the k nearest.", show_default=False),
 ]
 
+Rerank = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", show_default=False,
+        help="Find so many, say 10 for each neighbour, and rank them by the distances of their vectors, "
+        "where these are kept.",
+    ),
+]  # fmt: skip
+AnswersOut = Annotated[
+    str | None,
+    typer.Option(
+        "--out", "-o", metavar="FILE", show_default=False,
+        help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file.",
+    ),
+]  # fmt: skip
+
 Queries = Annotated[
     str, typer.Option("--queries", "-q", help=f"The rows to search for. {DATA_HELP}", show_default=False)
 ]

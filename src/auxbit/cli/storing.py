@@ -11,7 +11,7 @@ from auxbit.cli import output
 from auxbit.cli.collection_changes import METADATA_HELP
 from auxbit.cli.collection_reports import Where, _print_answers
 from auxbit.cli.models import Force, Json
-from auxbit.cli.searching import Nearest, WithinRadius
+from auxbit.cli.searching import AnswersOut, Nearest, Rerank, WithinRadius
 
 To = Annotated[
     str,
@@ -167,14 +167,7 @@ def search(
     ] = None,
     k: Nearest = None,
     radius: WithinRadius = None,
-    rerank: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default=False,
-            help="Find so many, say 10 for each neighbour, and rank them by the distances of their vectors, "
-            "where the store keeps these.",
-        ),
-    ] = None,
+    rerank: Rerank = None,
     where: Where = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Leave an approximate index out, and look at everything.")
@@ -193,13 +186,7 @@ def search(
             help="Milvus and FAISS: how many lists of an ivf index are looked at; 32 unless given.",
         ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", show_default=False,
-            help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file.",
-        ),
-    ] = None,
+    out: AnswersOut = None,
     force: Force = False,
     json: Json = False,
 ) -> None:  # fmt: skip

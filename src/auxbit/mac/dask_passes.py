@@ -137,9 +137,6 @@ class DaskPasses:
     def sample(self) -> None:
         """No sample: rows are in memory, and to look again takes less than codes of a sample each time."""
 
-    def sample_codes(self) -> Packed:
-        raise NotImplementedError("there is no sample")
-
     def places(self, rows: Array) -> Array:
         return places_of(rows, self._held_out)
 

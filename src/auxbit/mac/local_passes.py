@@ -15,6 +15,7 @@ from auxbit.mac.code_files import CodePair
 from auxbit.mac.h_step import Indices
 from auxbit.mac.scaled_rows import ScaledRows
 from auxbit.mac.shard import Judges, Sums, ZTask
+from auxbit.mac.summed_rows import Sample
 from auxbit.maps import Float32, Float64
 from auxbit.neighbours import nearest_scaled
 
@@ -83,11 +84,8 @@ class LocalPasses:
         assert judges is not None
         return self._pass(shard.judge_pass, W, judges)
 
-    def sample(self) -> Float32:
-        return self.X.take(self._sampled)
-
-    def sample_codes(self) -> Packed:
-        return np.asarray(self.codes.now[self._sampled])
+    def sample(self) -> Sample:
+        return Sample(self.X.take(self._sampled), lambda: np.asarray(self.codes.now[self._sampled]))
 
     def places(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self.X.places(rows)

@@ -6,9 +6,10 @@ and the Z step's own, which gathers what the next h and f steps need.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,8 +34,15 @@ from auxbit.mac.z_step import ZOptions
 from auxbit.maps import Float32, Float64, LinearEncoder
 
 
+class Sample(NamedTuple):
+    """Some of the rows, scaled, and what tells the codes that they have at the moment."""
+
+    rows: Float32
+    codes: Callable[[], Packed]
+
+
 class Passes(Protocol):
-    """Rows in shards. Each call but the last two is a pass over all of them, and returns sums.
+    """Rows in shards. Each call but the last is a pass over all of them, and returns sums.
 
     The sample is for the size of a step; None where it shall be found by looking at all rows, several times.
     """
@@ -52,8 +60,7 @@ class Passes(Protocol):
     def differing(self, W: Float64) -> Sums: ...
     def z_pass(self, task: ZTask, judged: Packed | None) -> Sums: ...
     def judge(self, W: Float64, judged: Packed) -> Sums: ...
-    def sample(self) -> Float32 | None: ...
-    def sample_codes(self) -> Packed: ...
+    def sample(self) -> Sample | None: ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ class SummedRows:
         self._solved = np.zeros(n_bits, dtype=bool)
         self._begun = False
         self._judged: tuple[LinearEncoder, Sums] | None = None
-        self._sample: Float32 | None = None
+        self._sample: Sample | None = None
 
     # ---- the steps
 
@@ -142,9 +149,9 @@ class SummedRows:
         if share in (0, 1):
             return W
         assert self._sample is not None
-        labels = unpack(self.passes.sample_codes(), self.n_bits)
+        labels = unpack(self._sample.codes(), self.n_bits)
         with Workers(1) as workers:
-            rows = ArraySvmRows(self._sample, labels, workers)
+            rows = ArraySvmRows(self._sample.rows, labels, workers)
             C, search = options.C / share, partial(line_search, rows)
             options = replace(options, C=C)
             sums = rows.count(bits)
@@ -238,8 +245,8 @@ class SummedRows:
         share = self._share()
         if self._sample is None:
             return np.zeros((1, len(bits)))
-        labels = np.ascontiguousarray(unpack(self.passes.sample_codes(), self.n_bits)[:, bits])
-        trial = SampledLine(self._sample, self._W[:, bits], step, labels, share)
+        labels = np.ascontiguousarray(unpack(self._sample.codes(), self.n_bits)[:, bits])
+        trial = SampledLine(self._sample.rows, self._W[:, bits], step, labels, share)
         line_search(trial, bits, W, step, trial.gradient(W, C), trial.slack, C)
         return np.vstack([np.zeros(len(bits)), *trial.sizes])
 
@@ -247,7 +254,7 @@ class SummedRows:
         """The share of rows in the sample, 0 where there is none."""
         if self._sample is None:
             self._sample = self.passes.sample()
-        return 0.0 if self._sample is None else len(self._sample) / self.n_rows
+        return 0.0 if self._sample is None else len(self._sample.rows) / self.n_rows
 
     # ---- what is known
 

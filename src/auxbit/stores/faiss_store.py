@@ -257,12 +257,14 @@ class FaissStore:
         return self._about
 
     def _write(self) -> None:
-        with files.replacing(self.path) as temporary:
-            try:
+        try:
+            with files.replacing(self.path) as temporary:
                 _faiss().write_index_binary(self._index, os.fspath(temporary))
-            except RuntimeError as error:
-                self._index = None  # what is on disk counts
+        except BaseException as error:
+            self._index = None  # what is on disk counts
+            if isinstance(error, RuntimeError):
                 raise FileProblem(f"{self.path} cannot be written: {str(error)[:200]}") from error
+            raise
 
     def _ids(self) -> Ids:
         _ = self._known()

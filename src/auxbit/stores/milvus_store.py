@@ -6,7 +6,7 @@ Milvus wants dimensions that are multiples of 8: codes of other lengths end in z
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from auxbit.index.id_table import check_ids
 from auxbit.stores import milvus_search as searches
 from auxbit.stores.addresses import Address, parse
 from auxbit.stores.local_pushes import LocalPushes
+from auxbit.stores.marked import MarkedStore
 from auxbit.stores.milvus_client import Client
 from auxbit.stores.milvus_collection import MANY_IDS, MilvusCollection
 from auxbit.stores.protocol import (
@@ -38,7 +39,7 @@ REQUEST_ROWS, REQUEST_BYTES = 8192, 2**23
 MOST_LISTS = 65_536
 
 
-class MilvusStore:
+class MilvusStore(MarkedStore):
     """Codes in a collection with the fields id, code, metadata (JSON) and perhaps vector.
 
     timeout : seconds after which a call to a server that does not answer is given up. n_probe : how many
@@ -53,31 +54,10 @@ class MilvusStore:
         self.n_probe = check_integer("n_probe", n_probe, 1, MOST_LISTS)
         self._client = Client(url if isinstance(url, Address) else parse(url), timeout)
         try:
-            self._collection = MilvusCollection(self._client, name)
+            self._place = self._collection = MilvusCollection(self._client, name)
         except InvalidParameter:
             self._client.close()
             raise
-
-    @property
-    def name(self) -> str:
-        """The collection."""
-        return self._collection.name
-
-    @property
-    def n_bits(self) -> int:
-        """Bits of a code."""
-        return int(self._collection.known()["n_bits"])
-
-    @property
-    def n_features(self) -> int | None:
-        """Numbers of a vector, None where only codes are kept."""
-        found: int | None = self._collection.known()["n_features"]
-        return found
-
-    @property
-    def exists(self) -> bool:
-        """Whether the collection is there and ours; an error where it is somebody else's."""
-        return self._collection.find() is not None
 
     @property
     def exact(self) -> bool:
@@ -190,12 +170,6 @@ class MilvusStore:
     def close(self) -> None:
         """End the connection."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"MilvusStore({self._client.address.shown!r}, {self.name!r})"

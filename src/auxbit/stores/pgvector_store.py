@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from auxbit.index.id_table import check_ids
 from auxbit.stores import pgvector_search as searches
 from auxbit.stores import pgvector_sql as statements
 from auxbit.stores.addresses import Address, parse
+from auxbit.stores.marked import MarkedStore
 from auxbit.stores.pgvector_errors import translated
 from auxbit.stores.pgvector_rows import HEADER, TRAILER, copy_block
 from auxbit.stores.pgvector_table import Table
@@ -40,7 +41,7 @@ MOST_DIMENSIONS = 16_000  # of pgvector's vectors
 COPY_ROWS = 16_384  # that become one block of COPY
 
 
-class PgvectorStore:
+class PgvectorStore(MarkedStore):
     """Codes in a table with the columns id, code bit(L), metadata jsonb and perhaps vector.
 
     name : the table, as it is, found by the connection's search_path. use_index : let `search` without
@@ -54,28 +55,7 @@ class PgvectorStore:
     ) -> None:
         self.use_index = use_index
         self.ef_search = check_integer("ef_search", ef_search, 1, searches.MOST_EF_SEARCH)
-        self._table = Table(url if isinstance(url, Address) else parse(url), name)
-
-    @property
-    def name(self) -> str:
-        """The table."""
-        return self._table.name
-
-    @property
-    def n_bits(self) -> int:
-        """Bits of a code."""
-        return int(self._table.known()["n_bits"])
-
-    @property
-    def n_features(self) -> int | None:
-        """Numbers of a vector, None where only codes are kept."""
-        found: int | None = self._table.known()["n_features"]
-        return found
-
-    @property
-    def exists(self) -> bool:
-        """Whether the table is there and ours; an error where it is somebody else's."""
-        return self._table.find() is not None
+        self._place = self._table = Table(url if isinstance(url, Address) else parse(url), name)
 
     @property
     def exact(self) -> bool:
@@ -192,12 +172,6 @@ class PgvectorStore:
     def close(self) -> None:
         """End the connection."""
         self._table.connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"PgvectorStore({self._table.address.shown!r}, {self.name!r})"
