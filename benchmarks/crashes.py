@@ -25,7 +25,7 @@ CHANGES = 30
 sys.path.insert(0, str(TESTS))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from power_loss import Recorded  # noqa: E402  after the path is set
+from helpers.power_loss import Recorded  # noqa: E402  after the path is set
 from record import Results  # noqa: E402
 
 
@@ -34,7 +34,13 @@ def kill(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
     acknowledged = done = 0
     while done < rounds:
         some = min(ROUNDS_AT_ONCE, rounds - done)
-        command = [sys.executable, str(TESTS / "crash_writer.py"), str(folder), str(some), str(seed)]
+        command = [
+            sys.executable,
+            str(TESTS / "helpers" / "crash_writer.py"),
+            str(folder),
+            str(some),
+            str(seed),
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise SystemExit(f"LOST: {' '.join(command)}\n{ended.stdout}{ended.stderr}")

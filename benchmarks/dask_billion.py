@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from auxbit import BinaryAutoencoder
-from auxbit.blocks import Workers
-from auxbit.codes import pack_bools
-from auxbit.dask_table import SHARD_BYTES
-from auxbit.decoders import LinearDecoder
-from auxbit.mac import shard
-from auxbit.mac.dask_shards import FAN_IN, Shards
-from auxbit.mac.scaled_rows import ScaledRows
+from auxbit.core.codes import pack_bools
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import Scaling
+from auxbit.core.parallel import Workers
+from auxbit.evaluate import nearest_scaled
+from auxbit.mac import rows as shard
+from auxbit.mac.cluster import FAN_IN, SHARD_BYTES, Shards
+from auxbit.mac.rows import ScaledRows
 from auxbit.mac.z_step import ZOptions
-from auxbit.maps import Scaling
-from auxbit.neighbours import nearest_scaled
 from dask_cluster_parts import cluster, nothing, rows_in_file
 from record import Results, table
 

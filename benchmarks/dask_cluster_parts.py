@@ -12,8 +12,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from dask_cluster import bytes_sent, count_bytes, die_in
-from dask_cluster import local_cluster as cluster
+from helpers.dask_cluster import bytes_sent, count_bytes, die_in
+from helpers.dask_cluster import local_cluster as cluster
 from real_data import sift_photos
 
 __all__ = ["bytes_sent", "cluster", "count_bytes", "die_in", "nothing", "rows_in_file"]

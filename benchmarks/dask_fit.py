@@ -21,7 +21,7 @@ import dask.array as da
 import numpy as np
 
 from auxbit import BinaryAutoencoder
-from auxbit.mac.dask_shards import Shards
+from auxbit.mac.cluster import Shards
 from dask_billion import billion
 from dask_cluster_parts import bytes_sent, cluster, count_bytes, die_in, nothing, rows_in_file
 from large import photo_rows
@@ -131,7 +131,7 @@ def lost(results: Results) -> str:
                 with cluster(2) as client, tempfile.TemporaryDirectory() as folder:
                     model(16, max_iter=1).fit(path, client=client)  # kernels are loaded
                     if name:
-                        client.run(die_in, "auxbit.mac.shard", name, calls, f"{folder}/died")
+                        client.run(die_in, "auxbit.mac.rows", name, calls, f"{folder}/died")
                     start = time.perf_counter()
                     fitted = model(16, patience=20, max_iter=8).fit(path, client=client)
                     seconds = time.perf_counter() - start

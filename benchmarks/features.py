@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.fft
 
-from auxbit.features import gist, normalised_contrast
-from auxbit.gist import PADDING, add_block_means, bands, scale_filters
+from auxbit.data.gist import PADDING, add_block_means, bands, gist, normalised_contrast, scale_filters
 from record import Results, run, table
 
 ORIENTATIONS = (8, 8, 4)

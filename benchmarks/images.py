@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from auxbit import BinaryAutoencoder, HammingIndex, datasets
-from auxbit.features import cached_gist
-from auxbit.images.describing import Describer
-from auxbit.images.recipe import Recipe
-from auxbit.neighbours import ground_truth
+from auxbit import BinaryAutoencoder, HammingIndex
+from auxbit.data import datasets
+from auxbit.data.gist import cached_gist
+from auxbit.evaluate import ground_truth
+from auxbit.images.features import Describer, Recipe
 from http_load import steady
 from record import Results, run, table
 

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 
 import auxbit
-from auxbit.blocks import Workers
-from auxbit.codes import pack_bools
-from auxbit.data import write_npy_rows
-from auxbit.large_table import LocalTable
-from auxbit.mac.shard import ZTask
+from auxbit.core.codes import pack_bools
+from auxbit.core.parallel import Workers
+from auxbit.data.rows import Budget
+from auxbit.data.vectors import write_npy_rows
+from auxbit.mac.fit import LocalTable
+from auxbit.mac.rows import ZTask
 from auxbit.mac.validation import neighbours_to_find
 from auxbit.mac.z_step import ZOptions
-from auxbit.memory_budget import Budget
 from real_data import sift_photos
 from record import Results, run, table
 

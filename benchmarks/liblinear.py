@@ -16,12 +16,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from auxbit import autoencoder
-from auxbit.blocks import Workers
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers
+from auxbit.hashers import autoencoder
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.shards import Rows
+from auxbit.mac.steps import Rows
 from auxbit.mac.z_step import ZOptions
-from auxbit.maps import LinearEncoder
 from real_data import rotated_mnist, total_error
 from record import Results, measured, run, table
 from speed import compile_kernels, fitted

@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k, retrieved_ranking
-from auxbit.experiments.methods import METHODS, make_hasher
-from auxbit.index.spherical import spherical_search
+from auxbit.hashers.registry import METHODS, make_hasher
+from auxbit.hashers.spherical import spherical_search
 from record import Results, data_folder, measured, run, table
 
 PUBLIC = {"itq": (0.464, 0.596, 0.681), "tpca": (0.364, 0.424, 0.391), "sh": (0.352, 0.454, 0.486),

@@ -20,8 +20,8 @@ import faiss
 import numpy as np
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
-from auxbit.decoders import TableDecoder
-from auxbit.index.exact import CODES_A_QUERY
+from auxbit.core.decoders import TableDecoder
+from auxbit.index.multi_index import CODES_A_QUERY
 from real_data import sift_photos
 from record import Results, run, table
 

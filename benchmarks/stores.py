@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from auxbit import ITQ, HammingIndex
 from auxbit.stores import Store, connect
-from auxbit.stores.pushing import of_arrays, push
+from auxbit.stores.push import of_arrays, push
+from helpers.store_servers import Milvus, Postgres
 from real_data import sift_photos
 from record import Results, run, table
-from store_servers import Milvus, Postgres
 
 N_CODES = int(os.environ.get("AUXBIT_CODES") or 1_000_000)
 BITS, K = 64, 10

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from auxbit import ITQ, Collection, data, load
+from auxbit import ITQ, Collection, load
+from auxbit.data import vectors
 
 # no deadline: on a busy machine the time of a single example says nothing
 # the same examples every time, so that a run can be repeated; HYPOTHESIS=explore looks for new ones
@@ -34,7 +35,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def digits() -> Any:
-    return data.embedded_digits()[0]
+    return vectors.embedded_digits()[0]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,7 @@ def filled(tmp_path: Path, model: ITQ, digits: Any) -> Iterator[Collection]:
 @pytest.fixture(scope="session")
 def papers(digits: Any, trained: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`papers`, a collection of base.npy with vectors and metadata, to be copied."""
-    from collection_runner import c, metadata_of
+    from helpers.collection_runner import c, metadata_of
 
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +91,7 @@ def papers(digits: Any, trained: bytes, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def place(folder: Path, digits: Any) -> Path:
     """The working folder, with metadata of base.npy and packed codes of it as well."""
-    from collection_runner import metadata_of
+    from helpers.collection_runner import metadata_of
 
     Path("base.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metadata_of(1497)))
     np.save("codes.npy", load("m.safetensors").encode(digits[300:]))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit import codes
+from auxbit.core import codes
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import (
     Ranking,

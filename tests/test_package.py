@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -32,14 +32,6 @@ PUBLIC = {
     "ThresholdedPCA",
     "load",
 }
-
-# imports inside functions of modules that stand below: (who, whom) → why
-UPWARD = {
-    ("hashers.base", "hashers.model_file"): "save is a method, and the file format knows all methods",
-    ("index.hamming", "index.index_file"): "save and load are methods, and the file format knows the index",
-    ("autoencoder", "large_fit"): "fit is a method, and fitting by passes sets its attributes",
-}
-
 
 # ---- public names
 
@@ -110,10 +102,10 @@ def test_errors_can_be_caught_without_loading_the_slow_libraries():
 # ---- the layout
 
 
-def listed_modules():
-    """The modules of architecture.md in their order, from its only code block."""
-    (block,) = re.findall(r"^```\n(.*?)^```", ARCHITECTURE.read_text(), re.M | re.S)
-    return [line.split()[0] for line in block.splitlines()]
+def packages():
+    """The packages of architecture.md in their order, from the block that lists them."""
+    block = re.search(r"^```text\n(.*?)^```", ARCHITECTURE.read_text(), re.M | re.S)[1]
+    return [line.split()[0].rstrip("/") for line in block.splitlines() if not line.startswith(" ")]
 
 
 def modules():
@@ -123,78 +115,46 @@ def modules():
 
 
 def imports(path):
-    """The modules of ours that a file imports: at its top (TYPE_CHECKING included), and inside functions."""
-    at_top, inside = set(), set()
-
-    def visit(node, found):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            found = inside
+    """The modules of ours that a file imports, at its top and inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse((SOURCE / path).read_text())):
         if isinstance(node, ast.Import):
             found.update(name for alias in node.names for name in ours(alias.name))
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import, which this test does not follow"
             names = [name for alias in node.names for name in ours(f"{node.module}.{alias.name}")]
             found.update(names or ours(node.module))
-        for child in ast.iter_child_nodes(node):
-            visit(child, found)
-
-    visit(ast.parse((SOURCE / path).read_text()), at_top)
-    return at_top, inside
+    return found
 
 
 def ours(name):
-    """The module behind a dotted name; of a package, the modules that its __init__ imports."""
+    """The module behind a dotted name."""
     package, *rest = name.split(".")
-    if package != "auxbit" or not rest:
+    if package != "auxbit":
         return []
-    if ".".join(rest) in modules():
-        return [".".join(rest)]
-    inits = [Path(*rest, "__init__.py"), Path(*rest[:-1], "__init__.py")]
-    for init in inits if len(rest) > 1 else inits[:1]:
-        if (SOURCE / init).is_file():
-            return sorted(imports(init)[0])
-    return []
+    return [".".join(rest)] if ".".join(rest) in modules() else []
 
 
-def position(module):
-    return next((i for i, entry in enumerate(listed_modules()) if fnmatch(module, entry)), None)
-
-
-def test_every_module_is_listed_once_and_every_entry_is_there():
-    entries = listed_modules()
-    assert len(entries) == len(set(entries))
-    assert [module for module in modules() if position(module) is None] == []
-    plain = [entry for entry in entries if "*" not in entry]
-    assert [entry for entry in plain if entry not in modules()] == []
+def test_the_packages_are_those_of_the_architecture():
+    assert {module.split(".")[0] for module in modules()} == set(packages())
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
-def test_a_module_imports_only_modules_that_stand_above_it(module):
-    at_top, _ = imports(modules()[module])
-    own = position(module)
-    together = "*" in listed_modules()[own]  # files of one layer may import each other
-    below = [name for name in at_top if position(name) > own or (position(name) == own and not together)]
-    assert below == []
+def test_a_module_imports_only_packages_that_stand_above_its_own(module):
+    order = packages()
+    own = order.index(module.split(".")[0])
+    assert [name for name in imports(modules()[module]) if order.index(name.split(".")[0]) > own] == []
 
 
-def test_imports_of_modules_below_inside_functions_are_known_and_have_a_reason():
-    found = {
-        (module, name)
-        for module, path in modules().items()
-        for name in imports(path)[1]
-        if position(name) > position(module)
-    }
-    assert found == set(UPWARD)
+def test_modules_of_a_package_import_each_other_without_cycles():
+    graph = {module: imports(path) for module, path in modules().items()}
+    TopologicalSorter({module: names - {module} for module, names in graph.items()}).prepare()
 
 
 def test_the_layout_test_sees_imports_of_every_form():
-    at_top, inside = imports(Path("hashers", "model_file.py"))
-    assert {"tensor_file", "errors", "hashers.base", "maps"} <= at_top
-    assert imports(Path("hashers", "base.py"))[1] >= {"hashers.model_file"}
-    assert ours("auxbit.index.HammingIndex") == ours("auxbit.index") == ["index.hamming"]
-    assert ours("auxbit.mac.z_exact") == ["mac.z_exact"]
-    assert ours("numpy.linalg") == ours("auxbit") == []
-    assert inside == set()
+    assert {"core.files", "errors", "hashers.base", "core.maps"} <= imports(Path("hashers", "registry.py"))
+    assert ours("auxbit.mac.z_kernels") == ["mac.z_kernels"]
+    assert ours("numpy.linalg") == ours("auxbit") == ours("auxbit.mac") == []
 
 
 def test_every_file_that_the_architecture_names_is_there():
@@ -202,8 +162,3 @@ def test_every_file_that_the_architecture_names_is_there():
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)", text)) - {"tests/test_package.py"}
     assert len(named) > 20
     assert [name for name in named if not (SOURCE / name).is_file()] == []
-
-
-def test_no_module_is_much_longer_than_300_lines():
-    long = {module: len((SOURCE / path).read_text().splitlines()) for module, path in modules().items()}
-    assert {module: lines for module, lines in long.items() if lines > 330} == {}

@@ -13,59 +13,39 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from auxbit.hashers.registry import ESTIMATORS
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from auxbit.autoencoder import BinaryAutoencoder, BinaryFactorAnalysis
-    from auxbit.collection.collection import Collection
-    from auxbit.errors import AuxbitError
-    from auxbit.hashers.anchor_graph import AnchorGraphHashing
-    from auxbit.hashers.itq import ITQ
-    from auxbit.hashers.klsh import KernelizedLSH
-    from auxbit.hashers.lsh import LSH
-    from auxbit.hashers.model_file import load
-    from auxbit.hashers.spectral import SpectralHashing
-    from auxbit.hashers.spherical import SphericalHashing
-    from auxbit.hashers.tpca import ThresholdedPCA
-    from auxbit.index import HammingIndex
-
-__all__ = [
-    "ITQ",
-    "LSH",
-    "AnchorGraphHashing",
-    "AuxbitError",
-    "BinaryAutoencoder",
-    "BinaryFactorAnalysis",
-    "Collection",
-    "HammingIndex",
-    "KernelizedLSH",
-    "SpectralHashing",
-    "SphericalHashing",
-    "ThresholdedPCA",
-    "load",
-]
+    from auxbit.collection.collection import Collection as Collection
+    from auxbit.errors import AuxbitError as AuxbitError
+    from auxbit.hashers.anchor_graph import AnchorGraphHashing as AnchorGraphHashing
+    from auxbit.hashers.autoencoder import BinaryAutoencoder as BinaryAutoencoder
+    from auxbit.hashers.autoencoder import BinaryFactorAnalysis as BinaryFactorAnalysis
+    from auxbit.hashers.klsh import KernelizedLSH as KernelizedLSH
+    from auxbit.hashers.linear import ITQ as ITQ
+    from auxbit.hashers.linear import LSH as LSH
+    from auxbit.hashers.linear import ThresholdedPCA as ThresholdedPCA
+    from auxbit.hashers.registry import load as load
+    from auxbit.hashers.spectral import SpectralHashing as SpectralHashing
+    from auxbit.hashers.spherical import SphericalHashing as SphericalHashing
+    from auxbit.index.hamming import HammingIndex as HammingIndex
 
 # imported on first use: scikit-learn and numba take seconds, and `import auxbit` should not
 _HOME = {
-    "AnchorGraphHashing": "auxbit.hashers.anchor_graph",
-    "AuxbitError": "auxbit.errors",
-    "BinaryAutoencoder": "auxbit.autoencoder",
-    "BinaryFactorAnalysis": "auxbit.autoencoder",
-    "Collection": "auxbit.collection.collection",
-    "HammingIndex": "auxbit.index",
-    "ITQ": "auxbit.hashers.itq",
-    "KernelizedLSH": "auxbit.hashers.klsh",
-    "LSH": "auxbit.hashers.lsh",
-    "SpectralHashing": "auxbit.hashers.spectral",
-    "SphericalHashing": "auxbit.hashers.spherical",
-    "ThresholdedPCA": "auxbit.hashers.tpca",
-    "load": "auxbit.hashers.model_file",
-}
+    "AuxbitError": "errors",
+    "Collection": "collection.collection",
+    "HammingIndex": "index.hamming",
+    "load": "hashers.registry",
+} | {name: f"hashers.{method.home.partition(':')[0]}" for name, method in ESTIMATORS.items()}
+
+__all__ = sorted(_HOME, key=lambda name: (not name.isupper(), name))
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(f"auxbit.{_HOME[name]}"), name)
     raise AttributeError(f"module 'auxbit' has no attribute {name!r}")
 
 

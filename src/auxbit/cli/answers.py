@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from auxbit import evaluate, files, plot
+from auxbit import evaluate
 from auxbit.cli import tasks
 from auxbit.cli.output import number
-from auxbit.codes import Packed
+from auxbit.core import files
+from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidParameter
 from auxbit.experiments.compare import Task, figures, prepare, rank
-from auxbit.experiments.kept import as_csv
-from auxbit.experiments.methods import METHODS
+from auxbit.experiments.study import as_csv
 from auxbit.hashers.base import Hasher
+from auxbit.hashers.registry import METHODS
 from auxbit.index import HammingIndex
+from auxbit.plot import figures as plot
 
 Step = Callable[[str], object]
 
@@ -30,9 +32,9 @@ RECALL_AT = (1, 10, 100)
 class Found:
     """Answers in FAISS's layout: those to query i are from lims[i] up to lims[i+1]."""
 
-    lims: tasks.Array
-    distances: tasks.Array
-    ids: tasks.Array
+    lims: Array
+    distances: Array
+    ids: Array
     about: dict[str, Any]
 
     @property
@@ -102,7 +104,7 @@ def search_files(
         arrays: dict[str, Any] = {"lims": lims, "distances": distances, "ids": ids}
     else:
         most = 10 if k is None else min(k, len(index))
-        found: tuple[tasks.Array, tasks.Array]
+        found: tuple[Array, Array]
         if rows is not None:
             found = index.search_asymmetric(rows, most, query_codes=asked, shortlist=shortlist)
         else:

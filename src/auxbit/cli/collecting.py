@@ -21,7 +21,7 @@ from auxbit.cli.collection_changes import (
     goes_on,
     method_or_none,
     retrain,
-)  # fmt: skip
+)
 from auxbit.cli.collection_reports import RowsAreCodes, check, search, stats
 from auxbit.cli.models import DATA_HELP, Force, Jobs, Json
 

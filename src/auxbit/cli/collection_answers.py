@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit import files
 from auxbit.cli import tasks
-from auxbit.cli.collection_rows import Array, check_width, holds_codes, packed
+from auxbit.cli.collection_rows import check_width, holds_codes, packed
 from auxbit.cli.output import number
 from auxbit.collection.collection import Collection
 from auxbit.collection.where import Where
+from auxbit.core import files
+from auxbit.core.types import Array
 from auxbit.errors import InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
-    from auxbit.collection.drift import Measure
-    from auxbit.collection.statistics import Statistics
+    from auxbit.collection.drift import Measure, Statistics
 
 WRITTEN_AS = (".npz", ".jsonl")
 READ_QUERIES = 256  # whose metadata are read together

@@ -12,11 +12,11 @@ import typer
 from auxbit.cli import models, output
 from auxbit.cli.collection_reports import Folder, RowsAreCodes, SkipDamaged, Where, size, warn_of
 from auxbit.cli.models import DATA_HELP, Jobs, Json
-from auxbit.experiments.methods import HASHERS
+from auxbit.hashers.registry import HASHER_NAMES
 
 METADATA_HELP = "Metadata of the rows, one for each: .jsonl or .json of objects, .csv or .parquet."
 IDS_HELP = "An .npy file with an integer for each row; rows are numbered on unless given."
-METHODS = "|".join(HASHERS)
+METHODS = "|".join(HASHER_NAMES)
 
 Ids = Annotated[str | None, typer.Option("--ids", metavar="FILE", help=IDS_HELP, show_default=False)]
 Metadata = Annotated[

@@ -8,20 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit.cli import tasks
-from auxbit.codes import Packed, bytes_per_code, check_packed, pack
 from auxbit.collection.collection import Collection
-from auxbit.collection.manifest import NAME, Manifest
-from auxbit.collection.metadata import encode_rows
-from auxbit.collection.metadata_files import read_table
+from auxbit.collection.metadata import encode_rows, read_table
+from auxbit.collection.storage import MANIFEST, Manifest
+from auxbit.core.codes import bytes_per_code, check_packed, pack
+from auxbit.core.types import Array, Ids, Packed
+from auxbit.data.tables import nearest
 from auxbit.errors import CollectionError, DataFileError, InvalidInput, InvalidParameter
-from auxbit.index.id_table import check_ids, repeats
-from auxbit.tables import nearest
-
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int64]
+from auxbit.index.codes import check_ids, repeats
 
 BATCH_ROWS = 131_072  # each batch is on disk before the next begins
 
@@ -32,7 +28,9 @@ def opened(
     """The collection in a folder; where there is none, the error names one that may have been meant."""
     path = Path(folder)
     if not path.exists() and path.parent.is_dir():
-        near = nearest(path.name, (entry.name for entry in path.parent.iterdir() if (entry / NAME).is_file()))
+        near = nearest(
+            path.name, (entry.name for entry in path.parent.iterdir() if (entry / MANIFEST).is_file())
+        )
         raise CollectionError(
             f"there is no collection {folder}.{near} To make one: auxbit collection create {folder} "
             "--data FILE."

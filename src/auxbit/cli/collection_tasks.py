@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit.checks import check_integer
 from auxbit.cli import tasks
-from auxbit.cli.collection_rows import Array, Rows, check_width, read_rows
-from auxbit.codes import check_n_bits
-from auxbit.collection.coding import coding_of
-from auxbit.collection.collection import Collection
-from auxbit.collection.creation import refuse_existing
-from auxbit.collection.manifest import NAME
-from auxbit.collection.upkeep import TRAINING_ROWS
+from auxbit.cli.collection_rows import Rows, check_width, read_rows
+from auxbit.collection.collection import Collection, refuse_existing
+from auxbit.collection.storage import MANIFEST, TRAINING_ROWS, coding_of
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import check_n_bits
+from auxbit.core.parallel import sample_rows
+from auxbit.core.types import Array
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.methods import label_of, make_hasher
-from auxbit.training_record import sample_rows
+from auxbit.hashers.registry import label_of, make_hasher
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -57,7 +55,7 @@ def plan(
     is a collection of codes alone.
     """
     refuse_existing(Path(out), overwrite=force)
-    tasks.check_output(Path(out) / NAME, force=force)
+    tasks.check_output(Path(out) / MANIFEST, force=force)
     if coding is not None or mu is not None:
         tasks.check_coding(coding or "optimal", mu or 0.0)
     hasher, n_features, n_bits = None, None, bits or 0
@@ -185,7 +183,7 @@ def train(model: Hasher, X: Array, source: str, on_record: OnRecord) -> None:
 
 def fit_for_optimal_codes(model: Hasher, X: Array | None, mu: float, kind: str | None, step: Step) -> None:
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none."""
-    from auxbit.decoders import TableDecoder
+    from auxbit.core.decoders import TableDecoder
 
     present = "tables" if isinstance(model.decoder_, TableDecoder) else "linear"
     record = model.training_

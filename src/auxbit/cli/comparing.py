@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from auxbit import __version__, files, plot
-from auxbit.checks import check_integer
+from auxbit import __version__
 from auxbit.cli import tasks
+from auxbit.core import files
+from auxbit.core.checks import check_integer
+from auxbit.core.types import Array
 from auxbit.errors import FileProblem, InvalidInput
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
-from auxbit.experiments.kept import KeptRows, Row, array_checksum, as_csv
+from auxbit.experiments.study import KeptRows, Row, array_checksum, as_csv
+from auxbit.plot import figures
 
 FILES = {"table": "table.csv", "results": "results.json", "plot": "precision.png"}
 ROWS = "rows.jsonl"
@@ -47,7 +50,7 @@ class Plan:
         return len(cells(self.methods, self.bits, range(self.seeds)))
 
     @cached_property
-    def rows(self) -> tuple[tasks.Array, tasks.Array, tasks.Array]:
+    def rows(self) -> tuple[Array, Array, Array]:
         """The rows to train on, to search, and to search for."""
         X = tasks.read(self.data)
         if self.queries is not None:
@@ -133,19 +136,19 @@ def _write(result: dict[str, Any], folder: Path, plan: Plan) -> dict[str, str]:
     files.write_text(paths["results"], json.dumps(result, indent=2), overwrite=plan.force)
     if any(row.get("precision") is not None for row in rows):
         title = f"{Path(plan.data).name}: precision of the {plan.k} nearest (K = {plan.K})"
-        plot.write(plot.precision(rows, title=title), paths["plot"], overwrite=plan.force)
+        figures.write(figures.precision(rows, title=title), paths["plot"], overwrite=plan.force)
     return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
 
 
 def _check_folder(folder: Path, *, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    plot.check_output(folder / FILES["plot"])
+    figures.check_output(folder / FILES["plot"])
     for name in FILES.values():
         tasks.check_output(folder / name, force=force)
 
 
-def _check_same_columns(base: tasks.Array, other: tasks.Array, name: str) -> None:
+def _check_same_columns(base: Array, other: Array, name: str) -> None:
     if other.shape[1] != base.shape[1]:
         raise InvalidInput(
             f"{name} has {other.shape[1]} columns, and the rows to search have {base.shape[1]}. "

@@ -9,7 +9,7 @@ import numpy as np
 
 from auxbit.cli import tasks
 from auxbit.cli.output import number
-from auxbit.codes import bytes_per_code
+from auxbit.core.codes import bytes_per_code
 
 Facts = dict[str, Any]
 
@@ -64,7 +64,7 @@ def _describe_index(name: str) -> Facts:
 
 
 def _describe_model(name: str) -> Facts:
-    from auxbit.hashers.model_file import load, read_header
+    from auxbit.hashers.registry import load, read_header
 
     header, model = read_header(name), load(name)
     facts: Facts = {

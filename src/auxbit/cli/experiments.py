@@ -9,7 +9,7 @@ import typer
 
 from auxbit.cli import output
 from auxbit.cli.models import Data, Force, Jobs, Json
-from auxbit.experiments.methods import DEFAULT_METHODS, METHODS
+from auxbit.hashers.registry import DEFAULT_METHODS, METHODS
 
 COLUMNS = {
     "method": "method",

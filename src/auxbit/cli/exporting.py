@@ -11,7 +11,7 @@ from auxbit.cli import output
 from auxbit.cli.models import Coding, Force, Json, Mu
 
 if TYPE_CHECKING:
-    from auxbit.codes import Packed
+    from auxbit.core.types import Packed
     from auxbit.hashers.base import Hasher
 
 TARGETS, FORMS = ("faiss", "onnx"), ("auto", "lsh", "binary", "additive")
@@ -119,7 +119,7 @@ def _faiss_file(
     from auxbit import Collection
     from auxbit.cli import describe, tasks
     from auxbit.export import index_to_faiss, to_faiss
-    from auxbit.export.faiss_file import check_model
+    from auxbit.export.faiss import check_model
     from auxbit.index import HammingIndex
 
     tasks.check_output(out, force=force)
@@ -155,7 +155,7 @@ def _codes_in(model: Hasher, source: str, coding: str, mu: float) -> Packed:
     import numpy as np
 
     from auxbit.cli import tasks
-    from auxbit.codes import bytes_per_code
+    from auxbit.core.codes import bytes_per_code
 
     X = tasks.read(source)
     are_codes = X.dtype == np.uint8 and X.shape[1] == bytes_per_code(model.decoder_.n_bits)

@@ -92,7 +92,7 @@ def everything(
     Writes report.html, which needs nothing else: every figure and table, and the paper's claims beside what
     was found. --data may be given several times. A run that was stopped goes on from its raw results.
     """
-    from auxbit.experiments.everything import NAMES
+    from auxbit.experiments.campaign import NAMES
 
     run(list(NAMES), data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
 
@@ -102,11 +102,10 @@ def run(
     rows: int | None, queries: int | None, quick: bool, out: str, jobs: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Run experiments on data sets, write their results, and say what was found."""
-    from auxbit.extras import require
+    from auxbit.core.checks import require
 
     require("matplotlib", extra="plot", purpose="drawing figures")
-    from auxbit.experiments.campaign import Campaign
-    from auxbit.experiments.everything import Settings
+    from auxbit.experiments.campaign import Campaign, Settings
 
     counts = None if bits is None else tuple(integers(bits))
     settings = Settings(bits=counts, seeds=tuple(integers(seeds, "--seeds")), preset=preset, quick=quick)

@@ -8,7 +8,7 @@ import typer
 
 from auxbit.cli import output
 from auxbit.errors import InvalidParameter
-from auxbit.experiments.methods import HASHERS, find_method, parameters_of
+from auxbit.hashers.registry import HASHER_NAMES, find_method, parameters_of
 
 DATA_HELP = (
     "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def _method(name: str) -> str:
     try:
-        find_method(name, HASHERS)
+        find_method(name, HASHER_NAMES)
     except InvalidParameter as error:
         raise typer.BadParameter(str(error)) from error
     return name.lower()
@@ -53,7 +53,7 @@ def fit(
     out: Annotated[str, typer.Option("--out", "-o", help="The model file to write.", show_default=False)],
     method: Annotated[
         str,
-        typer.Option(metavar="|".join(HASHERS), callback=_method, help="How codes are learned."),
+        typer.Option(metavar="|".join(HASHER_NAMES), callback=_method, help="How codes are learned."),
     ] = "ba",
     bits: Annotated[int, typer.Option(help="Bits a code, 1 to 1024.")] = 32,
     init: Annotated[

@@ -94,10 +94,10 @@ def compare(
         "images", "compare", folder, bits=bits, methods=methods, n_queries=n_queries, K=K, k=k, seeds=seeds
     )
     with goes_on(again, folder), Stages() as stages:
-        from auxbit.images import comparing
+        from auxbit.images import build
 
-        plan = comparing.Plan(names, counts, n_queries=n_queries, K=K, k=k, seeds=seeds)
-        found = comparing.compare_pictures(
+        plan = build.Plan(names, counts, n_queries=n_queries, K=K, k=k, seeds=seeds)
+        found = build.compare_pictures(
             folder, plan, command=shlex.join(again), overwrite=force, n_jobs=jobs, progress=stages
         )
     if json:

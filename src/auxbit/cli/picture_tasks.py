@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from auxbit.experiments.methods import label_of
-from auxbit.images.building import Report
+from auxbit.hashers.registry import label_of
+from auxbit.images.build import Report
 from auxbit.images.pictures import Pictures
 
 

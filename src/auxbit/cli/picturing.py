@@ -15,7 +15,7 @@ from auxbit.cli.picture_answers import Folder, compare, search
 from auxbit.cli.stages import Stages, command_again, goes_on, printable
 
 if TYPE_CHECKING:
-    from auxbit.images.building import Report
+    from auxbit.images.build import Report
 
 SHOWN_BAD = 10
 FEATURES = ("gist", "pixels")
@@ -132,9 +132,9 @@ def create(
     # without --force, which would begin anew
     again = command_again("images", "create", folder, out=out, mean=mean, std=std, jobs=jobs, **options)
     with goes_on(again, out), Stages() as stages:
-        from auxbit.images import building
+        from auxbit.images import build
 
-        report = building.create(
+        report = build.create(
             folder, out, mean=channels[0], std=channels[1], overwrite=force, n_jobs=jobs, progress=stages,
             **options,
         )  # fmt: skip
@@ -160,9 +160,9 @@ def add(
     """
     again = command_again("images", "add", folder, *places, prune=prune, retrain=retrain, jobs=jobs)
     with goes_on(again, folder), Stages() as stages:
-        from auxbit.images import building
+        from auxbit.images import build
 
-        report = building.add(places, folder, prune=prune, retrain=retrain, n_jobs=jobs, progress=stages)
+        report = build.add(places, folder, prune=prune, retrain=retrain, n_jobs=jobs, progress=stages)
     _print(report, folder, json)
 
 

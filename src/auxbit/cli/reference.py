@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from auxbit import files
 from auxbit.cli.app import app
+from auxbit.core import files
 
 HEAD = """# The command line
 

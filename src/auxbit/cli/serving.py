@@ -11,7 +11,7 @@ from auxbit.cli import output
 from auxbit.cli.models import Jobs
 
 if TYPE_CHECKING:
-    from auxbit.serve.running import Serving
+    from auxbit.serve.server import Serving
 
 USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
 
@@ -55,14 +55,14 @@ def serve(
     """Open the web page of a collection of pictures."""
     if (path is None) != demo:
         raise typer.BadParameter(f"{USAGE}{', not both' if demo else ''}.", param_hint="PATH")
-    from auxbit.serve import running
-    from auxbit.serve.limits import Limits
+    from auxbit.serve import server
+    from auxbit.serve.security import Limits
 
     limits = Limits(
         upload_bytes=int(max_upload_mb * 1_000_000), upload_pixels=int(max_upload_megapixels * 1_000_000)
     )
-    settings = running.Settings(path, host, port, token, limits, not no_browser, jobs)
-    running.serve(settings, progress=_Steps(), ready=_ready)
+    settings = server.Settings(path, host, port, token, limits, not no_browser, jobs)
+    server.serve(settings, progress=_Steps(), ready=_ready)
 
 
 def _ready(serving: Serving) -> None:

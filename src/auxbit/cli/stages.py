@@ -46,9 +46,9 @@ def goes_on(command: list[str], folder: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from auxbit.collection.manifest import NAME
+        from auxbit.collection.storage import MANIFEST
 
-        if (Path(folder) / NAME).is_file():
+        if (Path(folder) / MANIFEST).is_file():
             output.note(f"What was done is kept in {folder}. It goes on with:")
             output.note(shlex.join(command))
         raise

@@ -11,17 +11,17 @@ import numpy as np
 from auxbit.cli import tasks
 from auxbit.cli.collection_answers import Answers, _write
 from auxbit.cli.collection_rows import opened, packed, read_ids
-from auxbit.codes import Packed, check_n_bits
-from auxbit.collection.metadata_files import read_table
+from auxbit.collection.metadata import read_table
 from auxbit.collection.where import Where
+from auxbit.core.codes import check_n_bits
+from auxbit.core.types import Array, Packed
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.stores import Store, connect
-from auxbit.stores.addresses import parse
-from auxbit.stores.pushing import Source, identity_of_files, normalized, of_arrays, of_collection, push
+from auxbit.stores.base import parse
+from auxbit.stores.push import Source, identity_of_files, normalized, of_arrays, of_collection, push
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
-
 
 ALL_LISTS = 65_536  # more than there are
 
@@ -142,7 +142,7 @@ def searched(
     return answers
 
 
-def _codes(store: Store, source: str, rows: tasks.Array, model: str | None) -> tuple[Packed, Any]:
+def _codes(store: Store, source: str, rows: Array, model: str | None) -> tuple[Packed, Any]:
     """The codes of the queries, and these themselves where they are vectors."""
     if model is None:
         if rows.dtype != np.uint8:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit import data, files
-from auxbit.blocks import block_slices
-from auxbit.checks import check_integer
-from auxbit.codes import Packed, bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core import files
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.parallel import block_slices
+from auxbit.core.types import Array, Packed
+from auxbit.data import vectors as data
 from auxbit.errors import DataFileError, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
 
-Array = npt.NDArray[Any]
 Advance = Callable[[int], object]
 
 DIGITS = "digits"
@@ -55,7 +55,7 @@ def check_output(path: str | os.PathLike[str], *, force: bool, suffix: str = "",
 
 def load_model(path: str) -> Hasher:
     """The model in a file."""
-    from auxbit.hashers.model_file import load
+    from auxbit.hashers.registry import load
 
     return load(path)
 
@@ -71,7 +71,7 @@ def fit_file(
     how often rows were read so far, where that is known.
     """
     from auxbit.evaluate import effective_bits, effective_bits_bound
-    from auxbit.experiments.methods import find_method, make_hasher
+    from auxbit.hashers.registry import find_method, make_hasher
 
     check_n_bits(bits)
     check_integer("seed", options["random_state"], 0, LARGEST_SEED)
@@ -119,29 +119,29 @@ def _fit(model: Any, X: Any, source: str, given: dict[str, Any]) -> None:
     if address is None:
         model.fit(X, **given)
         return
-    from auxbit.dask_table import client_at
+    from auxbit.mac.cluster import client_at
 
     with client_at(address) as client:
         model.fit(X if source == DIGITS else source, client=client, **given)
 
 
 def _rows_by_slices(source: str) -> Any:
-    from auxbit.row_source import open_rows
+    from auxbit.data.rows import open_rows
 
     return open_rows(source) if source != DIGITS or Path(source).exists() else read(source)
 
 
 def _some_rows(X: Any) -> Array:
     """Rows that stand for those that are not to be in memory."""
-    from auxbit.row_source import take_rows
-    from auxbit.training_record import sample_rows
+    from auxbit.core.parallel import sample_rows
+    from auxbit.data.rows import take_rows
 
     return take_rows(X, sample_rows(len(X), MEASURED_ROWS))
 
 
 def best_coding(model: Hasher) -> str:
     """The codes that a model's decoder is for: tables are fitted to optimal ones."""
-    from auxbit.decoders import TableDecoder
+    from auxbit.core.decoders import TableDecoder
 
     return "optimal" if isinstance(model.decoder_, TableDecoder) else "hash"
 
@@ -156,7 +156,7 @@ def _error(model: Hasher, X: Array) -> float:
 def check_coding(coding: str, mu: float) -> None:
     """Refuse codings that there are not, before any work."""
     from auxbit.hashers.base import CODINGS
-    from auxbit.mac.coding import check_mu
+    from auxbit.quantiser.coder import check_mu
 
     if coding not in CODINGS:
         raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
@@ -254,8 +254,8 @@ def check_columns(model: Hasher, X: Array, source: str) -> None:
 
 def check_all_finite(X: Array, source: str) -> None:
     """Refuse NaN and infinity, naming the file, row and column."""
-    from auxbit.blocks import Workers
-    from auxbit.checks import check_finite
+    from auxbit.core.checks import check_finite
+    from auxbit.core.parallel import Workers
 
     with Workers() as workers:
         check_finite(X, workers, source)

@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.collection.json_values import key_of, to_json
-from auxbit.collection.metadata import Column, Fields, Row
+from auxbit.collection.metadata import Column, Fields, Row, key_of, to_json
+from auxbit.core.types import Mask
 from auxbit.errors import InvalidInput, InvalidParameter
-
-Mask = npt.NDArray[np.bool_]
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "startswith", "exists")
 EXAMPLE = 'Try {"label": "cat", "year": {">=": 2000, "<": 2010}, "tag": ["a", "b"]}.'

@@ -7,10 +7,8 @@ from functools import partial
 from itertools import pairwise
 
 from auxbit.errors import InvalidInput
-from auxbit.experiments import trained
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Claim, Problem, Result, checked
-from auxbit.experiments.trained import Cell, Store
+from auxbit.experiments import study
+from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, checked
 
 GROUPS = (1, 2, 4, 8, 16)
 BITS = 16
@@ -54,7 +52,7 @@ def run(
                 {"how": how, "start": start, "g": g, "iteration": record["iteration"], "mu": record["mu"],
                  "E_BA": record["E_BA"], "seconds": seconds}
             )  # fmt: skip
-    from auxbit import plot_paper
+    from auxbit.plot import paper
 
     return Result(
         "altopt",
@@ -65,7 +63,7 @@ def run(
         {"data": problem.name, "train_rows": len(problem.train), "bits": bits, "groups": list(groups),
          "seed": seed, "init": "agh", "mu_factor": 2.0},
         {"altopt": rows},
-        {"altopt": partial(plot_paper.altopt_panels, rows, title=f"{problem.name}, L = {bits}")},
+        {"altopt": partial(paper.altopt_panels, rows, title=f"{problem.name}, L = {bits}")},
         _claims(rows, bits, problem.name),
     )  # fmt: skip
 
@@ -74,7 +72,7 @@ def _warm_up(problem: Problem, store: Store, cells: list[Cell]) -> None:
     """Let the kernels of fits that are to be timed be compiled, or loaded, before."""
     few = problem.smaller(WARM_UP_ROWS, 1)
     for cell in store.missing(cells):
-        trained.fit(cell, few, store.n_jobs)
+        study.fit(cell, few, store.n_jobs)
 
 
 def _claims(rows: list[Row], bits: int, data: str) -> list[Claim]:

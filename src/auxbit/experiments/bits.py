@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from auxbit import evaluate
-from auxbit.blocks import block_slices
-from auxbit.checks import check_integer
-from auxbit.codes import Packed, bytes_per_code, check_n_bits
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits
+from auxbit.core.parallel import block_slices
+from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput
-from auxbit.experiments.kept import Row
-from auxbit.experiments.methods import find_method, make_hasher
-from auxbit.experiments.study import Array, Problem, Result
-from auxbit.experiments.trained import Cell, Store
-from auxbit.neighbours import ground_truth
+from auxbit.evaluate import ground_truth
+from auxbit.experiments.study import Cell, Problem, Result, Row, Store
+from auxbit.hashers.registry import find_method, make_hasher
 
 BITS = (8, 16, 24, 32, 48, 64)
 METHODS = ("itq", "ba")
@@ -238,7 +237,7 @@ def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
 
 def as_result(advice: Advice) -> Result:
     """What was measured, with its figure, as other experiments give it."""
-    from auxbit import plot_report
+    from auxbit.plot import figures
 
     made = advice.settings
     verdict = f"{advice.bits} bits" if advice.settled else f"{advice.bits} bits or more"
@@ -247,7 +246,7 @@ def as_result(advice: Advice) -> Result:
         "precision": f"precision of\n{made['K']} nearest codes",
     }
     figure = partial(
-        plot_report.bits_panels, advice.rows, chosen=advice.bits, n_rows=made["rows"], method=made["method"],
+        figures.bits_panels, advice.rows, chosen=advice.bits, n_rows=made["rows"], method=made["method"],
         names=names, title=f"{made['data']}: {verdict}",
     )  # fmt: skip
     return Result(

@@ -11,19 +11,109 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit import evaluate
-from auxbit.blocks import Workers
-from auxbit.checks import check_finite, check_integer
-from auxbit.codes import Packed, check_n_bits
-from auxbit.errors import InvalidInput
-from auxbit.experiments.kept import Cell, Row
-from auxbit.experiments.methods import DEFAULT_METHODS, find_method, make_hasher
-from auxbit.experiments.product import ProductQuantizer
-from auxbit.neighbours import ground_truth
+from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.codes import check_n_bits
+from auxbit.core.parallel import Workers, block_slices
+from auxbit.core.types import Array, Packed
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.evaluate import ground_truth
+from auxbit.experiments.study import Row, RowKey
+from auxbit.hashers.registry import DEFAULT_METHODS, find_method, make_hasher
+from auxbit.index.hamming import faiss_threads
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
 
-Array = npt.NDArray[Any]
+# ---- Product quantisation by FAISS at equal bits: PQ and OPQ, searched asymmetrically (the query is
+# not coded).
+#
+# Not Hamming codes, so rows of their own in a comparison: what the same bits give to a slower search.
+
+# with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
+MANY_ROWS = 50_000
+MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
+
+
+class Shape(NamedTuple):
+    """M parts of the vector, each coded in `n_bits` bits."""
+
+    M: int
+    n_bits: int
+
+
+def choose_shape(bits: int, n_dims: int, n_train: int) -> Shape:
+    """M and its bits with M * n_bits = bits, M dividing the dimensions, and n_bits nearest to the usual 8."""
+    most = min(MAX_CENTROID_BITS, int(np.log2(max(n_train, 1))))
+    found = [
+        Shape(bits // each, each)
+        for each in range(1, most + 1)
+        if bits % each == 0 and n_dims % (bits // each) == 0
+    ]
+    if not found:
+        raise InvalidParameter(
+            "bits",
+            bits,
+            f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}",
+        )
+    return min(found, key=lambda shape: (abs(shape.n_bits - USUAL_CENTROID_BITS), shape.n_bits))
+
+
+class ProductQuantizer:
+    """FAISS's PQ, or OPQ with `rotate`, behind the few calls that a comparison needs."""
+
+    def __init__(self, bits: int, *, rotate: bool, seed: int = 0, n_jobs: int | None = None) -> None:
+        self.bits, self.rotate, self.seed, self.n_jobs = bits, rotate, seed, n_jobs
+
+    def fit(self, X: npt.NDArray[Any]) -> float:
+        """Train on the rows of X, (n, D); returns the seconds."""
+        import faiss
+
+        D = X.shape[1]
+        shape = choose_shape(self.bits, D, len(X))
+        flat = faiss.IndexPQ(D, *shape)
+        _prepare(flat.pq, self.seed)
+        self._index: Any = flat
+        if self.rotate:
+            rotation = faiss.OPQMatrix(D, shape.M)
+            inner = faiss.ProductQuantizer(D, *shape)
+            _prepare(inner, self.seed)
+            rotation.pq = inner
+            self._index = faiss.IndexPreTransform(rotation, flat)
+            self._parts = (rotation, inner, flat)  # FAISS keeps bare pointers to them
+        start = time.perf_counter()
+        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
+            self._index.train(np.ascontiguousarray(X, dtype=np.float32))
+        return time.perf_counter() - start
+
+    def encode(self, X: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """The codes of the rows, (n, ceil(bits/8)) uint8."""
+        with faiss_threads(self.n_jobs):
+            codes: npt.NDArray[np.uint8] = self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32))
+        return codes
+
+    def error(self, X: npt.NDArray[Any], codes: npt.NDArray[np.uint8]) -> float:
+        """The mean over rows of the squared distance from a row to the reconstruction of its code."""
+        total = 0.0
+        for rows in block_slices(len(X)):
+            residual = X[rows].astype(np.float64) - self._index.sa_decode(np.ascontiguousarray(codes[rows]))
+            total += float(np.einsum("nd,nd->", residual, residual))
+        return total / len(X)
+
+    def search(self, X: npt.NDArray[Any], queries: npt.NDArray[Any], k: int) -> npt.NDArray[np.int64]:
+        """Row numbers, (q, k), of the rows of X whose reconstructions are nearest to each query."""
+        self._index.reset()
+        with faiss_threads(self.n_jobs):
+            self._index.add(np.ascontiguousarray(X, dtype=np.float32))
+            _, ids = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
+        return np.asarray(ids, dtype=np.int64)
+
+
+def _prepare(quantizer: Any, seed: int) -> None:
+    quantizer.cp.seed = 1234 + seed  # FAISS's own default, moved by ours
+    quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part
+
+
+# ---- Several methods and numbers of bits side by side
 
 IDENTITY = ("method", "bits", "seed", "search", "skipped")
 
@@ -51,7 +141,7 @@ def compare(
     radius: int = 2,
     seeds: Sequence[int] = (0, 1, 2),
     n_jobs: int | None = None,
-    known: Mapping[Cell, Row] | None = None,
+    known: Mapping[RowKey, Row] | None = None,
     on_row: Callable[[Row], object] | None = None,
 ) -> list[Row]:
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
@@ -76,7 +166,7 @@ def compare(
     return rows
 
 
-def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
+def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[RowKey]:
     """Every (method's label, bits, seed) once; a method without randomness has the first seed only."""
     found = {name.lower(): find_method(name) for name in methods}
     bits, seeds = [check_n_bits(each) for each in bits], list(seeds)
@@ -161,7 +251,7 @@ def _mean(group: list[Row]) -> Row:
     return mean
 
 
-def _run(cell: Cell, X_train: Array, task: Task) -> Row:
+def _run(cell: RowKey, X_train: Array, task: Task) -> Row:
     label, bits, seed = cell
     search = "Hamming" if find_method(label).estimator else "asymmetric"
     row: Row = {"method": label, "bits": bits, "seed": seed, "search": search, "skipped": None}
@@ -171,7 +261,7 @@ def _run(cell: Cell, X_train: Array, task: Task) -> Row:
         return row | {"skipped": str(error)}
 
 
-def _run_hasher(cell: Cell, X_train: Array, task: Task) -> Row:
+def _run_hasher(cell: RowKey, X_train: Array, task: Task) -> Row:
     label, bits, seed = cell
     model = make_hasher(label, bits, random_state=seed, n_jobs=task.n_jobs)
     start = time.perf_counter()
@@ -179,7 +269,7 @@ def _run_hasher(cell: Cell, X_train: Array, task: Task) -> Row:
     return {"seconds_fit": time.perf_counter() - start} | measure(model, task)
 
 
-def _run_product(cell: Cell, X_train: Array, task: Task) -> Row:
+def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
     """PQ and OPQ give lists of ids: no Hamming radius, no ties to average."""
     label, bits, seed = cell
     model = ProductQuantizer(bits, rotate=label == "OPQ", seed=seed, n_jobs=task.n_jobs)

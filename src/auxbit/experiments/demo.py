@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit import data, files, plot
+from auxbit.core import files
+from auxbit.data import vectors
 from auxbit.errors import FileProblem
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
-from auxbit.experiments.kept import Row, as_csv
-from auxbit.experiments.methods import find_method, make_hasher
+from auxbit.experiments.study import Row, as_csv
+from auxbit.hashers.registry import find_method, make_hasher
 from auxbit.index import HammingIndex
+from auxbit.plot import figures
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -51,8 +53,8 @@ def run_demo(
     start = time.perf_counter()
     folder = Path(out_dir)
     check_folder(folder, overwrite=overwrite)
-    plot.check_output(folder / FILES["history"])
-    X, labels = data.embedded_digits()
+    figures.check_output(folder / FILES["history"])
+    X, labels = vectors.embedded_digits()
     order = np.random.RandomState(0).permutation(len(X))
     asked, base = np.sort(order[:N_QUERIES]), np.sort(order[N_QUERIES:])
     progress("true neighbours")
@@ -71,10 +73,10 @@ def run_demo(
     ba = models["BA"]
     written = {key: folder / name for key, name in FILES.items()}
     ba.save(written["model"], overwrite=overwrite)
-    data.write_vectors(written["codes"], ba.encode(task.base), overwrite=overwrite)
+    vectors.write_vectors(written["codes"], ba.encode(task.base), overwrite=overwrite)
     history = [asdict(record) for record in ba.history_]
-    plot.write(plot.history(history), written["history"], overwrite=overwrite)
-    drawn = plot.precision(
+    figures.write(figures.history(history), written["history"], overwrite=overwrite)
+    drawn = figures.precision(
         table,
         values={
             f"precision_{K_SMALL}": f"of the {K_SMALL} nearest",
@@ -82,10 +84,10 @@ def run_demo(
         },
         title=f"Digits at {BITS} bits: how many of the nearest codes are true neighbours",
     )
-    plot.write(drawn, written["precision"], overwrite=overwrite)
+    figures.write(drawn, written["precision"], overwrite=overwrite)
     panels = digit_panels(models, task, labels[base], labels[asked])
     title = f"The nearest by pixels (exact) and by {BITS}-bit codes; framed: another digit than the query"
-    plot.write(plot.retrieved(panels, title=title), written["digits"], overwrite=overwrite)
+    figures.write(figures.retrieved(panels, title=title), written["digits"], overwrite=overwrite)
     files.write_text(written["table"], as_csv(table), overwrite=overwrite)
     result = {
         "data": "scikit-learn digits",

@@ -12,10 +12,8 @@ from scipy.stats import spearmanr
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
-from auxbit.experiments.kept import Row
 from auxbit.experiments.retrieval import BITS, METHODS, cells
-from auxbit.experiments.study import Claim, Problem, Result, checked, means
-from auxbit.experiments.trained import Store, Trained
+from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
 
 HISTOGRAM = ("BA", "ITQ", "tPCA", "LSH")
 POINTS = 200  # of a histogram's line
@@ -54,7 +52,7 @@ def run(
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
-    from auxbit import plot_paper
+    from auxbit.plot import paper
 
     return Result(
         "entropy",
@@ -67,7 +65,7 @@ def run(
             "methods": list(methods), "bits": list(bits), "seeds": list(seeds), "K": K, "k": K,
         },
         {"entropy": table, "counts": counts},
-        {"entropy": partial(plot_paper.entropy_panels, table, counts, title=problem.name)},
+        {"entropy": partial(paper.entropy_panels, table, counts, title=problem.name)},
         _claims(table, problem.name),
     )  # fmt: skip
 

@@ -12,21 +12,27 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import __version__, data, files, plot
-from auxbit.autoencoder import BinaryAutoencoder
-from auxbit.blocks import BLOCK_ROWS, resolve_n_jobs
-from auxbit.checks import check_integer
-from auxbit.codes import check_n_bits
+from auxbit import __version__
+from auxbit.core import files
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import check_n_bits
+from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
+from auxbit.core.types import Array
+from auxbit.data import vectors
 from auxbit.errors import AuxbitError, FileProblem, InvalidParameter
-from auxbit.experiments.kept import KeptRows, Row, array_checksum, as_csv
+from auxbit.experiments.study import Claim, KeptRows, Problem, Result, Row, Store, array_checksum, as_csv
+from auxbit.hashers.autoencoder import BinaryAutoencoder
+from auxbit.plot import figures
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 N_ROWS = 50_000  # as many as the paper's CIFAR has
 NOISE = 1.0  # standard deviation; pixels are 0..16
@@ -72,7 +78,7 @@ def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None)
 def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
     """So many rows like real ones, or N_ROWS: scikit-learn's digits over and over, with noise."""
     n_rows = N_ROWS if n_rows is None else check_integer("rows", n_rows, 2)
-    digits, _ = data.embedded_digits()
+    digits, _ = vectors.embedded_digits()
     X = digits[np.arange(n_rows) % len(digits)]
     X += np.float32(NOISE) * np.random.default_rng(0).standard_normal(X.shape, dtype=np.float32)
     return X
@@ -165,7 +171,7 @@ def check_folder(folder: Path, *, overwrite: bool, draw: bool = True) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
     if draw:
-        plot.check_output(folder / FILES["plot"])
+        figures.check_output(folder / FILES["plot"])
     for name in FILES.values():
         files.refuse_existing(folder / name, overwrite=overwrite)
 
@@ -261,7 +267,50 @@ def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, s
         bits = {row["bits"] for row in result["rows"]}
         title = f"Training on {result['train_rows']:,} rows"
         title += f", {bits.pop()} bits" if len(bits) == 1 else ""
-        figure = plot.speedup(result["rows"], title=f"{title}: speed-up by processors")
+        figure = figures.speedup(result["rows"], title=f"{title}: speed-up by processors")
         for key in PICTURES:
-            plot.write(figure, paths[key], overwrite=overwrite)
+            figures.write(figure, paths[key], overwrite=overwrite)
     return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
+
+
+# ---- Speed-up of training by processors as an experiment of the paper: figure 5
+
+NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
+
+
+def run(
+    problem: Problem, store: Store, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0
+) -> Result:
+    """Time fits on 1, 2, … processors, as many as there are."""
+    fits = planned(bits, repeats=repeats, n_jobs=store.n_jobs)
+    folder = None if store.folder is None else store.folder / "parallel"
+    found = run_parallel(problem.train, fits, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
+    rows: list[dict[str, Any]] = found.pop("rows")
+    draw: dict[str, Callable[[], Figure]] = {
+        "parallel": partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")
+    }
+    return Result(
+        "parallel",
+        f"Speed-up by processors on {problem.name}",
+        "As fig. 5 of the paper: how many times as fast a fit is on so many processors, and its h, f and Z "
+        "steps. The codes are the same to the last bit on any number of them.",
+        {key: value for key, value in found.items() if key != "files"} | {"data": problem.name},
+        {"parallel": rows},
+        draw if found["processors"] > 1 else {},
+        [_claim(rows, found["processors"], problem.name)],
+    )
+
+
+def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
+    text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
+    if processors < 2:
+        return Claim(text, "one processor is all that it may use here", None, "parallel", data)
+    last = [row for row in rows if row["processors"] == processors]
+    worst = min(row["speedup"] for row in last)
+    return Claim(
+        text,
+        f"{worst:.2f} times as fast on {processors} processors",
+        worst >= NEARLY * processors,
+        "parallel",
+        data,
+    )

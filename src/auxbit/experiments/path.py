@@ -7,9 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from auxbit.errors import InvalidInput
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Claim, Problem, Result, checked
-from auxbit.experiments.trained import Cell, Store
+from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, checked
 
 EXPECTED_ITERATIONS = (10, 15)
 
@@ -45,7 +43,7 @@ def run(problem: Problem, store: Store, *, bits: Iterable[int] = (16, 32), seed:
             )
     if not rows:
         raise InvalidInput(f"BA cannot have {', '.join(map(str, bits))} bits on {problem.name}.")
-    from auxbit import plot_paper
+    from auxbit.plot import paper
 
     return Result(
         "path",
@@ -56,7 +54,7 @@ def run(problem: Problem, store: Store, *, bits: Iterable[int] = (16, 32), seed:
         {"data": problem.name, "train_rows": len(problem.train), "bits": list(bits), "seed": seed,
          "mu_factor": 2.0},
         {"path": rows},
-        {"path": partial(plot_paper.path_panels, rows, title=problem.name)},
+        {"path": partial(paper.path_panels, rows, title=problem.name)},
         _claims(rows, problem.name),
     )  # fmt: skip
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from auxbit import files
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Claim, Result, versions
-from auxbit.extras import require
-from auxbit.plot_parts import darken
+from auxbit.core import files
+from auxbit.core.checks import require
+from auxbit.experiments.study import Claim, Result, Row, versions
+from auxbit.plot.style import darken
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

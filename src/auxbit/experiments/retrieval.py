@@ -9,9 +9,7 @@ from typing import Any
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Claim, Problem, Result, checked, means
-from auxbit.experiments.trained import Cell, Store, Trained
+from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained, checked, means
 
 METHODS = ("ba-agh", "ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh")
 BITS = (8, 16, 24, 32)
@@ -61,7 +59,7 @@ def preset_of(name: str | None, problem: Problem) -> Preset:
 
 def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
     """Every fit, in the order in which tables list them; a method without randomness has the first seed."""
-    from auxbit.experiments.methods import find_method
+    from auxbit.hashers.registry import find_method
 
     seeds = list(seeds)
     return [
@@ -136,11 +134,11 @@ def _measure(made: Trained, *, store: Store, each: Neighbours) -> dict[str, Any]
 
 
 def _figures(tables: dict[str, list[Row]], preset: Preset, problem: Problem) -> dict[str, Any]:
-    from auxbit import plot_paper
+    from auxbit.plot import paper
 
     figures = {
         f"retrieval-K{each.K}": partial(
-            plot_paper.precision_panels,
+            paper.precision_panels,
             [row for row in tables["retrieval"] if row["K"] == each.K],
             title=f"{problem.name}: precision, K = {each.K} true neighbours",
         )
@@ -149,7 +147,7 @@ def _figures(tables: dict[str, list[Row]], preset: Preset, problem: Problem) -> 
     if preset.curves:
         for each in preset.sets:
             figures[f"curves-K{each.K}"] = partial(
-                plot_paper.curve_panels,
+                paper.curve_panels,
                 [row for row in tables["curves"] if row["K"] == each.K],
                 title=f"{problem.name}: precision and recall within r, K = {each.K}",
             )

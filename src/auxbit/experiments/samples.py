@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.types import Array, Ids
 from auxbit.errors import InvalidInput
+from auxbit.evaluate import ground_truth
 from auxbit.experiments import retrieval
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Array, Problem, Result
-from auxbit.experiments.trained import Cell, Store, Trained
+from auxbit.experiments.study import Cell, Problem, Result, Row, Store, Trained
 from auxbit.index import HammingIndex
-from auxbit.neighbours import ground_truth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 METHODS = ("ba", "bfa", "itq", "sph", "agh", "klsh", "sh", "tpca", "lsh")
 BITS, SHOWN, NEAREST = 32, 6, 10
 EXACT = "exact"
-
-Ids = npt.NDArray[np.int64]
 
 
 def cells(bits: int = BITS, seed: int = 0, methods: Iterable[str] = METHODS) -> list[Cell]:
@@ -113,7 +110,7 @@ def shares(lists: dict[str, Ids], problem: Problem) -> list[Row]:
 
 def listed(lists: dict[str, Ids], fits: list[Trained], problem: Problem, chosen: Ids) -> list[Row]:
     """What is shown, a row for each: its place, row number, distances, and label."""
-    from auxbit.codes import hamming_distances
+    from auxbit.core.codes import hamming_distances
 
     codes = {made.cell.label: made for made in fits}
     rows: list[Row] = []
@@ -143,7 +140,7 @@ def listed(lists: dict[str, Ids], fits: list[Trained], problem: Problem, chosen:
 def _draw(
     problem: Problem, images: tuple[Array, Array], lists: dict[str, Ids], chosen: Ids, bits: int
 ) -> Figure:
-    from auxbit import plot_report
+    from auxbit.plot import figures as plot_report
 
     of_rows, of_queries = images
     brightest = max(1, int(of_rows.max()))

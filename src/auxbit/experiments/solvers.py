@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import lsq_linear, minimize
 
-from auxbit.blocks import Workers
-from auxbit.codes import unpack
-from auxbit.experiments.kept import Row
-from auxbit.experiments.study import Claim, Problem, Result
-from auxbit.experiments.trained import Cell, Store, Trained
+from auxbit.core.codes import unpack
+from auxbit.core.maps import Scaling
+from auxbit.core.parallel import Workers
+from auxbit.core.types import Bits, Float64
+from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained
 from auxbit.mac.f_step import decoder_sums, f_step
-from auxbit.mac.relax import RelaxedSolver
-from auxbit.mac.z_step import Bits, ZProblem
-from auxbit.maps import Float64, Scaling
+from auxbit.mac.z_step import RelaxedSolver, ZProblem
 
 BITS = (8, 16, 32)
 MUS = (0.01, 1.0)  # the first μ of the paper's schedule, and one that binds
@@ -115,7 +113,7 @@ def run(
             measure = partial(_measure, problem=problem, mus=mus, n_points=n_points, n_general=n_general,
                               repeats=repeats)  # fmt: skip
             rows += store.derived(cell, {"solvers": settings}, measure)
-    from auxbit import plot_report
+    from auxbit.plot import figures
 
     title = f"{problem.name}: the relaxed problem of the Z step"
     return Result(
@@ -130,7 +128,7 @@ def run(
         "variable.",
         {"data": problem.name, "train_rows": len(problem.train), "bits": list(bits), "seed": seed} | settings,
         {"solvers": rows},
-        {"solvers": partial(plot_report.solver_panels, rows, title=title)} if rows else {},
+        {"solvers": partial(figures.solver_panels, rows, title=title)} if rows else {},
         [_claim(rows, problem.name)],
     )
 

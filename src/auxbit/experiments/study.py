@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +19,81 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import files
-from auxbit.experiments.kept import Row, array_checksum, as_csv
+from auxbit import evaluate
+from auxbit.core import files
+from auxbit.core.files import Format
+from auxbit.core.types import Array, Packed
+from auxbit.data import datasets
+from auxbit.data import vectors as data
+from auxbit.errors import FileProblem, InvalidInput
+from auxbit.evaluate import ground_truth
+from auxbit.hashers.registry import find_method, make_hasher
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = npt.NDArray[Any]
+# ---- Rows of an experiment: kept as JSON lines as they finish, so that it can go on after a stop; or as CSV
+
+Row = dict[str, Any]
+RowKey = tuple[str, int, int]
+
+BLOCK_BYTES = 1 << 24
+
+
+class KeptRows:
+    """The rows in `path` that were made with the same settings; rows of other settings stay in the file."""
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.key = files.checksum([json.dumps(settings, sort_keys=True).encode()])[:16]
+
+    def read(self) -> dict[RowKey, Row]:
+        """What is finished, by (method, bits, seed); a line cut short by a crash is passed over."""
+        rows: dict[RowKey, Row] = {}
+        if not self.path.exists():
+            return rows
+        for line in self.path.read_text(errors="replace").splitlines():
+            try:
+                kept = json.loads(line)
+                if kept["key"] == self.key:
+                    row = kept["row"]
+                    rows[row["method"], row["bits"], row["seed"]] = row
+            except (ValueError, KeyError, TypeError):
+                continue
+        return rows
+
+    def add(self, row: Row) -> None:
+        """Append a row and see it to the disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line was cut short
+                    file.write(b"\n")
+            file.write(json.dumps({"key": self.key, "row": row}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
+    text = io.StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def array_checksum(X: npt.NDArray[Any]) -> str:
+    """SHA-256 of the values, shape and type of an array, read in blocks of rows."""
+    step = max(1, BLOCK_BYTES // max(1, X[:1].nbytes))
+    blocks = (np.ascontiguousarray(X[start : start + step]).tobytes() for start in range(0, len(X), step))
+    content = files.checksum(blocks)
+    return files.checksum([f"{X.shape} {X.dtype.str} {content}".encode()])
+
+
+# ---- What an experiment is run on and what it gives
 
 LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 FORMATS = (".svg", ".png")
@@ -138,8 +212,8 @@ def made_by(result: Result) -> dict[str, str]:
 
 def draw_figures(result: Result, folder: Path) -> list[Path]:
     """Every figure as NAME.svg, NAME.png, NAME-dark.svg and NAME-dark.png."""
-    from auxbit import plot
-    from auxbit.plot_parts import darken
+    from auxbit.plot import figures as plot
+    from auxbit.plot.style import darken
 
     written, about = [], f"{result.title}; {made_by(result)}; {versions()}"
     for name, make in result.figures.items():
@@ -182,3 +256,235 @@ def means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
                 mean[name] = float(np.mean([row[name] for row in group]))
         made.append(mean)
     return made
+
+
+# ---- Raw results: the codes that a method gives to a problem, kept on disk. All metrics derive from them
+
+CODES = Format(
+    "auxbit experiment",
+    "experiment",
+    1,
+    "codes of an experiment",
+    "They are made by `auxbit experiment`.",
+    FileProblem,
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fit: a method by name, bits, seed, and parameters beyond the defaults of its estimator."""
+
+    method: str
+    bits: int
+    seed: int = 0
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables and figures."""
+        return find_method(self.method).label
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a fit gave: codes of the rows and of the queries, and facts about the training.
+
+    facts : seconds, CPU seconds, mean squared errors of both, history (of BA and BFA), the scale of the data;
+    `skipped` says why there are no codes where a method cannot have so many bits.
+    """
+
+    cell: Cell
+    train: Packed
+    queries: Packed
+    facts: dict[str, Any]
+
+    @property
+    def skipped(self) -> str | None:
+        """Why there is nothing, None where there is."""
+        return self.facts.get("skipped")
+
+    def row(self) -> Row:
+        """What identifies the fit in tables."""
+        return {"method": self.cell.label, "bits": self.cell.bits, "seed": self.cell.seed}
+
+
+class Store:
+    """Fits of one problem, in a folder; one that is there is not computed again.
+
+    folder None: nothing is kept. on_start is called with each cell before it is fitted, on_fit after it is
+    fitted or read, with whether it is new.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        folder: Path | None,
+        *,
+        n_jobs: int | None = None,
+        on_start: Callable[[Cell], object] | None = None,
+        on_fit: Callable[[Cell, bool], object] | None = None,
+    ) -> None:
+        self.problem, self.n_jobs = problem, n_jobs
+        self.folder = None if folder is None else folder / f"{problem.name}-{problem.key()}"
+        self._on_start = on_start or (lambda cell: None)
+        self._on_fit = on_fit or (lambda cell, fresh: None)
+        self._made: dict[Cell, Trained] = {}
+        self._truths: dict[int, npt.NDArray[np.int64]] = {}
+
+    def get(self, cell: Cell) -> Trained:
+        """The fit of a cell, from memory, from disk, or made now."""
+        if cell not in self._made:
+            found = self._read(cell)
+            if found is None:
+                self._on_start(cell)
+            self._made[cell] = found if found is not None else self._make(cell)
+            self._on_fit(cell, found is None)
+        return self._made[cell]
+
+    def left_out(self) -> dict[str, str]:
+        """The fits that could not be had, and why."""
+        return {
+            f"{cell.label}, {cell.bits} bits": made.skipped
+            for cell, made in self._made.items()
+            if made.skipped
+        }
+
+    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
+        """Where the K true neighbours of the queries come among the codes of a fit."""
+        if K not in self._truths:
+            self._truths[K] = ground_truth(self.problem.train, self.problem.queries, K, n_jobs=self.n_jobs)
+        return evaluate.hamming_ranking(
+            made.train, made.queries, self._truths[K], made.cell.bits, n_jobs=self.n_jobs
+        )
+
+    def all(self, cells: Iterable[Cell]) -> list[Trained]:
+        """The fits of several cells, without those that a method cannot have."""
+        return [found for found in map(self.get, cells) if not found.skipped]
+
+    def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
+        """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
+        made = self.get(cell)
+        path = self._path(cell)
+        if path is None:
+            return compute(made)
+        key = files.checksum([json.dumps(settings, sort_keys=True, default=str).encode()])[:8]
+        path = path.with_suffix(f".{key}.json")
+        try:
+            kept = json.loads(path.read_text())
+            same = kept["versions"].get("auxbit") == versions().get("auxbit")
+            if same and kept["settings"] == settings:
+                return kept["found"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not there, or damaged: made anew
+        found = compute(made)
+        document = {"settings": settings, "cell": asdict(cell), "versions": versions(), "found": found}
+        files.write_text(path, json.dumps(document))
+        return json.loads(json.dumps(found))
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Which cells are not kept yet."""
+        return [cell for cell in dict.fromkeys(cells) if cell not in self._made and self._read(cell) is None]
+
+    def _path(self, cell: Cell) -> Path | None:
+        if self.folder is None:
+            return None
+        key = files.checksum([json.dumps(asdict(cell), sort_keys=True, default=str).encode()])[:8]
+        return self.folder / f"{cell.method}-{cell.bits}-{cell.seed}-{key}.safetensors"
+
+    def _read(self, cell: Cell) -> Trained | None:
+        path = self._path(cell)
+        if path is None or not path.exists():
+            return None
+        try:
+            header, tensors = CODES.read(path)
+            if header["versions"].get("auxbit") != versions().get("auxbit"):
+                return None  # another version may fit otherwise
+            return Trained(cell, tensors["train"], tensors["queries"], header["facts"])
+        except (FileProblem, KeyError):
+            return None  # a file that is damaged is made anew
+
+    def _make(self, cell: Cell) -> Trained:
+        made = fit(cell, self.problem, self.n_jobs)
+        path = self._path(cell)
+        if path is not None:
+            header = {"cell": asdict(cell), "facts": made.facts, "versions": versions()}
+            CODES.write(path, header, {"train": made.train, "queries": made.queries})
+        return made
+
+
+def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
+    """Fit a method to the rows of a problem, and encode rows and queries."""
+    model = make_hasher(cell.method, cell.bits, random_state=cell.seed, n_jobs=n_jobs, **dict(cell.options))
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
+            model.fit(problem.train)
+    except InvalidInput as error:  # so many bits cannot be had of this method
+        none = np.zeros((0, 1), dtype=np.uint8)
+        return Trained(cell, none, none, {"skipped": str(error)})
+    seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    train, queries = model.encode(problem.train), model.encode(problem.queries)
+    errors = {
+        "train_error": model._error_of(problem.train, train),
+        "query_error": model._error_of(problem.queries, queries),
+    }
+    history = [asdict(record) for record in getattr(model, "history_", [])]
+    facts = seconds | errors | {"history": history, "scale": model.scaling_.scale}
+    return Trained(cell, train, queries, facts)
+
+
+# ---- Data sets as problems: rows to train on and to search, and queries that are not among them
+
+HELD_OUT, MOST_HELD_OUT = 10, 1000  # one row in ten is a query, where a file has no queries of its own
+VECTOR_FILES = (".npy", ".npz", ".fvecs", ".bvecs", ".ivecs", ".parquet")
+KEYED = re.compile(r"\.(h5|hdf5|parquet|npz):[^/\\\\]+$", re.IGNORECASE)  # a file and what to read of it
+
+
+def load(
+    source: str,
+    *,
+    folder: str | None = None,
+    n_train: int | None = None,
+    n_queries: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Problem:
+    """A data set by name, or by the path of its folder; or a file of vectors, of which some become queries.
+
+    folder : where data sets are, in the place of AUXBIT_DATA; cache : where features of images are kept.
+    n_train, n_queries : at most so many, drawn with a fixed seed.
+    """
+    if Path(source).suffix.lower() in VECTOR_FILES or KEYED.search(source):
+        return _of_file(source).smaller(n_train, n_queries)
+    found = datasets.load(source, data=folder)
+    rows, asked = some_of(len(found.base), n_train), some_of(len(found.queries), n_queries)
+    small = replace(
+        found, base=found.base[rows], queries=found.queries[asked], learn=None, neighbours=None,
+        labels=part(found.labels, rows), query_labels=part(found.query_labels, asked),
+    )  # fmt: skip
+    vectors = small.vectors(cache=cache, n_jobs=n_jobs, progress=progress)
+    images, query_images = small.images, small.query_images
+    if small.name == "digits":
+        images, query_images = (  # of 0 to 16
+            (15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in (small.base, small.queries)
+        )
+    labels, query_labels = (
+        None if each is None or each.ndim > 1 else each for each in (small.labels, small.query_labels)
+    )
+    return Problem(
+        small.name, vectors.base, vectors.queries, images, query_images, labels, query_labels, small.about
+    )
+
+
+def _of_file(source: str) -> Problem:
+    """The rows of a file, some of them held out as queries."""
+    X = data.read_vectors(source)
+    if len(X) < 2 * HELD_OUT:
+        raise InvalidInput(f"{source} has {len(X)} rows; an experiment wants at least {2 * HELD_OUT}.")
+    order = np.random.RandomState(0).permutation(len(X))
+    n_queries = min(len(X) // HELD_OUT, MOST_HELD_OUT)
+    asked, kept = np.sort(order[:n_queries]), np.sort(order[n_queries:])
+    name = Path(KEYED.sub("", source)).stem
+    return Problem(name, X[kept], X[asked], about=f"{source}; {n_queries:,} of its rows are the queries")

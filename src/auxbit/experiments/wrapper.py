@@ -7,10 +7,8 @@ from functools import partial
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
-from auxbit.experiments.kept import Row
 from auxbit.experiments.retrieval import cells
-from auxbit.experiments.study import Claim, Problem, Result, checked, means
-from auxbit.experiments.trained import Store, Trained
+from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
 
 METHODS = ("tpca", "itq", "bfa", "ba-agh", "ba")
 BITS = (8, 12, 16, 20, 24, 28, 32)
@@ -42,7 +40,7 @@ def run(
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
-    from auxbit import plot_paper
+    from auxbit.plot import paper
 
     return Result(
         "wrapper",
@@ -54,7 +52,7 @@ def run(
             "bits": list(bits), "seeds": list(seeds), "K": K, "k": k, "r": radius, "methods": list(METHODS),
         },
         {"wrapper": table},
-        {"wrapper": partial(plot_paper.wrapper_panels, table, k=k, radius=radius, title=problem.name)},
+        {"wrapper": partial(paper.wrapper_panels, table, k=k, radius=radius, title=problem.name)},
         _claims(table, problem.name),
     )  # fmt: skip
 

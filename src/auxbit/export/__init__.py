@@ -1,6 +1,6 @@
 """Taking codes and hash functions elsewhere: FAISS index files, ONNX models."""
 
-from auxbit.export.faiss_file import index_to_faiss, to_faiss
-from auxbit.export.onnx_file import to_onnx
+from auxbit.export.faiss import index_to_faiss, to_faiss
+from auxbit.export.onnx import to_onnx
 
 __all__ = ["index_to_faiss", "to_faiss", "to_onnx"]

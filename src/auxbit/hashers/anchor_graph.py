@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
-from auxbit.blocks import Workers
-from auxbit.checks import check_integer, warn
-from auxbit.compiled import kernel
+from auxbit.core.anchors import find_anchors, given_bandwidth, median_reach, nearest_anchors, sample_rows
+from auxbit.core.checks import check_integer, warn
+from auxbit.core.parallel import Workers, kernel
+from auxbit.core.types import Float32, Float64, Ids
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.kernels import Ids, find_anchors, given_bandwidth, median_reach, nearest_anchors, sample_rows
-from auxbit.maps import Float32, Float64
 
 EIGENVALUE_CUT = 1e-10  # eigenvalues are in 0..1; eigenvectors of smaller ones are rounding errors
 ROUNDING = 1e-9  # of eigenfunctions, whose mean square is 1

@@ -19,18 +19,101 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from auxbit.blocks import Workers, resolve_n_jobs
-from auxbit.checks import check_integer
-from auxbit.codes import Bits, Packed, bytes_per_code, check_n_bits, check_packed, pack, unpack
-from auxbit.dask_blocks import is_dask_array, map_rows
-from auxbit.decoders import Decoder, LinearDecoder
-from auxbit.encoding import Encoder, encode, encode_into
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.decoders import Decoder, LinearDecoder, TableDecoder
+from auxbit.core.maps import Encoder, Scaling, encode, encode_into
+from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
+from auxbit.core.types import Bits, Float32, Float64, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.coding import Coder, check_mu, coder_of, within_reach
-from auxbit.mac.decoder_fit import KINDS, Turned, fit_decoder
 from auxbit.mac.f_step import decoder_sums, f_step
-from auxbit.maps import Float32, Float64, Scaling
-from auxbit.training_record import TrainingRecord, record_of, residuals, sample_rows
+from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
+from auxbit.quantiser.fit import KINDS, Turned, fit_decoder
+
+# ---- What a model was trained on: codes and error of a sample, to compare later rows with
+
+MOST_ROWS = SAMPLED_ROWS
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRecord:
+    """Codes and reconstruction error of at most 4096 of the rows that a model was trained on.
+
+    codes : (m, ceil(n_bits/8)) uint8, packed; n_rows : how many rows were trained on, of which m are here;
+    error : mean over the m rows of ‖x − f(z)‖², in the units of X; variation : the standard deviation of
+    that over its mean; n_vectors : how many vectors f is made of, which tells how closely n_rows fit it;
+    coding, mu : how the codes were made, as in encode.
+    """
+
+    codes: Packed
+    n_rows: int
+    error: float
+    variation: float
+    n_vectors: int
+    coding: str = "hash"
+    mu: float = 0.0
+
+    def is_of(self, coding: str, mu: float = 0.0) -> bool:
+        """Whether codes that are made in this way can be compared with those of the record."""
+        return self.coding == coding and (coding == "hash" or self.mu == mu)
+
+    def parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """What a file keeps: a header for JSON, and arrays."""
+        header = {name: value for name, value in vars(self).items() if name != "codes"}
+        return header, {"codes": self.codes}
+
+    @classmethod
+    def from_parts(
+        cls, header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], n_bits: int
+    ) -> TrainingRecord:
+        """The record of `parts`; a KeyError, TypeError or ValueError where that is not what they are."""
+        record = cls(check_packed(tensors["codes"], n_bits, "training.codes"), **header)
+        numbers = (record.n_rows, record.error, record.variation, record.n_vectors, record.mu)
+        if not isinstance(record.coding, str) or not 1 <= len(record.codes) <= min(record.n_rows, MOST_ROWS):
+            raise ValueError(f"a training record of {len(record.codes)} {record.coding} codes")
+        if any(isinstance(number, bool) or not float(number) >= 0 for number in numbers):
+            raise ValueError(f"a training record with numbers {numbers}")
+        return record
+
+
+def residuals(X: npt.NDArray[Any], codes: Packed, decoder: Decoder, scaling: Scaling) -> Float64:
+    """Rows less their reconstructions. X : (n, D) as the user gave it, codes : (n, M) packed → (n, D)."""
+    wanted = scaling.apply(X).astype(np.float64) * scaling.scale + scaling.mean  # float32 ends at 3e38
+    difference: Float64 = wanted - decoder.decode(codes)
+    return difference
+
+
+def record_of(
+    X: npt.NDArray[Any],
+    codes: Packed,
+    decoder: Decoder,
+    scaling: Scaling,
+    n_rows: int,
+    coding: str = "hash",
+    mu: float = 0.0,
+) -> TrainingRecord:
+    """The record of a sample. X : (m, D) as the user gave it, codes : (m, M) packed; n_rows : of them all."""
+    with Workers(1) as workers:  # BLAS on one thread, so that its sums are the same on any machine
+
+        def squared(rows: slice) -> Float64:
+            difference = residuals(X[rows], codes[rows], decoder, scaling)
+            sums: Float64 = np.einsum("nd,nd->n", difference, difference)
+            return sums
+
+        errors = np.concatenate(list(workers.map(squared, len(X))))
+    error = float(errors.mean())
+    variation = float((errors / error).std()) if error > 0 else 0.0
+    return TrainingRecord(codes, n_rows, error, variation, _n_vectors(decoder), coding, mu)
+
+
+def _n_vectors(decoder: Decoder) -> int:
+    """How many vectors a least-squares fit of the decoder chooses: one a bit, or one a value of each byte."""
+    if isinstance(decoder, TableDecoder):
+        return 1 + sum(1 << min(8, decoder.n_bits - first) for first in range(0, decoder.n_bits, 8))
+    return 1 + decoder.n_bits
+
+
+# ---- The contract of every hasher
 
 CODINGS = ("hash", "optimal")
 
@@ -276,7 +359,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the fitted model to a safetensors file, atomically; `auxbit.load` reads it."""
-        from auxbit.hashers.model_file import save
+        from auxbit.hashers.registry import save
 
         save(self, path, overwrite=overwrite)
 

@@ -9,10 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
-from auxbit.blocks import block_slices
-from auxbit.checks import check_integer
-from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.kernels import (
+from auxbit.core.anchors import (
     PART_ROWS,
     find_anchors,
     gaussian,
@@ -20,7 +17,10 @@ from auxbit.kernels import (
     median_distance,
     squared_distances,
 )
-from auxbit.maps import Float32, Float64
+from auxbit.core.checks import check_integer
+from auxbit.core.parallel import block_slices
+from auxbit.core.types import Float32, Float64
+from auxbit.hashers.base import Hasher, Learned, Training
 
 EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise that a power of −1/2 would blow up
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.types import Float32, Float64, Integers
 from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.hashers.pca import principal_axes
-from auxbit.maps import Float32, Float64
-
-Integers = npt.NDArray[np.int64]
+from auxbit.hashers.linear import principal_axes
 
 FLAT = 1e-9  # projections that differ by no more than this share of the largest entry differ by rounding
 

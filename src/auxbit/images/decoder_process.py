@@ -1,7 +1,7 @@
 """The process that decodes pictures: requests on standard input, answers on standard output.
 
 A frame is a prefix (magic, length of the header, length of the body), a header in JSON and a body of bytes.
-Started by auxbit.images.decoders, with the seconds and the bytes of memory that it may use as arguments.
+Started by auxbit.images.decode, with the seconds and the bytes of memory that it may use as arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
-    from auxbit.images.decoding import Decoded
+    from auxbit.images.decode import Decoded
 
 PREFIX = Struct("<4sIQ")
 MAGIC = b"axD1"
@@ -50,9 +50,9 @@ def main() -> None:
     seconds, memory = float(sys.argv[1]), int(sys.argv[2])
     requests, answers = _streams()
     from auxbit.errors import BadPicture
-    from auxbit.images import decoding
+    from auxbit.images import decode
 
-    decoding.load_plugins()
+    decode.load_plugins()
     _limit(memory)
     _send(answers, frame({"ready": True}))
     while (request := read_frame(requests, sys.maxsize)) is not None:
@@ -60,9 +60,9 @@ def main() -> None:
         _alarm(seconds + 5)  # the parent is quicker, unless it is gone
         try:
             if header["task"] == "decode":
-                answer = _decoded_frame(decoding.decode(content, **header["options"]))
+                answer = _decoded_frame(decode.decode(content, **header["options"]))
             else:
-                answer = frame({}, decoding.preview(content, **header["options"]))
+                answer = frame({}, decode.preview(content, **header["options"]))
         except BadPicture as error:
             answer = frame({"bad": str(error)})
         except MemoryError:

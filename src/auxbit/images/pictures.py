@@ -2,30 +2,285 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import threading
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit import files
-from auxbit.checks import check_integer
+from auxbit import __version__
 from auxbit.collection.collection import Collection
-from auxbit.errors import BadPicture, CollectionError, FileProblem, InvalidInput, InvalidParameter
-from auxbit.images.about import About
-from auxbit.images.decoding import Decoded, decode
-from auxbit.images.describing import Describer
-from auxbit.images.opening import finished, open_pictures
-from auxbit.images.recipe import Recipe
+from auxbit.collection.storage import MANIFEST
+from auxbit.core import files
+from auxbit.core.checks import check_integer
+from auxbit.core.files import BINARY, sync_folder, write_all
+from auxbit.core.types import Float32
+from auxbit.data.tables import nearest
+from auxbit.errors import (
+    AuxbitError,
+    BadPicture,
+    CollectionError,
+    Damaged,
+    FileProblem,
+    InvalidInput,
+    InvalidParameter,
+)
+from auxbit.images.decode import Decoded, decode
+from auxbit.images.features import Describer, Recipe
 from auxbit.images.sources import read_file
-from auxbit.images.thumbnails import Thumbnails
+from auxbit.index.hamming import Guard
 
-Float32 = npt.NDArray[np.float32]
+# ---- pictures.json: what makes a collection one of pictures
+
+ABOUT_NAME = "pictures.json"
+FORMAT, VERSION = "auxbit pictures", 1
+REMEDY = "Restore it from a copy, or make the collection anew by `auxbit images create … --force`."
+
+
+@dataclass(frozen=True)
+class About:
+    """How the vectors and codes of pictures are made, and which folders they come from.
+
+    key : of the collection it belongs to, which a collection that replaces it does not have
+    bits, method, seed : of the model that is fitted once all pictures are read
+    roots : absolute folders that items name files in
+    """
+
+    key: str
+    recipe: Recipe
+    bits: int
+    method: str
+    seed: int
+    roots: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Keep it with the collection, atomically."""
+        document = {"format": FORMAT, "format_version": VERSION, "auxbit_version": __version__}
+        content = asdict(self) | {"recipe": self.recipe.document()}
+        files.write_text(folder / ABOUT_NAME, json.dumps(document | content, indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path, key: str) -> About | None:
+        """What is kept in a folder, None where that is nothing, or of a collection that was replaced."""
+        path = folder / ABOUT_NAME
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CollectionError(f"{path} cannot be read: {error.strerror}.") from error
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise Damaged(f"{path} is damaged: it is not JSON. {REMEDY}") from error
+        return cls._parse(document, path, key)
+
+    @classmethod
+    def _parse(cls, document: Any, path: Path, key: str) -> About | None:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise Damaged(f"{path} is not what it should be. {REMEDY}")
+        if document.get("format_version") != VERSION:
+            raise CollectionError(
+                f"{path} was written by auxbit {document.get('auxbit_version')}, and this version cannot "
+                "read it. Upgrade: pip install -U auxbit."
+            )
+        if document.get("key") != key:
+            return None
+        try:
+            recipe = Recipe.from_document(document["recipe"])
+            roots = tuple(map(str, document["roots"]))
+            bits, seed = int(document["bits"]), int(document["seed"])
+            return cls(key, recipe, bits, str(document["method"]), seed, roots)
+        except (KeyError, TypeError, ValueError, AuxbitError) as error:
+            raise Damaged(f"{path} is not complete: {error!r}. {REMEDY}") from error
+
+
+def go_on_command(folder: Path, about: About) -> str:
+    """What to type to finish a collection whose making was stopped."""
+    root = about.roots[0] if about.roots else "DIR"
+    return shlex.join(["auxbit", "images", "create", root, "--out", str(folder)])
+
+
+# ---- Opening a collection of pictures: what is one, and what is one that is finished
+
+MADE_BY = "Collections of pictures are made by `auxbit images create DIR --out NAME`."
+
+
+def open_pictures(
+    path: str | os.PathLike[str], *, read_only: bool = False, n_jobs: int | None = None
+) -> tuple[Collection, About]:
+    """The collection of pictures in a folder; CollectionError where there is none, or it is not finished."""
+    folder = Path(path)
+    if not (folder / MANIFEST).is_file():
+        what = "is not a collection" if folder.exists() else "does not exist"
+        near = ""
+        if folder.parent.is_dir():
+            others = (each.name for each in folder.parent.iterdir() if (each / MANIFEST).is_file())
+            near = nearest(folder.name, others)
+        raise CollectionError(f"{folder} {what}.{near} {MADE_BY}")
+    collection = Collection.open(folder, read_only=read_only, n_jobs=n_jobs)
+    try:
+        return collection, finished(collection)
+    except BaseException:
+        collection.close()
+        raise
+
+
+def about_pictures(collection: Collection) -> About:
+    """What makes a collection one of pictures; CollectionError where it is not."""
+    about = About.read(collection.path, collection.manifest.key)
+    if about is None:
+        raise CollectionError(f"{collection.path} is a collection, but not of pictures. {MADE_BY}")
+    return about
+
+
+def finished(collection: Collection) -> About:
+    """The same of a collection that has a model."""
+    about = about_pictures(collection)
+    if collection.manifest.model is None:
+        raise CollectionError(
+            f"{collection.path} is not finished: its {len(collection):,} pictures have no codes yet. "
+            f"Go on with: {go_on_command(collection.path, about)}"
+        )
+    return about
+
+
+# ---- The thumbnails of a collection of pictures: one file that is only ever added to
+
+PACK_NAME = "thumbnails.pack"
+MAGIC = b"axT1"
+HEADER = Struct("<4sII")  # magic, length, CRC-32 of what follows
+LARGEST = 2**26  # bytes of one: a length beyond is damage
+
+
+class Thumbnails:
+    """Records in `thumbnails.pack`, found by their offset; any thread may read.
+
+    Only the writer of the collection appends. What a writer that was killed left at the end stays there,
+    and nothing refers to it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder) / PACK_NAME
+        self._descriptor: int | None = None
+        self._closed = False
+        self._opening = threading.Lock()
+        self._seeking = threading.Lock()
+        self._guard = Guard()  # a descriptor must not be closed while somebody reads from it
+
+    def append(self, pictures: Sequence[bytes]) -> list[int]:
+        """Add thumbnails; they are on disk when their offsets are returned."""
+        for picture in pictures:
+            if len(picture) > LARGEST:
+                raise InvalidInput(f"a thumbnail of {len(picture):,} bytes; at most {LARGEST:,} are kept.")
+        with self._guard.writing():
+            self._refuse_closed()
+            if not pictures:
+                return []
+            try:
+                return self._append(pictures)
+            except OSError as error:
+                raise FileProblem(f"{self.path} cannot be added to: {error.strerror or error}.") from error
+
+    def read(self, offset: int) -> bytes:
+        """The thumbnail at an offset that `append` returned, checked."""
+        with self._guard.reading():
+            self._refuse_closed()
+            descriptor = self._opened()
+            header = self._at(descriptor, HEADER.size, offset) if offset >= 0 else b""
+            if len(header) < HEADER.size:
+                raise self._damaged(offset, "ends before it")
+            magic, length, checksum = HEADER.unpack(header)
+            if magic != MAGIC or length > LARGEST:
+                raise self._damaged(offset, "has no thumbnail there")
+            content = self._at(descriptor, length, offset + HEADER.size)
+        if len(content) < length:
+            raise self._damaged(offset, "is cut short")
+        if zlib.crc32(content) != checksum:
+            raise self._damaged(offset, "does not match its checksum")
+        return content
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._guard.writing():
+            self._closed = True
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _append(self, pictures: Sequence[bytes]) -> list[int]:
+        new = not self.path.exists()
+        descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | BINARY, 0o666)
+        try:
+            start = os.fstat(descriptor).st_size
+            records = [HEADER.pack(MAGIC, len(each), zlib.crc32(each)) + each for each in pictures]
+            try:
+                write_all(descriptor, b"".join(records))
+                os.fsync(descriptor)
+            except BaseException:
+                os.ftruncate(descriptor, start)  # half a batch is of no use, and a full disk needs the room
+                raise
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_folder(self.path.parent)
+        offsets = [start]
+        for record in records[:-1]:
+            offsets.append(offsets[-1] + len(record))
+        return offsets
+
+    def _opened(self) -> int:
+        with self._opening:
+            if self._descriptor is None:
+                try:
+                    self._descriptor = os.open(self.path, os.O_RDONLY | BINARY)
+                except FileNotFoundError:
+                    raise Damaged(
+                        f"{self.path} is missing: restore it, or make the collection anew."
+                    ) from None
+                except OSError as error:
+                    raise FileProblem(f"{self.path} cannot be read: {error.strerror or error}.") from error
+            return self._descriptor
+
+    def _at(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Up to `length` bytes at an offset; fewer only at the end of the file."""
+        content = b""
+        try:
+            while len(content) < length:
+                more = self._some(descriptor, length - len(content), offset + len(content))
+                if not more:
+                    break
+                content += more
+        except (OSError, OverflowError) as error:
+            raise self._damaged(offset, f"cannot be read ({error})") from error
+        return content
+
+    def _some(self, descriptor: int, length: int, offset: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(descriptor, length, offset)
+        with self._seeking:  # Windows
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, length)
+
+    def _damaged(self, offset: int, what: str) -> Damaged:
+        return Damaged(
+            f"{self.path} {what} (byte {offset:,}). Restore this file, or make the collection anew."
+        )
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InvalidInput(f"{self.path} is closed. Open the collection again.")
+
+
+# ---- Pictures
 
 MODES = ("hamming", "asymmetric", "reranked")
 
@@ -48,7 +303,7 @@ class _Parts:
 
 
 class Pictures:
-    """A collection of pictures; made by `auxbit.images.building.create`, opened by `open`.
+    """A collection of pictures; made by `auxbit.images.build.create`, opened by `open`.
 
     >>> with Pictures.open("pets.auxbit") as pets:
     ...     for id, file, distance in pets.search("cat.jpg", k=5): ...

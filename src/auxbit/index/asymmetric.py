@@ -8,22 +8,268 @@ searching gives exactly these answers.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.blocks import Workers
-from auxbit.codes import Packed
-from auxbit.decoders import Decoder
+from auxbit.core.codes import popcount
+from auxbit.core.decoders import Decoder
+from auxbit.core.parallel import Workers, kernel
+from auxbit.core.simd import TILE, index_bits, narrow_bytes, narrow_groups, wide_bytes, wide_groups
+from auxbit.core.types import Bytes, Float32, Float64, Packed, Positions, Words
 from auxbit.errors import InvalidInput
-from auxbit.index.code_blocks import LANES, LaneMasks, Planes, Positions
-from auxbit.index.table_bounds import LEVELS, ROUNDING, VALUES, measure_tables, n_tables
-from auxbit.index.table_kernels import rerank_rows, scan_blocks
-from auxbit.index.table_lookups import TILE, index_bits
+from auxbit.index.bounds import (
+    LEVELS,
+    NARROW_LIMIT,
+    ROUNDING,
+    VALUES,
+    WIDE_ENTRY,
+    WIDE_LIMIT,
+    measure_tables,
+    n_tables,
+    round_tables,
+    smallest_sum,
+    split_codes,
+)
+from auxbit.index.codes import LANES, LaneMasks, Planes
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
+# ---- Scans of codes by tables: exact distances, the k nearest, and bounds that spare most exact distances
+#
+# The distance of a code is its norm plus an entry for each byte, added one after the other in float32. A
+# query's k nearest by (distance, position) are kept as a heap. Once it is full, the query's tables are
+# rounded down to bytes, in units of what lies between the smallest possible sum and the k-th distance;
+# only codes whose sum of bytes is within the limit get an exact distance. Answers are those of exact
+# distances alone.
+
+CROWD = 12  # codes of a block that pass from which on all its distances are taken
+LOOSE = 0.85  # the part of its range that a limit may fall to before tables are rounded anew
+
+
+@kernel
+def rerank_rows(
+    planes: Bytes,
+    norms: Float32,
+    tables: Float32,
+    shortlist: Positions,
+    distances: Float32,
+    positions: Positions,
+) -> None:
+    """The k nearest of each row of a shortlist, (q, s), −1 for none, into (q, k) distances and positions."""
+    near = np.empty(shortlist.shape[1], dtype=np.float32)
+    for q in range(len(shortlist)):
+        listed, table, nearest, where = shortlist[q], tables[q], distances[q], positions[q]
+        for i in range(len(listed)):  # by themselves, so that many codes are fetched at a time
+            near[i] = _code_distance(planes, norms, table, max(listed[i], 0))
+        count = 0
+        for i in range(len(listed)):
+            if listed[i] >= 0 and (count < len(nearest) or near[i] <= nearest[0]):
+                count = _offer(nearest, where, count, near[i], listed[i])
+        _put_in_order(nearest, where, count)
+
+
+@kernel
+def scan_blocks(
+    planes: Bytes,
+    plane_words: Words,
+    allowed: Words,
+    norms: Float32,
+    level_words: Words,
+    floors: Float32,
+    tables: Float32,
+    slack: Float64,
+    bits: int,
+    wide: bool,
+    start: int,
+    stop: int,
+    n_exact: int,
+    index: Words,
+    rounded: Bytes,
+    distances: Float32,
+    positions: Positions,
+) -> None:
+    """The k nearest of each query among the allowed codes of blocks start..stop, (q, k).
+
+    planes : (n_blocks, width, 64), plane_words the same as words; allowed : (n_blocks,); norms : (n,);
+    level_words : (n_blocks, 8), floors : (64,), of norms; tables : (q, width, 256); slack : (q,), between
+    float32 sums and bounds; bits, wide : kind of bounds; n_exact : blocks before there are bounds;
+    index : (blocks at a time, indices, 8) and rounded : (q, bytes of tables), for use in here, zeros.
+    """
+    n_queries, chunk, block_bytes = len(tables), len(index), index.shape[1] * LANES
+    n = index.shape[1] - (2 if wide else 1)
+    counts = np.zeros(n_queries, dtype=np.int64)
+    bases, widest = np.zeros(n_queries), np.zeros(n_queries)
+    units, ranges = np.zeros(n_queries), np.full(n_queries, np.inf)
+    lowest = np.empty((n_queries, n))
+    buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
+    highest = WIDE_LIMIT if wide else NARROW_LIMIT
+    index_words, rounded_bytes = index.reshape(-1), rounded.reshape(-1)
+    for first in range(start, stop, chunk):
+        last = min(first + chunk, stop)
+        if last > start + n_exact:
+            split_codes(plane_words, level_words, bits, wide, first, last, index)
+        for q in range(n_queries):
+            table, nearest, where, count = tables[q], distances[q], positions[q], counts[q]
+            block = first
+            while block < last and (
+                block < start + n_exact or count < len(nearest) or (block - first) % TILE
+            ):
+                mask = allowed[block]
+                count = _offer_block(planes, norms, table, block, mask, nearest, where, count, buffer)
+                block += 1
+            counts[q] = count
+            if block == last:
+                continue
+            if ranges[q] == np.inf:
+                bases[q], widest[q] = smallest_sum(table, floors, bits, lowest[q])
+            left = np.float64(nearest[0]) + slack[q] - bases[q]
+            if 0 < left < LOOSE * ranges[q]:
+                ranges[q] = left
+                units[q] = highest / left
+                if wide and widest[q] > 0:
+                    units[q] = min(units[q], WIDE_ENTRY / min(left, widest[q]))
+                round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
+            limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
+            while block < last and limit >= 0:
+                at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
+                if bits == 8 and wide:
+                    found = wide_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                elif bits == 8:
+                    found = narrow_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                elif wide:
+                    found = wide_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                else:
+                    found = narrow_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                block += TILE * found
+                for u in range(min(TILE, last - block)):
+                    mask = masks[u] & allowed[block + u]
+                    if popcount(mask) >= CROWD:
+                        _offer_block(planes, norms, table, block + u, mask, nearest, where, count, buffer)
+                        continue
+                    while mask:
+                        position = (block + u) * LANES + _lowest_lane(mask)
+                        distance = _code_distance(planes, norms, table, position)
+                        if distance < nearest[0]:  # an equal one of a later position is farther
+                            _sift(nearest, where, len(nearest), distance, position)
+                        mask &= mask - np.uint64(1)
+                left = np.float64(nearest[0]) + slack[q] - bases[q]
+                limit = _limit(left, units[q], highest)
+                block += TILE
+    for q in range(n_queries):
+        _put_in_order(distances[q], positions[q], counts[q])
+
+
+@kernel
+def _limit(left: float, units: float, highest: int) -> int:
+    """The largest sum of rounded entries of a code that may be nearer; −1: none can be."""
+    if not left > 0:
+        return -1
+    return int(min(left * units, float(highest))) if left < np.inf else highest
+
+
+@kernel
+def _offer_block(
+    planes: Bytes,
+    norms: Float32,
+    table: Float32,
+    block: int,
+    mask: Any,
+    nearest: Float32,
+    where: Positions,
+    count: int,
+    buffer: Float32,
+) -> int:
+    """Offer the codes of a block that are in the mask to a heap; return how many it holds."""
+    start = block * LANES
+    if popcount(mask) < CROWD:
+        while mask:
+            position = start + _lowest_lane(mask)
+            count = _offer(nearest, where, count, _code_distance(planes, norms, table, position), position)
+            mask &= mask - np.uint64(1)
+        return count
+    for lane in range(LANES):
+        buffer[lane] = norms[start + lane]
+    for j in range(planes.shape[1]):
+        for lane in range(LANES):
+            buffer[lane] += table[j, planes[block, j, lane]]
+    for lane in range(LANES):
+        if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or buffer[lane] < nearest[0]):
+            count = _offer(nearest, where, count, buffer[lane], start + lane)
+    return count
+
+
+@kernel
+def _lowest_lane(mask: Any) -> Any:
+    return np.int64(popcount(~mask & (mask - np.uint64(1))))
+
+
+@kernel
+def _code_distance(planes: Bytes, norms: Float32, table: Float32, position: int) -> Any:
+    block, lane = position // LANES, position % LANES
+    total = norms[position]
+    for j in range(planes.shape[1]):
+        total += table[j, planes[block, j, lane]]
+    return total
+
+
+# ---- a heap of the k nearest, the farthest of them at its root
+
+
+@kernel
+def _after(distance: Any, position: int, other: Any, other_position: int) -> bool:
+    return bool(distance > other or (distance == other and position > other_position))
+
+
+@kernel
+def _offer(distances: Float32, positions: Positions, count: int, distance: Any, position: int) -> int:
+    """Put a code into a heap of k if it is among the nearest; return how many the heap holds."""
+    k = len(distances)
+    if count == k:
+        if _after(distances[0], positions[0], distance, position):
+            _sift(distances, positions, k, distance, position)
+        return count
+    place = count
+    while place > 0:
+        parent = (place - 1) // 2
+        if _after(distances[parent], positions[parent], distance, position):
+            break
+        distances[place], positions[place] = distances[parent], positions[parent]
+        place = parent
+    distances[place], positions[place] = distance, position
+    return count + 1
+
+
+@kernel
+def _sift(distances: Float32, positions: Positions, size: int, distance: Any, position: int) -> None:
+    """Put a code in the place of the root of a heap of `size`."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and _after(distances[right], positions[right], distances[child], positions[child]):
+            child = right
+        if not _after(distances[child], positions[child], distance, position):
+            break
+        distances[place], positions[place] = distances[child], positions[child]
+        place = child
+    distances[place], positions[place] = distance, position
+
+
+@kernel
+def _put_in_order(distances: Float32, positions: Positions, count: int) -> None:
+    """Turn the heap into a list, nearest first, and pad it with ∞ and −1."""
+    for last in range(count - 1, 0, -1):
+        distance, position = distances[last], positions[last]
+        distances[last], positions[last] = distances[0], positions[0]
+        _sift(distances, positions, last, distance, position)
+    for rest in range(count, len(distances)):
+        distances[rest], positions[rest] = np.inf, -1
+
+
+# ---- Asymmetric search
+
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."

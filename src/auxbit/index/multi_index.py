@@ -8,33 +8,415 @@ that would read too much stops, and is left to a scan: sizes of buckets are know
 from __future__ import annotations
 
 import math
+import os
+import threading
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.blocks import Workers
-from auxbit.codes import Packed
-from auxbit.index.code_blocks import LaneMasks, Positions
-from auxbit.index.multi_index_kernels import (
-    DISTANCE_AT,
-    NO_KEY,
-    PROBE_COST,
-    ROOM,
-    nearest_block,
-    within_block,
-)
-from auxbit.index.multi_index_tables import (
-    LOOK_COST,
-    MAX_CODES,
-    Keys,
-    Tables,
-    choose_n_tables,
-    make_tables,
-    to_words,
-)
+from auxbit.core.codes import popcount
+from auxbit.core.parallel import Workers, kernel
+from auxbit.core.simd import BUCKET_LANES, ask_for, lowest_bit, near_lanes
+from auxbit.core.types import Distances, Packed, Positions
+from auxbit.errors import InvalidInput
+from auxbit.index import scan
+from auxbit.index.codes import LANES, CodeBlocks, LaneMasks
 
-Distances = npt.NDArray[np.int32]
+# ---- The tables of multi-index hashing: codes by the value of each of m substrings
+#
+# A table holds all codes, in the order of its substring, so that those of a bucket are read side by side.
+
+Words = npt.NDArray[np.unsignedinteger[Any]]
+Keys = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+
+MAX_CODES = 2**32 - 1  # positions take 32 bits
+MAX_SUBSTRING = 24  # bits
+LOOK_COST = 4  # of asking whether a bucket holds codes, in codes read
+
+
+class Tables(NamedTuple):
+    """Codes by substring: m tables of the same n codes, each in the order of one substring's values."""
+
+    codes: Words  # (m, n_words, n + LANES), zeros past the last code
+    positions: npt.NDArray[np.uint32]  # (m, n), in a bucket they rise
+    offsets: npt.NDArray[np.uint32]  # bucket b of table t: offsets[first[t] + b] up to the next
+    first: Numbers  # (m,)
+    cuts: Numbers  # (m + 1,), substring t is bits cuts[t]..cuts[t+1]
+    bits: Words  # (m, n_words), the bits of each substring
+    flips: npt.NDArray[np.int32]  # masks of 0, 1, 2… bits, those of equally many bits in rising order
+    flips_first: Numbers  # (n_levels,), where the masks of a bits begin
+    n_flips: Numbers  # (m, n_levels), masks of a bits within substring t: the first so many
+
+
+def choose_n_tables(n: int, n_bits: int) -> int:
+    """How many substrings suit n codes: of 16 bits from 2**17 to 2**24 codes."""
+    log_n = math.log2(max(n, 2))
+    length = max(min(max(log_n - 1, 8), 16), log_n - 8)
+    return max(1, round(n_bits / length), -(-n_bits // MAX_SUBSTRING))
+
+
+def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = None) -> Tables:
+    """The tables of packed codes, (n, width), cut into m substrings."""
+    if len(codes) > MAX_CODES:
+        raise InvalidInput(f"multi-index hashing takes at most {MAX_CODES} codes, got {len(codes)}.")
+    n = len(codes)
+    cuts = np.arange(m + 1) * n_bits // m
+    lengths = np.diff(cuts)
+    first = np.concatenate([[0], np.cumsum(2**lengths + 1)])
+    words = to_words(codes, n_bits)
+    flips, n_flips = _flips(lengths, n)
+    tables = Tables(
+        codes=np.zeros((m, words.shape[1], n + BUCKET_LANES), dtype=words.dtype),
+        positions=np.empty((m, n), dtype=np.uint32),
+        offsets=np.empty(first[-1], dtype=np.uint32),
+        first=first[:-1].copy(),
+        cuts=cuts,
+        bits=_substring_bits(cuts),
+        flips=np.concatenate(flips),
+        flips_first=np.cumsum([0] + [len(masks) for masks in flips[:-1]]),
+        n_flips=n_flips,
+    )
+
+    def make(table: slice) -> None:
+        t = table.start
+        keys = _substring_keys(words, int(cuts[t]), int(lengths[t]))
+        keys.sort()
+        offsets = tables.offsets[first[t] : first[t + 1]]
+        _fill_table(keys, words, tables.codes[t], tables.positions[t], offsets)
+
+    if workers is None:
+        for t in range(m):
+            make(slice(t, t + 1))
+    else:
+        workers.run(make, m, 1)
+    return tables
+
+
+def to_words(codes: Packed, n_bits: int) -> Words:
+    """Packed codes as rows of words, (n, n_words): uint32 up to 32 bits, above that uint64."""
+    dtype = np.dtype("<u4" if n_bits <= 32 else "<u8")
+    padded = np.zeros((len(codes), -(-codes.shape[1] // dtype.itemsize) * dtype.itemsize), dtype=np.uint8)
+    padded[:, : codes.shape[1]] = codes
+    return padded.view(dtype).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _substring_bits(cuts: Numbers) -> Words:
+    """The bits of each substring, (m, n_words)."""
+    bit, n_bits = np.arange(cuts[-1]), int(cuts[-1])
+    within = (bit >= cuts[:-1, None]) & (bit < cuts[1:, None])
+    return to_words(np.packbits(within, axis=1, bitorder="little"), n_bits)
+
+
+def _flips(lengths: Numbers, n: int) -> tuple[list[npt.NDArray[np.int32]], Numbers]:
+    """Masks of 0, 1, 2… bits, in rising order, and how many lie within each substring, (m, n_levels).
+
+    Only while looking so many buckets up costs less than reading all codes.
+    """
+    longest = int(lengths.max())
+    flips = [np.zeros(1, dtype=np.int32)]
+    while (a := len(flips)) <= longest and math.comb(longest, a) * LOOK_COST <= n:
+        # with bit t at the top, the other a - 1 are below it: the first masks of a - 1 bits
+        tops = [flips[-1][: math.comb(t, a - 1)] | np.int32(1 << t) for t in range(a - 1, longest)]
+        flips.append(np.concatenate(tops))
+    return flips, np.array([[math.comb(int(s), a) for a in range(len(flips))] for s in lengths])
+
+
+@kernel
+def substring(words: Words, first: int, n_bits: int) -> int:
+    """Bits first..first+n_bits of a code, (n_words,), as a number."""
+    word_bits = words.itemsize * 8
+    w, shift = first // word_bits, first % word_bits
+    value = np.uint64(words[w]) >> np.uint64(shift)
+    if shift + n_bits > word_bits:
+        value |= np.uint64(words[w + 1]) << np.uint64(word_bits - shift)
+    return int(np.int64(value & np.uint64((1 << n_bits) - 1)))
+
+
+@kernel
+def _substring_keys(words: Words, first: int, n_bits: int) -> Keys:
+    """Substring << 32 | position of codes, (n, n_words): what a table is sorted by."""
+    keys = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        keys[i] = substring(words[i], first, n_bits) << 32 | i
+    return keys
+
+
+@kernel
+def _fill_table(keys: Keys, words: Words, codes: Words, positions: Any, offsets: Any) -> None:
+    """Write a table of sorted keys: codes, (n_words, n + LANES), positions, (n,), offsets, (2**bits + 1,)."""
+    bucket = 0
+    for i in range(len(keys)):
+        position = keys[i] & 0xFFFFFFFF
+        positions[i] = position
+        for w in range(words.shape[1]):
+            codes[w, i] = words[position, w]
+        while bucket <= keys[i] >> 32:
+            offsets[bucket] = i
+            bucket += 1
+    offsets[bucket:] = len(keys)
+
+
+# ---- Multi-index hashing, compiled: which buckets to read, which codes in them are near and new
+#
+# A search grows the radius of each substring's table; radius[t] is what table t has been read to, -1
+# before. A code that no table has shown differs from the query in more than radius[t] bits of every
+# substring t, so all codes within sum(radius + 1) - 1 have been seen. Answers are kept as keys, row << 48
+# | distance << 32 | position, row being that of the query in its block: the order of keys is the order of
+# answers.
+
+PROBE_COST = 24  # of a bucket beyond its codes, in codes: a miss of the cache
+AHEAD = 8  # buckets between asking for one and reading it
+ROOM = 64  # near codes that are found before they are looked at one by one
+TRIAL = 8  # queries of a block after which the rest is given up if few of them were finished
+DISTANCE_AT, ROW_AT = 32, 48
+NO_KEY = np.iinfo(np.int64).max
+
+
+@kernel
+def _own_buckets(query: Words, cuts: Any, first: Any, offsets: Any, buckets: Any, order: Any) -> None:
+    """Find the query's bucket in each table; order the tables by the size of it, smallest first.
+
+    What has to be read further out is read where it is likely to be cheap.
+    """
+    for t in range(len(order)):
+        buckets[t] = substring(query, cuts[t], cuts[t + 1] - cuts[t])
+        own, i = first[t] + buckets[t], t
+        while i > 0:
+            other = first[order[i - 1]] + buckets[order[i - 1]]
+            if offsets[other + 1] - offsets[other] <= offsets[own + 1] - offsets[own]:
+                break
+            order[i] = order[i - 1]
+            i -= 1
+        order[i] = t
+
+
+@kernel
+def _gather(offsets: Any, first: int, bucket: int, flips: Any, probes: Numbers, n_probes: int) -> Any:
+    """Add buckets that are flips away and not empty to `probes`, (most, 2); return their number, and cost."""
+    n_before, n_codes = n_probes, 0
+    for i in range(len(flips)):
+        b = first + (bucket ^ np.int64(flips[i]))
+        start, stop = int(np.int64(offsets[b])), int(np.int64(offsets[b + 1]))
+        probes[n_probes, 0], probes[n_probes, 1] = start, stop
+        n_probes += int(stop > start)
+        n_codes += stop - start
+    return n_probes, n_codes + PROBE_COST * (n_probes - n_before) + LOOK_COST * len(flips)
+
+
+@kernel
+def _near_places(
+    codes: Words, positions: Any, query: Words, limit: int, probes: Numbers, probe: int, n_probes: int,
+    places: Numbers,
+) -> Any:  # fmt: skip
+    """Find codes within `limit` of the query in the buckets from `probe` on, while there is room.
+
+    Returns the number of places and the next bucket to read; one that was read in part begins later then.
+    """
+    n_places, flat = 0, codes.reshape(-1)
+    for p in range(probe, n_probes):
+        if p + AHEAD < n_probes:
+            for w in range(len(query)):
+                start = w * codes.shape[1] + probes[p + AHEAD, 0]
+                ask_for(flat, start)
+                ask_for(flat, start + BUCKET_LANES)
+        stop = probes[p, 1]
+        for start in range(probes[p, 0], stop, BUCKET_LANES):
+            if n_places + BUCKET_LANES > len(places):
+                probes[p, 0] = start
+                return n_places, p
+            near = near_lanes(codes, start, query, limit)
+            if start + BUCKET_LANES > stop:
+                near &= (1 << (stop - start)) - 1
+            while near:
+                places[n_places] = start + lowest_bit(near)
+                ask_for(positions, places[n_places])
+                near &= near - 1
+                n_places += 1
+    return n_places, n_probes
+
+
+@kernel
+def _new_keys(
+    codes: Words, positions: Any, query: Words, bits: Words, radius: Any, allowed: Any, places: Any,
+    keys: Keys,
+) -> int:  # fmt: skip
+    """Write keys of the codes at these places that are allowed and were not shown before; return how many."""
+    n_keys = 0
+    for i in range(len(places)):
+        at, new, distance = places[i], True, 0
+        for t in range(len(radius)):
+            apart = 0
+            for w in range(len(query)):
+                apart += int(np.int64(popcount((codes[w, at] ^ query[w]) & bits[t, w])))
+            new &= apart > radius[t]
+            distance += apart
+        position = np.int64(positions[at])
+        is_allowed = np.int64((allowed[position >> 6] >> np.uint64(position & 63)) & np.uint64(1))
+        keys[n_keys] = distance << DISTANCE_AT | position
+        n_keys += int(is_allowed & np.int64(new))  # no branch: which are new is hard to predict
+    return n_keys
+
+
+@kernel
+def _kth_smallest(keys: Keys, k: int, high: int) -> int:
+    """The k-th smallest of keys, all of them at most `high`, by halving the range that it lies in."""
+    low = 0
+    while low < high:
+        middle, n = (low + high) // 2, 0
+        for i in range(len(keys)):
+            n += int(keys[i] <= middle)
+        if n >= k:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def _up_to(kept: Keys, n_kept: int, bound: int) -> int:
+    """Leave only keys up to `bound` of the first n_kept, NO_KEY after them; return how many."""
+    n = 0
+    for i in range(n_kept):
+        kept[n] = kept[i]
+        n += int(kept[i] <= bound)
+    kept[n:] = NO_KEY
+    return n
+
+
+@kernel
+def _keep(keys: Keys, k: int, kept: Keys, histogram: Numbers, state: Numbers) -> None:
+    """Add keys to those kept, (2 min(k, n) + ROOM,), if they may be among the k smallest.
+
+    state : how many are kept; the distance that a key may have; how many were found within it; a bound.
+    The distance falls to the k-th smallest found. Keys at it are all kept: those found later may come first.
+    """
+    n_kept, limit, n_within, bound = state[0], state[1], state[2] + len(keys), state[3]
+    if n_kept + len(keys) > len(kept):
+        bound = _kth_smallest(kept[:n_kept], k, len(histogram) << DISTANCE_AT)
+        n_kept = _up_to(kept, n_kept, bound)
+    for i in range(len(keys)):
+        kept[n_kept] = keys[i]
+        n_kept += int(keys[i] <= bound)
+        histogram[keys[i] >> DISTANCE_AT] += 1
+    while n_within - histogram[limit] >= k:
+        n_within -= histogram[limit]
+        limit -= 1
+    state[0], state[1], state[2], state[3] = n_kept, limit, n_within, bound
+
+
+@kernel
+def nearest_block(
+    tables: Tables, queries: Words, n_bits: int, k: int, farthest: int, allowed: Any, budget: int,
+    kept: Keys, finished: Any,
+) -> int:  # fmt: skip
+    """Fill `kept`, (q, 2 min(k, n) + ROOM), with keys of the k nearest and more; return the most of a row.
+
+    The rest is NO_KEY. Codes beyond the distance `farthest` are not looked for: if there are not k within
+    it, all codes are read. finished : (q,), false at first.
+    """
+    codes, positions, offsets, first, cuts, bits, flips, flips_first, n_flips = tables
+    n_tables, n = positions.shape
+    probes = np.empty((len(flips) + 1, 2), np.int64)
+    places, keys = np.empty((2, ROOM), np.int64)
+    buckets, order, radius = np.zeros((3, n_tables), np.int64)
+    histogram, state = np.empty(n_bits + 1, np.int64), np.empty(4, np.int64)
+    n_finished = most_kept = 0
+    for i in range(len(queries)):
+        if i >= TRIAL and 4 * n_finished < i:
+            break
+        query = queries[i]
+        _own_buckets(query, cuts, first, offsets, buckets, order)
+        radius[:], histogram[:] = -1, 0
+        state[0], state[1], state[2], state[3] = 0, farthest, 0, NO_KEY
+        complete, spent = -1, 0
+        while not finished[i]:
+            a, t = (complete + 1) // n_tables, order[(complete + 1) % n_tables]
+            cost = n
+            if a < len(flips_first) and complete < farthest:
+                masks = flips[flips_first[a] : flips_first[a] + n_flips[t, a]]
+                n_probes, cost = _gather(offsets, first[t], buckets[t], masks, probes, 0)
+            spent += min(cost, n)
+            if spent > budget:
+                break
+            if cost >= n:  # then all codes, afresh, are no dearer
+                radius[:], histogram[:], probes[0, 0], probes[0, 1], n_probes, t = -1, 0, 0, n, 1, 0
+                state[0], state[1], state[2], state[3] = 0, n_bits, 0, NO_KEY
+            probe, codes_t, positions_t = 0, codes[t], positions[t]
+            while probe < n_probes:
+                n_places, probe = _near_places(
+                    codes_t, positions_t, query, state[1], probes, probe, n_probes, places
+                )
+                n_keys = _new_keys(
+                    codes_t, positions_t, query, bits, radius, allowed, places[:n_places], keys
+                )
+                _keep(keys[:n_keys], k, kept[i], histogram, state)
+            radius[t] = a
+            complete += 1
+            finished[i] = cost >= n or (state[2] >= k and state[1] <= complete)
+        most_kept = max(most_kept, _up_to(kept[i], state[0], ((state[1] + 1) << DISTANCE_AT) - 1))
+        n_finished += finished[i]
+    return most_kept
+
+
+@kernel
+def within_block(
+    tables: Tables, queries: Words, r: int, allowed: Any, budget: int, counts: Numbers, finished: Any
+) -> Keys:
+    """Keys of all codes within r of each query, by query; counts, (q,), says how many each has."""
+    codes, positions, offsets, first, cuts, bits, flips, flips_first, n_flips = tables
+    n_tables, n = positions.shape
+    # r + 1 levels in all: so many for each table, one more for some
+    each, more = (r + 1) // n_tables, (r + 1) % n_tables
+    listed = each + (more > 0) <= len(flips_first)
+    most = n_flips[:, : each + 1].sum() if listed else 1
+    listed = listed and LOOK_COST * most <= min(n, budget)
+    probes = np.empty((most + 1 if listed else 1, 2), np.int64)
+    last = np.empty(n_tables + 1, np.int64)
+    places, keys = np.empty((2, ROOM), np.int64)
+    buckets, order, radius = np.zeros((3, n_tables), np.int64)
+    found, n_found = np.empty(ROOM, np.int64), 0
+    for i in range(len(queries)):
+        query, cost, n_probes = queries[i], 0 if listed else n, 0
+        if listed:
+            _own_buckets(query, cuts, first, offsets, buckets, order)
+            for j in range(n_tables):
+                last[j], t = n_probes, order[j]
+                for a in range(each + (j < more)):
+                    masks = flips[flips_first[a] : flips_first[a] + n_flips[t, a]]
+                    n_probes, more_cost = _gather(offsets, first[t], buckets[t], masks, probes, n_probes)
+                    cost += more_cost
+            last[n_tables] = n_probes
+        finished[i] = min(cost, n) <= budget
+        if not finished[i]:
+            continue
+        if cost >= n:
+            order[0], probes[0, 0], probes[0, 1], last[0], last[1:] = 0, 0, n, 0, 1
+        radius[:], n_before = -1, n_found
+        for j in range(n_tables):
+            t, probe = order[j], last[j]
+            codes_t, positions_t = codes[t], positions[t]
+            while probe < last[j + 1]:
+                n_places, probe = _near_places(
+                    codes_t, positions_t, query, r, probes, probe, last[j + 1], places
+                )
+                n_keys = _new_keys(
+                    codes_t, positions_t, query, bits, radius, allowed, places[:n_places], keys
+                )
+                if n_found + n_keys > len(found):
+                    found = np.concatenate((found, np.empty(len(found), np.int64)))
+                for at in range(n_keys):
+                    found[n_found + at] = i << ROW_AT | keys[at]
+                n_found += n_keys
+            radius[t] = each + (j < more) - 1
+        counts[i] = n_found - n_before
+    return found[:n_found]
+
+
+# ---- Multi-index hashing
+
 Finished = npt.NDArray[np.bool_]
 
 PADDING_DISTANCE = np.iinfo(np.int32).max
@@ -160,3 +542,157 @@ def likely_distance(n: int, n_bits: int, k: int) -> int:
         distance += 1
         within += math.comb(n_bits, distance)
     return distance
+
+
+# ---- Exact search: the scan, or tables of substrings where these are faster. The answers are the same
+#
+# Tables take some ten bytes for each byte of a code, and the time of thousands of scans: they are made
+# once so many queries have been asked, and if they take but a part of the memory. They know the codes up
+# to some position; those that came since are scanned, until they are many.
+
+Ranges = tuple[Positions, Distances, Positions]
+
+TAIL_SHARE = 8  # tables are made anew when an eighth of the codes came after them
+MEMORY_SHARE = 8  # of the machine's memory, that tables may take if nobody asked for them
+TRIALS = 64  # queries after which tables are judged by how many of them they finish:
+LEAST_FINISHED = 0.6  # with a smaller share the rest, looked for twice, takes more than they save
+CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for so many codes
+
+
+class ExactSearch:
+    """Searches a CodeBlocks. kind : "linear", "multi" or "auto", the faster of them, query by query."""
+
+    def __init__(self, kind: str, n_bits: int) -> None:
+        self.kind, self.n_bits = kind, n_bits
+        self._tables: MultiIndex | None = None
+        self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
+        self._asked = 0  # queries that tables would have been worthwhile for, since they were made
+        self._tried: dict[int, tuple[int, int]] = {}  # by bits of k: queries, and how many tables finished
+        self._building = threading.Lock()
+
+    def nearest(
+        self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, k: int, workers: Workers
+    ) -> tuple[Distances, Positions]:
+        """The k nearest allowed codes, (q, k), by (distance, position), as linear.nearest has them."""
+        tables = self._up_to_date(codes, len(queries), workers, k=k)
+        if tables is None:
+            return scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
+        distances, positions, finished = tables.nearest(queries, k, allowed, workers)
+        self._note(k, finished)
+        if not finished.all():
+            rest = ~finished
+            found = scan.nearest(codes.planes, allowed, queries[rest], self.n_bits, k, workers)
+            distances[rest], positions[rest] = found
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
+            more = scan.nearest(planes, masks, queries[finished], self.n_bits, k, workers)
+            more_positions = np.where(more[1] >= 0, more[1] + first, -1)
+            merged = merge(distances[finished], positions[finished], more[0], more_positions)
+            distances[finished], positions[finished] = merged
+        return distances, positions
+
+    def within(
+        self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, radius: int, workers: Workers
+    ) -> Ranges:
+        """All allowed codes within the radius, as linear.within has them."""
+        tables = self._up_to_date(codes, len(queries), workers, radius=radius)
+        if tables is None:
+            return scan.within(codes.planes, allowed, queries, self.n_bits, radius, workers)
+        lims, distances, positions, finished = tables.within(queries, radius, allowed, workers)
+        answers: list[tuple[Ranges, Positions]] = [((lims, distances, positions), np.arange(len(queries)))]
+        if not finished.all():
+            rest = np.flatnonzero(~finished)
+            more = scan.within(codes.planes, allowed, queries[rest], self.n_bits, radius, workers)
+            answers.append((more, rest))
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
+            rows = np.flatnonzero(finished)
+            lims, distances, positions = scan.within(
+                planes, masks, queries[rows], self.n_bits, radius, workers
+            )
+            answers.append(((lims, distances, positions + first), rows))
+        return answers[0][0] if len(answers) == 1 else merge_ranges(answers, len(queries))
+
+    def _up_to_date(
+        self, codes: CodeBlocks, n_queries: int, workers: Workers, *, k: int = 0, radius: int = -1
+    ) -> MultiIndex | None:
+        """The tables, made or made anew where that pays, or None where a scan is the better choice.
+
+        Another thread may make others meanwhile: what tables cover is asked of them, not of this object.
+        """
+        if self.kind == "linear" or not codes.size or not n_queries:
+            return None
+        if self.kind == "auto" and not worthwhile(codes.size, self.n_bits, k=k, radius=radius):
+            return None
+        tried, finished = self._tried.get(k.bit_length(), (0, 0))
+        if self.kind == "auto" and k and tried >= TRIALS and finished < LEAST_FINISHED * tried:
+            return None
+        with self._building:
+            known = self._made_of == (codes, codes.version)
+            tail = codes.size - (len(self._tables) if known and self._tables is not None else 0)
+            self._asked += n_queries
+            if tail > codes.size // TAIL_SHARE and self._pays(codes):
+                self._tables = MultiIndex.build(codes.packed(), self.n_bits, workers)
+                self._made_of, self._asked, self._tried = (codes, codes.version), 0, {}
+            elif tail > codes.size // 2:
+                return None
+            return self._tables
+
+    def _note(self, k: int, finished: npt.NDArray[np.bool_]) -> None:
+        """Keep how well tables do for such k: on codes that lie far apart they seldom finish."""
+        with self._building:
+            tried, done = self._tried.get(k.bit_length(), (0, 0))
+            self._tried[k.bit_length()] = tried + len(finished), done + int(finished.sum())
+
+    def _pays(self, codes: CodeBlocks) -> bool:
+        """Whether to make tables now."""
+        if self.kind == "multi":
+            return True
+        enough = self._asked * CODES_A_QUERY >= codes.size
+        return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
+
+
+def _tail(
+    codes: CodeBlocks, allowed: LaneMasks, covered: int
+) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
+    """The blocks with codes past the first `covered`, masks of these codes, the first block's position."""
+    block, begun = divmod(covered, LANES)
+    masks = allowed[block:].copy()
+    if begun:
+        masks[0] &= ~np.uint64((1 << begun) - 1)
+    return codes.planes[block:], masks, block * LANES
+
+
+def merge(
+    distances: Distances, positions: Positions, others: Distances, other_positions: Positions
+) -> tuple[Distances, Positions]:
+    """The k first of two answers to the same queries, (q, k) each, of different positions."""
+    k = distances.shape[1]
+    all_distances = np.hstack([distances, others])
+    all_positions = np.hstack([positions, other_positions])
+    # padding has the largest distance of all, so its position of -1 does no harm
+    order = np.lexsort((all_positions, all_distances), axis=1)[:, :k]
+    return (
+        np.take_along_axis(all_distances, order, axis=1),
+        np.take_along_axis(all_positions, order, axis=1),
+    )
+
+
+def merge_ranges(answers: list[tuple[Ranges, Positions]], n_queries: int) -> Ranges:
+    """One answer of several, each with the numbers of the queries that it is about."""
+    queries = np.concatenate([np.repeat(rows, np.diff(lims)) for (lims, _, _), rows in answers])
+    distances = np.concatenate([each[1] for each, _ in answers])
+    positions = np.concatenate([each[2] for each, _ in answers])
+    order = np.lexsort((positions, distances, queries))
+    lims = np.zeros(n_queries + 1, dtype=np.int64)
+    np.cumsum(np.bincount(queries, minlength=n_queries), out=lims[1:])
+    return lims, distances[order], positions[order]
+
+
+@lru_cache(maxsize=1)
+def _memory() -> int:
+    """The machine's memory in bytes; where it does not say, 8 GB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 8 * 10**9

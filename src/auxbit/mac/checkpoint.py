@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import files
+from auxbit.core import files
+from auxbit.core.files import Format, WriterLock, checksum
+from auxbit.core.maps import LinearEncoder, Scaling
+from auxbit.core.types import Float64
+from auxbit.data.rows import Budget
 from auxbit.errors import FileExists, FileProblem, InvalidInput
-from auxbit.lock import WriterLock
 from auxbit.mac.loop import Record, Walk
-from auxbit.mac.summed_rows import State
-from auxbit.maps import Float64, LinearEncoder, Scaling
-from auxbit.tensor_file import Format
+from auxbit.mac.steps import State
+
+if TYPE_CHECKING:
+    from auxbit.hashers.autoencoder import BinaryAutoencoder
 
 NAME, LOCK = "state.safetensors", "fit.lock"
 CONTENT = "content of X"  # what `about` calls a checksum, which tells people nothing
@@ -134,3 +138,33 @@ class Checkpoint:
             name.removeprefix("state."): value for name, value in arrays.items() if name.startswith("state.")
         })  # fmt: skip
         return Resumed(prepared, state, walk, header["present"], header["checksum"], header["passes"])
+
+
+# ---- What tells one fit from another: a fit that goes on from a checkpoint must be the one that began it
+
+# threads and messages change nothing
+FREE = frozenset({"n_jobs", "verbose", "callback"})
+
+
+def identity(model: BinaryAutoencoder, budget: Budget) -> dict[str, Any]:
+    """The parameters that the result depends on, as JSON; the budget decides on the sizes of samples."""
+    parameters = model.get_params(deep=False)
+    kept = {name: _plain(value) for name, value in sorted(parameters.items()) if name not in FREE}
+    return kept | {"memory": budget.total}
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON: of arrays shape and checksum, of other objects no more than what they are."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        if value.size <= 64:
+            return value.tolist()
+        return (
+            f"array {value.shape} of {value.dtype}, {checksum([np.ascontiguousarray(value).tobytes()])[:16]}"
+        )
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | None) else type(value).__name__

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.blocks import Workers
-from auxbit.decoders import LinearDecoder
-from auxbit.maps import Float32, Float64
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.parallel import Workers
+from auxbit.core.types import Float32, Float64
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
+from auxbit.core.parallel import Workers, kernel
+from auxbit.core.types import Bits, Float32, Float64, Indices
 from auxbit.mac.f_step import DecoderSums
-from auxbit.maps import Float64
 
 MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0
 
-Indices = npt.NDArray[np.intp]
 Solve = Callable[[Float64], Float64]
 Search = Callable[[Indices, Float64, Float64, Float64, Float64, float], Float64]
 
@@ -246,3 +246,274 @@ def line_search(
         low, high = np.where(slope < 0, size, low), np.where(slope < 0, high, size)
     rows.advance(best, bits)
     return best
+
+
+# ---- Rows in memory that answer the h step: products with X, block by block, and what lies between them
+
+
+class ArraySvmRows:
+    """SvmRows over arrays. X : (n, D) float32; Z : (n, L) uint8 of 0/1, which may change between calls.
+
+    scores : (n, L) float32, those of the W noted last. The bias is a feature of 1 that is nowhere stored.
+    """
+
+    def __init__(self, X: Float32, Z: Bits, workers: Workers) -> None:
+        self.n_rows = len(X)
+        self._X, self._Z, self._workers = X, Z, workers
+        self.scores = np.zeros(Z.shape, dtype=np.float32)
+        self._aimed = np.empty(Z.shape, dtype=np.float32)
+        self._active = np.zeros(Z.shape, dtype=np.bool_)
+
+    def note(self, W: Float64) -> None:
+        """Note the scores of W, (D+1, L). One product."""
+        weights, bias = _split(W)
+
+        def block(rows: slice) -> None:
+            np.dot(self._X[rows], weights, out=self.scores[rows])
+            self.scores[rows] += bias
+
+        self._workers.run(block, self.n_rows)
+
+    def magnitudes(self) -> tuple[Float64, Float64]:
+        """Σ|t| and Σt² of each bit's scores."""
+
+        def block(rows: slice) -> tuple[Float64, Float64]:
+            scores = self.scores[rows].astype(np.float64)
+            return np.abs(scores).sum(axis=0), np.square(scores).sum(axis=0)
+
+        total, square = self._workers.sum(block, self.n_rows)
+        return total, square
+
+    def scale(self, by: Float64) -> None:
+        """Multiply each bit's scores by a number."""
+        self.scores *= by.astype(np.float32)
+
+    def count(self, bits: Indices) -> SlackSums:
+        def block(rows: slice) -> tuple[Any, ...]:
+            scores, Z, active = (self._of(of, rows, bits) for of in (self.scores, self._Z, self._active))
+            residual = np.empty(scores.shape, dtype=np.float32)
+            sums = slack_of(scores, Z, active, residual)
+            self._put_back(self._active, rows, bits, active)
+            return sums, self._X[rows].T @ residual
+
+        sums, product = self._workers.sum(block, self.n_rows)
+        return slack_sums_of(sums, product)
+
+    def count_labels(self) -> tuple[SlackSums, Float64, Float64]:
+        """`count` for all bits, and ZᵀZ (L, L) and XᵀZ (D, L), by one product of twice the width."""
+        L = self._Z.shape[1]
+
+        def block(rows: slice) -> tuple[Any, ...]:
+            both = np.empty((rows.stop - rows.start, 2 * L), dtype=np.float32)
+            residual, labels = both[:, :L], both[:, L:]
+            labels[...] = self._Z[rows]
+            sums = slack_of(self.scores[rows], self._Z[rows], self._active[rows], residual)
+            return sums, self._X[rows].T @ both, labels.T @ labels
+
+        sums, product, ZZ = self._workers.sum(block, self.n_rows)
+        return slack_sums_of(sums, product[:, :L]), ZZ, product[:, L:]
+
+    def hessian_product(self, P: Float64, bits: Indices) -> Float64:
+        weights, bias = _split(P)
+
+        def block(rows: slice) -> tuple[Float32, Float64]:
+            scores = self._X[rows] @ weights
+            sums = mask_scores(scores, bias, self._of(self._active, rows, bits))
+            return self._X[rows].T @ scores, sums
+
+        product, bias_sum = self._workers.sum(block, self.n_rows)
+        return np.vstack([product, bias_sum])
+
+    def aim(self, P: Float64, bits: Indices) -> Float64:
+        weights, bias = _split(P)
+
+        def block(rows: slice) -> tuple[Float64]:
+            aimed = self._of(self._aimed, rows, bits)
+            np.dot(self._X[rows], weights, out=aimed)
+            aimed += bias
+            self._put_back(self._aimed, rows, bits, aimed)
+            return (_active_squares(aimed, self._of(self._active, rows, bits)),)
+
+        return np.asarray(self._workers.sum(block, self.n_rows)[0])
+
+    def along(self, size: Float64, bits: Indices) -> tuple[Float64, Float64, Float64]:
+        size32 = size.astype(np.float32)
+
+        def block(rows: slice) -> tuple[Any, ...]:
+            scores, aimed, Z = (self._of(of, rows, bits) for of in (self.scores, self._aimed, self._Z))
+            return (slack_along(scores, aimed, size32, Z),)
+
+        sums = self._workers.sum(block, self.n_rows)[0]
+        return sums[0], sums[1], sums[2]
+
+    def advance(self, size: Float64, bits: Indices) -> None:
+        size32 = size.astype(np.float32)
+
+        def block(rows: slice) -> None:
+            scores = self._of(self.scores, rows, bits)
+            scores += size32 * self._of(self._aimed, rows, bits)
+            self._put_back(self.scores, rows, bits, scores)
+
+        self._workers.run(block, self.n_rows)
+
+    def _of(self, array: Any, rows: slice, bits: Indices) -> Any:
+        """The columns `bits` of a block: the block itself if they are all, else a copy."""
+        return array[rows] if len(bits) == array.shape[1] else np.take(array[rows], bits, axis=1)
+
+    def _put_back(self, array: Any, rows: slice, bits: Indices, values: Any) -> None:
+        """Write what `_of` gave, and has been changed since, to where it came from."""
+        if len(bits) < array.shape[1]:
+            array[rows][:, bits] = values
+
+
+def _split(P: Float64) -> tuple[Float32, Float32]:
+    """Weights and biases, contiguous: a strided matrix is slow to multiply with."""
+    return P[:-1].astype(np.float32), P[-1].astype(np.float32)
+
+
+def slack_sums_of(sums: Float64, product: Float64) -> SlackSums:
+    """The sums of `slack_of`, (5, L), and Xᵀ residual, (D, L), put together."""
+    slack, bias_sum, active, active_square, square = sums
+    return SlackSums(slack, np.vstack([product, bias_sum]), active, active_square, square)
+
+
+@kernel
+def slack_of(scores: Any, Z: Any, active: Any, residual: Any) -> Float64:
+    """Set residual to t − y where y t < 1, else 0, and mark those: `active`.
+
+    Sums (5, L): slack², residual, how many are active, t² of the active, t² of all.
+    """
+    n, L = scores.shape
+    sums = np.zeros((5, L))
+    for i in range(n):
+        for j in range(L):
+            t = scores[i, j]
+            y = np.float32(1.0) if Z[i, j] else np.float32(-1.0)
+            on = y * t < np.float32(1.0)
+            d = t - y if on else np.float32(0.0)
+            active[i, j] = on
+            residual[i, j] = d
+            square = np.float64(t) * np.float64(t)
+            sums[0, j] += np.float64(d) * np.float64(d)
+            sums[1, j] += d
+            sums[2, j] += 1.0 if on else 0.0
+            sums[3, j] += square if on else 0.0
+            sums[4, j] += square
+    return sums
+
+
+@kernel
+def mask_scores(scores: Any, bias: Any, active: Any) -> Float64:
+    """Add the bias, zero the entries without slack in place, and return column sums."""
+    n, L = scores.shape
+    sums = np.zeros(L)
+    for i in range(n):
+        for j in range(L):
+            t = scores[i, j] + bias[j] if active[i, j] else np.float32(0.0)
+            scores[i, j] = t
+            sums[j] += t
+    return sums
+
+
+@kernel
+def _active_squares(scores: Any, active: Any) -> Float64:
+    n, L = scores.shape
+    sums = np.zeros(L)
+    for i in range(n):
+        for j in range(L):
+            t = np.float64(scores[i, j])
+            sums[j] += t * t if active[i, j] else 0.0
+    return sums
+
+
+@kernel
+def slack_along(scores: Any, aimed: Any, size: Any, Z: Any) -> Float64:
+    """Σ slack², and half its first and second derivative by the size. → (3, L)."""
+    n, L = scores.shape
+    sums = np.zeros((3, L))
+    for i in range(n):
+        for j in range(L):
+            p = aimed[i, j]
+            t = scores[i, j] + size[j] * p
+            y = np.float32(1.0) if Z[i, j] else np.float32(-1.0)
+            on = y * t < np.float32(1.0)
+            d = np.float64(t - y) if on else 0.0
+            q = np.float64(p) if on else 0.0
+            sums[0, j] += d * d
+            sums[1, j] += d * q
+            sums[2, j] += q * q
+    return sums
+
+
+# ---- The line search of the h step where rows are far away: looking at a sample first, and at all rows once
+#
+# h_step.line_search asks for the objective at a few sizes of the step, each derived from what it saw
+# before. On a sample those sizes come out nearly the same. So all rows are looked at there, at all sizes
+# in one pass, and the search is repeated with what was seen: at sizes that differ a little, by the
+# parabola through it.
+
+NEAR = 0.25  # of a size: farther from where was looked, the parabola is not trusted
+
+
+class SampledLine:
+    """A step seen on a sample, whose sums stand for those of all rows; notes the sizes that are asked for.
+
+    X : (s, D), W, P : (D+1, len(bits)), labels : (s, len(bits)) of 0/1; share : s over all rows.
+    """
+
+    def __init__(
+        self, X: Float32, W: Float64, P: Float64, labels: npt.NDArray[np.uint8], share: float
+    ) -> None:
+        self._here, self._aimed = (X @ V[:-1].astype(np.float32) + V[-1].astype(np.float32) for V in (W, P))
+        self._labels, self._share, self._P = labels, share, P
+        self._start = self._look(np.zeros(P.shape[1]))
+        self.sizes: list[Float64] = []
+
+    @property
+    def slack(self) -> Float64:
+        """Σ slack² before the step."""
+        return np.asarray(self._start[0])
+
+    def gradient(self, W: Float64, C: float) -> Float64:
+        """A gradient whose slope along the step is that of the sample."""
+        square = np.einsum("dl,dl->l", self._P, self._P)
+        slope = np.einsum("dl,dl->l", W, self._P) + 2 * C * self._start[1]
+        return np.asarray(self._P * (slope / np.where(square > 0, square, 1.0)))
+
+    def aim(self, P: Float64, bits: Indices) -> Float64:
+        return np.asarray(self._start[2])
+
+    def along(self, size: Float64, bits: Indices) -> tuple[Float64, Float64, Float64]:
+        self.sizes.append(size.copy())
+        slack, slope, curvature = self._look(size)
+        return slack, slope, curvature
+
+    def advance(self, size: Float64, bits: Indices) -> None:
+        pass
+
+    def _look(self, size: Float64) -> Float64:
+        sums = slack_along(self._here, self._aimed, size.astype(np.float32), self._labels)
+        return np.asarray(sums / self._share)
+
+
+class CorrectedLine:
+    """A step seen by all rows at `sizes`, (m, len(bits)), of which the first are 0; `look` sees more."""
+
+    def __init__(self, sizes: Float64, look: Callable[[Float64], Float64]) -> None:
+        self._look, self._sizes, self._seen, self._next = look, sizes, look(sizes), 1
+
+    def aim(self, P: Float64, bits: Indices) -> Float64:
+        return np.asarray(self._seen[0, 2])
+
+    def along(self, size: Float64, bits: Indices) -> tuple[Float64, Float64, Float64]:
+        if self._next < len(self._sizes):
+            at, (slack, slope, curvature) = self._sizes[self._next], self._seen[self._next]
+            self._next += 1
+            off = size - at
+            if (np.abs(off) <= NEAR * np.maximum(size, at)).all():
+                return slack + off * (2 * slope + off * curvature), slope + off * curvature, curvature
+        slack, slope, curvature = self._look(size[None])[0]
+        return slack, slope, curvature
+
+    def advance(self, size: Float64, bits: Indices) -> None:
+        pass

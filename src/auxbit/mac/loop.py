@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from auxbit.decoders import LinearDecoder
-from auxbit.mac.shards import ZReport
-from auxbit.maps import LinearEncoder
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearEncoder
+from auxbit.mac.steps import ZReport
 
 
 class Data(Protocol):

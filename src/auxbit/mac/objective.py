@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.blocks import Workers
-from auxbit.decoders import LinearDecoder
-from auxbit.maps import Float32, LinearEncoder
-
-Bits = npt.NDArray[np.uint8]
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers
+from auxbit.core.types import Bits, Float32
 
 
 def E_BA(X: Float32, h: LinearEncoder, f: LinearDecoder, workers: Workers) -> float:

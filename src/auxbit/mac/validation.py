@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from auxbit.blocks import Workers
-from auxbit.codes import Packed, pack_bools
-from auxbit.evaluate import hamming_ranking, precision_recall_at_k
-from auxbit.mac.shards import encode_rows
-from auxbit.maps import Float32, LinearEncoder
-from auxbit.neighbours import ground_truth
-from auxbit.training_record import draw_rows
+from auxbit.core.codes import pack_bools
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers, draw_rows
+from auxbit.core.types import Float32, Packed
+from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
+from auxbit.mac.steps import encode_rows
 
 AUTO_SHARE, AUTO_MOST, AUTO_LEAST = 10, 1000, 10
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from auxbit.index.id_table import MAX_ID
-from auxbit.serve.limits import MAX_K
+from auxbit.index.codes import MAX_ID
+from auxbit.serve.security import MAX_K
 
 Mode = Literal["hamming", "asymmetric", "reranked"]
 Order = Literal["added", "name", "random"]

@@ -5,20 +5,143 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
-from collections.abc import Collection
-from typing import NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from auxbit.serve.errors import CODES, Problem, error_response, problem_of
-from auxbit.serve.limits import MULTIPART_BYTES, Limits
+from auxbit.errors import AuxbitError, BadPicture, CollectionError, Damaged, FileProblem, InvalidInput
+
+# ---- Every error as {"error": {"code": …, "message": …}}, whatever raised it
 
 logger = logging.getLogger("auxbit.serve")
+
+CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    410: "gone",
+    413: "too_large",
+    415: "not_a_picture",
+    422: "invalid",
+}
+
+
+class Problem(AuxbitError):
+    """An answer other than 200: a status, a code for programs, a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def not_found(what: str) -> Problem:
+    """The thing with that name is not there."""
+    return Problem(404, "not_found", f"{what} is not there.")
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """What to answer to an error of ours; None for one that nobody foresaw."""
+    if isinstance(error, Problem):
+        return error
+    text = str(error)
+    if isinstance(error, BadPicture):
+        # a picture that is too large is one all the same
+        status, code = (413, "too_many_pixels") if " pixels; at most " in text else (415, "not_a_picture")
+        return Problem(status, code, f"The picture {text.rstrip('.')}.")
+    if isinstance(error, InvalidInput):
+        return Problem(422, "invalid", text)
+    if isinstance(error, Damaged):
+        return Problem(410, "damaged", text)
+    if isinstance(error, CollectionError):
+        return Problem(410, "collection_gone", text)
+    if isinstance(error, FileProblem):
+        return Problem(404, "file_gone", text)
+    return None
+
+
+def error_body(code: str, message: str) -> bytes:
+    """The document of an error; half a surrogate pair, which UTF-8 lacks, is escaped."""
+    return json.dumps({"error": {"code": code, "message": message}}).encode()
+
+
+def error_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a problem."""
+    content = error_body(problem.code, str(problem))
+    return Response(content, problem.status, dict(headers or {}), "application/json")
+
+
+def install(app: FastAPI, folder: Callable[[], str]) -> None:
+    """Let the app answer errors of ours, of validation and of routing in one form.
+
+    folder : what messages must not tell: where on this machine the collection is
+    """
+
+    def ours(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem is None:
+            raise error
+        text = str(problem).replace(folder(), "")
+        return error_response(Problem(problem.status, problem.code, text))
+
+    app.add_exception_handler(AuxbitError, ours)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(HTTPException, _of_http)
+
+
+def _not_valid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found: Sequence[Any] = error.errors()
+    if any(each["loc"][:1] == ("path",) for each in found):  # no id of ours looks so
+        return error_response(not_found("What the address names"))
+    sentences = [f"{'.'.join(map(str, each['loc'][1:])) or 'the body'}: {each['msg']}" for each in found[:5]]
+    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+    text = "; ".join(sentences)
+    return error_response(Problem(422, "invalid", f"{text}{more}. /api/v1/openapi.json describes it."))
+
+
+def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = CODES.get(error.status_code, "refused")
+    text = {
+        404: "There is nothing at this address. /api/v1/openapi.json lists what there is.",
+        405: f"{request.method} is not allowed here. /api/v1/openapi.json lists what is.",
+    }.get(error.status_code, str(error.detail))
+    return error_response(Problem(error.status_code, code, text), error.headers)
+
+
+# ---- How much one request may ask for
+
+MAX_K = 200
+MAX_ITEMS = 500  # of one page of a listing
+MAX_RANKED = 10_000  # within a radius, that are ranked by another distance than Hamming's
+MULTIPART_BYTES = 64 * 1024  # what a form may have around its file
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes and pixels of an upload; bytes of any other body; uploads remembered; seconds for a body."""
+
+    upload_bytes: int = 20_000_000
+    upload_pixels: int = 50_000_000
+    body_bytes: int = 4_000_000
+    uploads: int = 256
+    uploads_bytes: int = 64 * 2**20
+    body_seconds: float = 120.0
+
+
+# ---- What stands before every request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DRAINED_BYTES = 2**28  # read and thrown away, of a body that is too large
@@ -83,7 +206,7 @@ class Gate:
         except ClientDisconnect:
             return
         except Exception as error:  # nothing may take the server down, and no answer may lack the headers
-            problem = problem_of(error) or _of_http(error)
+            problem = problem_of(error) or _problem_of_http(error)
             if problem is None:
                 logger.exception("%s %s failed", scope["method"], scope["path"])
                 problem = Problem(500, "internal", "The server failed; its log says where.")
@@ -106,7 +229,7 @@ class Gate:
         return self.pass_.check(scope, headers) if self.pass_ is not None else None
 
 
-def _of_http(error: Exception) -> Problem | None:
+def _problem_of_http(error: Exception) -> Problem | None:
     if isinstance(error, HTTPException):
         return Problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
     return None

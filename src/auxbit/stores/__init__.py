@@ -1,7 +1,6 @@
 """Codes kept and searched by other programs: PostgreSQL with pgvector, Milvus, FAISS."""
 
 from auxbit.errors import StoreError, StoreExists, StoreUnreachable
-from auxbit.stores.connecting import connect
-from auxbit.stores.protocol import Store
+from auxbit.stores.base import Store, connect
 
 __all__ = ["Store", "StoreError", "StoreExists", "StoreUnreachable", "connect"]

@@ -16,23 +16,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import files
-from auxbit.checks import check_integer
-from auxbit.codes import bytes_per_code, check_n_bits, check_packed
+from auxbit.core import files
+from auxbit.core.checks import check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
+from auxbit.core.types import Array, Distances, Ids
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreExists
-from auxbit.index.id_table import check_ids
-from auxbit.stores.local_pushes import LocalPushes
-from auxbit.stores.protocol import (
-    MOST_ANSWERS,
-    Array,
-    Distances,
-    Ids,
-    Progress,
-    by_distance_then_id,
-    checked_rows,
-    joined,
-    padded,
-)
+from auxbit.index.codes import check_ids
+from auxbit.stores.base import MOST_ANSWERS, Progress, by_distance_then_id, checked_rows, joined, padded
+from auxbit.stores.push import LocalPushes
 
 FORMAT = "auxbit store"
 TRAINING_CODES_A_LIST = 64

@@ -1,0 +1,1 @@
+"""What every package stands on: checks, threads, codes, files, maps, decoders."""

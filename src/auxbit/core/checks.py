@@ -1,0 +1,117 @@
+"""Checks of what users pass in; each failure names the parameter, what is allowed, what came, the remedy."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import warnings
+from numbers import Real
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.parallel import Workers
+from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+
+LARGEST = 1e140  # sums of squares of larger values may overflow
+
+
+def check_integer(name: str, value: object, low: int, high: int | None = None, remedy: str = "") -> int:
+    """Return `value` as an int in low..high."""
+    allowed = f"an integer in {low}..{high}" if high is not None else f"an integer of at least {low}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InvalidParameter(name, value, allowed, remedy)
+    if value < low or (high is not None and value > high):
+        raise InvalidParameter(name, value, allowed, remedy)
+    return int(value)
+
+
+def check_positive(
+    name: str, value: object, *, above: float = 0.0, most: float = np.finfo(np.float64).max, remedy: str = ""
+) -> float:
+    """Return `value` as a float greater than `above` and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not above < float(value) <= most:
+        limit = "" if most > LARGEST else f" and at most {most:g}"
+        raise InvalidParameter(name, value, f"a finite number greater than {above:g}{limit}", remedy)
+    return float(value)
+
+
+def check_numbers(X: Any, name: str = "X") -> None:
+    """Refuse dates and times, which numpy would convert without a word."""
+    if X.dtype.kind in "mM":
+        raise InvalidInput(f"{name} must be numbers, got dates or times ({X.dtype}). Convert them to floats.")
+
+
+def acceptable(X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which numbers are finite and can be squared, of an array of floats or integers."""
+    if X.dtype.kind != "f":
+        return np.ones(X.shape, dtype=np.bool_)
+    limit = X.dtype.type(min(LARGEST, float(np.finfo(X.dtype).max)))
+    within: npt.NDArray[np.bool_] = np.abs(X) <= limit  # NaN fails every comparison
+    return within
+
+
+def check_finite(X: Any, workers: Workers, name: str = "X") -> None:
+    """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one.
+
+    X : an array, or rows that are read by slices.
+    """
+    check_numbers(X, name)
+    found = first_unusable(X, workers)
+    if found is not None:
+        refuse_number(*found, name)
+
+
+def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
+    """Row, column and value of the first number that check_finite refuses, if there is one."""
+    if X.dtype.kind != "f":
+        return None
+
+    def first_bad(rows: slice) -> tuple[int, int] | None:
+        bad = ~acceptable(X[rows])
+        if not bad.any():
+            return None
+        row, column = np.unravel_index(int(bad.argmax()), bad.shape)
+        return rows.start + int(row), int(column)
+
+    for found in workers.map(first_bad, len(X)):
+        if found is not None:
+            row, column = found
+            return row, column, X[row : row + 1][0, column]
+    return None
+
+
+def refuse_number(row: int, column: int, value: float, name: str = "X") -> NoReturn:
+    """Raise what check_finite raises."""
+    if np.isfinite(value):
+        raise InvalidInput(
+            f"{name} contains {value:g} at row {row}, column {column}: magnitudes above "
+            f"{LARGEST:g} cannot be squared and summed. Rescale {name} first."
+        )
+    what = "NaN" if np.isnan(value) else "inf"
+    raise InvalidInput(
+        f"{name} contains {what} at row {row}, column {column}. "
+        "Drop or fill such rows first, e.g. X[np.isfinite(X).all(axis=1)]."
+    )
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, as if where the user called: at the first caller that is not of this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "auxbit":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+# ---- Optional dependencies: imported on use, and a missing one names its pip command
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import `module`, or say which extra of ours brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtra(f"{purpose} needs {package}: pip install 'auxbit[{extra}]'") from error

@@ -1,0 +1,334 @@
+"""Writing files so that a crash leaves the old one whole, and checking what is read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from auxbit.errors import FileExists, FileProblem, InUse
+
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would write line ends of its own
+MOST_AT_ONCE = 2**24  # bytes: an interrupt need not wait for gigabytes
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
+    """Yield a temporary name in the folder of `path`; on success sync it and rename it to `path`.
+
+    On an exception the temporary file is removed and whatever stood at `path` stays as it was.
+    """
+    target = Path(path)
+    refuse_existing(target, overwrite=overwrite)
+    make_folder(target.parent)
+    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
+    # created here, so that the kernel applies the umask: asking for it would change it for other threads
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    mode = temporary.stat().st_mode & 0o777
+    try:
+        yield temporary
+        temporary.chmod(mode)  # the caller may have put another file there, as safetensors does
+        _sync(temporary)
+        if overwrite:
+            os.replace(temporary, target)
+        else:
+            _rename_if_free(temporary, target)
+        _sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool = True) -> None:
+    """Write `content` to `path` atomically."""
+    with replacing(path, overwrite=overwrite) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | BINARY)
+        try:
+            write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+
+def write_text(path: str | os.PathLike[str], content: str, *, overwrite: bool = True) -> None:
+    """Write `content` to `path` atomically, as UTF-8."""
+    write_bytes(path, content.encode(), overwrite=overwrite)
+
+
+@contextmanager
+def creating(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Yield the descriptor of a new file; on success sync it, on an exception remove it.
+
+    Its name is durable only after sync_folder, and nothing may refer to it before.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | BINARY, 0o666)
+    try:
+        try:
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def write_all(descriptor: int, content: Any) -> None:
+    """Write all of a buffer, however many calls that takes."""
+    rest = memoryview(content).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest[:MOST_AT_ONCE]) :]
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those that it is in, unless they are there, and their names durable."""
+    missing, place = [], Path(path).absolute()
+    while not place.exists():
+        missing.append(place)
+        place = place.parent
+    for each in reversed(missing):
+        try:
+            os.mkdir(each)
+        except FileExistsError:
+            continue  # somebody else was faster
+        _sync(each.parent)
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable: files made, renamed and removed."""
+    _sync(Path(path))
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Raise FileExists where `path` must not be overwritten, FileProblem where it is a folder."""
+    if path.is_dir():
+        raise FileProblem(f"{path} is a folder; expected the name of a file to write.")
+    if not overwrite and os.path.lexists(path):
+        raise _exists(path)
+
+
+def checksum(chunks: Iterable[bytes | memoryview]) -> str:
+    """SHA-256 of the chunks one after another, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _rename_if_free(temporary: Path, target: Path) -> None:
+    """Rename, unless somebody made `target` since we looked: a hard link refuses atomically."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without hard links
+        refuse_existing(target, overwrite=False)
+        os.replace(temporary, target)
+
+
+def _exists(path: Path) -> FileExists:
+    return FileExists(f"{path} exists. Choose another name, or overwrite it with --force (overwrite=True).")
+
+
+def _sync(path: Path) -> None:
+    flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) if path.is_dir() else os.O_RDWR
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a folder to sync it
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- One writer at a time: a lock file that the system releases when its holder dies
+
+_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+class WriterLock:
+    """Held from `acquire` to `release`, or to the end of the process, however that comes.
+
+    The file stays: to remove it would let two processes lock two files of one name. What it says about the
+    holder is for people; the lock is the system's.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._descriptor: int | None = None
+        self._pid = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock, in this process: a forked child has but a copy of it."""
+        return self._descriptor is not None and self._pid == os.getpid()
+
+    def acquire(self, what: str) -> None:
+        """Take the lock for `what`, at once, or raise InUse and say who has it."""
+        if self.held:
+            return
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise FileProblem(f"{what} cannot be written to: {error.strerror} ({self.path}).") from error
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise InUse(f"{what} is being written to by {self._holder()}; one writer at a time.") from error
+        try:
+            about = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(about).encode())
+        except OSError:  # of a full disk: the lock holds all the same
+            pass
+        self._descriptor, self._pid = descriptor, os.getpid()
+        _HELD.add(self)
+
+    def release(self) -> None:
+        """Let others write; nothing happens where the lock is not held."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def _holder(self) -> str:
+        try:
+            about: dict[str, Any] = json.loads(self.path.read_text())
+            mine = " (this process)" if about["pid"] == os.getpid() else ""
+            return f"process {about['pid']}{mine} on {about['host']} since {about['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+
+def _let_go_after_fork() -> None:
+    """A child shares the parent's lock through its descriptor, and would keep it when the parent lets go."""
+    for lock in list(_HELD):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_after_fork)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file without waiting; OSError where somebody else has."""
+    if os.name == "nt":
+        import msvcrt
+
+        # far behind the text, so that others can read who holds it
+        os.lseek(descriptor, 2**30, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# ---- Files of arrays with a JSON header: safetensors, with a format, a version and a checksum of all of it
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file. name, key: of the format and of the header in its metadata; version: the newest that is
+    read; what: in errors; made_by: a sentence on what writes such files.
+    """
+
+    name: str
+    key: str
+    version: int
+    what: str
+    made_by: str
+    error: type[FileProblem]
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        header: dict[str, Any],
+        tensors: Tensors,
+        *,
+        version: int | None = None,
+        overwrite: bool = True,
+    ) -> None:
+        """Write header and tensors, atomically; version: the oldest that can hold them."""
+        from auxbit import __version__
+
+        tensors = {key: np.ascontiguousarray(value) for key, value in sorted(tensors.items())}
+        metadata = {
+            "format": self.name,
+            "format_version": str(version or self.version),
+            "auxbit_version": __version__,
+            self.key: json.dumps(header),
+        }
+        metadata["checksum"] = _checksum(metadata, tensors)
+        with replacing(path, overwrite=overwrite) as temporary:
+            try:
+                save_file(tensors, temporary, metadata)
+            except SafetensorError as error:  # of a full disk, for one
+                raise self.error(f"{path} could not be written: {error}.") from error
+
+    def read(self, path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
+        """The header, with format_version and auxbit_version, and the tensors of a file that is whole."""
+        if not Path(path).is_file():
+            raise self.error(f"{path} does not exist or is not a file.")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
+        except (SafetensorError, OSError) as error:
+            raise self.error(
+                f"{path} is not {self.what}, or was cut short: {error}. {self.made_by}"
+            ) from error
+        if metadata.get("format") != self.name:
+            raise self.error(f"{path} is a safetensors file, but not {self.what}. {self.made_by}")
+        version = metadata.get("format_version", "")
+        if version not in map(str, range(1, self.version + 1)):
+            made_by = metadata.get("auxbit_version", "a newer version")
+            raise self.error(
+                f"{path} has format {version or '?'}, made by auxbit {made_by}; this version reads up to "
+                f"format {self.version}. Upgrade: pip install -U auxbit."
+            )
+        if metadata.pop("checksum", None) != _checksum(metadata, tensors):
+            raise self.error(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
+        try:
+            header: dict[str, Any] = dict(json.loads(metadata[self.key]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise self.error(f"{path} has no readable header: {error!r}.") from error
+        return header | {
+            "format_version": int(version),
+            "auxbit_version": metadata["auxbit_version"],
+        }, tensors
+
+
+def _checksum(metadata: dict[str, str], tensors: Tensors) -> str:
+    """Of everything in the file, so that no byte of it can change unnoticed."""
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        yield json.dumps(metadata, sort_keys=True).encode()
+        for key, tensor in sorted(tensors.items()):
+            yield f"{key} {tensor.dtype.str} {tensor.shape}".encode()
+            flat = tensor.reshape(-1).view(np.uint8)
+            for start in range(0, flat.size, CHUNK_BYTES):
+                yield flat[start : start + CHUNK_BYTES].data
+
+    return checksum(chunks())

@@ -1,0 +1,418 @@
+"""The maps before the code: scaling of the data and the linear encoder h(x). decoders.py has those after it.
+
+x --Scaling--> x' --LinearEncoder--> z = h(x') --decoder--> f(z), back in the units of x'.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.checks import LARGEST, acceptable, check_finite, check_numbers
+from auxbit.core.codes import bytes_per_code, pack_bools
+from auxbit.core.parallel import BLOCK_ROWS, Workers, kernel, resolve_n_jobs
+from auxbit.core.types import Float32, Float64, Packed
+
+HARMLESS_MEAN = 8.0  # means of up to so many ranges cost three bits of float32's 24, of which margins know
+MARGIN = 2.0**-20  # of the largest sum of terms: 16 roundings of float32
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Zero mean, largest feature range 1: one scale for all features, so distances keep their order.
+
+    mean : (D,) float64; with `normalize`, rows are first divided by their norm.
+    """
+
+    mean: Float64
+    scale: float
+    normalize: bool = False
+
+    @classmethod
+    def measure(cls, X: Any, workers: Workers, *, normalize: bool = False) -> Scaling:
+        """Read the mean and the largest range off the rows of X; refuse what check_finite refuses.
+
+        X : (n, D), an array, or rows that are read by slices.
+        """
+        check_numbers(X)
+        extent = Extent.of(X, workers, normalize)
+        if not extent.is_usable:
+            check_finite(X, workers)
+        return extent.scaling(normalize)
+
+    def apply(self, X: npt.NDArray[Any]) -> Float32:
+        """Scale one block of rows; the subtraction is done in float64, so a large mean costs no digits."""
+        out = np.empty(X.shape, dtype=np.float32)
+        self.apply_to(X, out)
+        return out
+
+    def apply_all(
+        self, X: npt.NDArray[Any], workers: Workers, rows: npt.NDArray[np.integer[Any]] | None = None
+    ) -> Float32:
+        """Scale all rows, or these `rows` in their order, into one contiguous array."""
+        out = np.empty((len(X) if rows is None else len(rows), X.shape[1]), dtype=np.float32)
+
+        def fill(some: slice) -> None:
+            self.apply_to(X[some] if rows is None else X[rows[some]], out[some])
+
+        workers.run(fill, len(out))
+        return out
+
+    def exactly(self, X: npt.NDArray[Any]) -> Float64:
+        """Scale a few rows in float64 to the end."""
+        scaled: Float64 = (_readable(X, self.normalize) - self.mean) / self.scale
+        return scaled
+
+    def apply_to(self, X: npt.NDArray[Any], out: Float32) -> None:
+        """Scale one block of rows into `out`."""
+        _shift(_readable(X, self.normalize), self.mean, self.scale, out)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Smallest, largest values and sums of the columns of n rows; those of shards can be joined."""
+
+    n: int
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
+    total: Float64
+
+    @classmethod
+    def of(cls, X: Any, workers: Workers, normalize: bool = False) -> Extent:
+        """X : (n, D), an array, or rows that are read by slices."""
+
+        def extent(rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Float64]:
+            raw = X[rows]
+            block = _readable(raw, normalize)
+            low, high, total = block[0].copy(), block[0].copy(), np.zeros(X.shape[1])
+            _extent(block, low, high, total)
+            if normalize and not acceptable(raw).all():  # a norm that overflows leaves no trace of it
+                total[:] = np.nan
+            return low, high, total
+
+        low, high, total = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf), np.zeros(X.shape[1])
+        for block_low, block_high, block_total in workers.map(extent, X.shape[0]):
+            np.minimum(low, block_low, out=low)
+            np.maximum(high, block_high, out=high)
+            total += block_total
+        return cls(X.shape[0], low, high, total)
+
+    def __add__(self, other: Extent) -> Extent:
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Extent(self.n + other.n, low, high, self.total + other.total)
+
+    @property
+    def is_usable(self) -> bool:
+        """NaN and infinity are in the total, what is too large is an extreme: no pass of its own for them."""
+        within = self.low.min() >= -LARGEST and self.high.max() <= LARGEST
+        return bool(np.isfinite(self.total).all() and within)
+
+    def scaling(self, normalize: bool) -> Scaling:
+        """Of rows of this extent."""
+        largest_range = float((self.high - self.low).max())
+        return Scaling(self.total / self.n, largest_range if largest_range > 0 else 1.0, normalize)
+
+
+@dataclass(frozen=True)
+class LinearEncoder:
+    """h(x) = σ(Wx), σ(t) = 1 for t ≥ 0 and 0 otherwise. weights : (D, L) float32, bias : (L,) float32."""
+
+    weights: Float32
+    bias: Float32
+
+    def scores(self, X: Float32) -> Float32:
+        """The L real numbers whose signs are the bits. X : (n, D) scaled → (n, L)."""
+        scores = X @ self.weights
+        scores += self.bias
+        return scores
+
+    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
+        """The bits of h(X), (n, L) uint8 of 0/1."""
+        return (self.scores(X) >= 0).view(np.uint8)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this encoder."""
+        return {"weights": self.weights, "bias": self.bias}
+
+    def before(self, scaling: Scaling) -> RawEncoder:
+        """The same encoder for rows before `scaling`; kept, as it costs more than the code of a row."""
+        kept: RawEncoder | None = vars(self).get("_before")
+        if kept is None or kept.scaling is not scaling:
+            kept = vars(self)["_before"] = RawEncoder.of(self, scaling)
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.tensors()  # copies and pickles make anew what was derived
+
+
+@dataclass(frozen=True)
+class RawEncoder:
+    """A linear encoder of rows before scaling: σ(xW + bias) where it could be `folded`, else of scaled rows.
+
+    weights : (D, L), bias, margin : (L,) float32. A score within its margin of 0 may owe its sign to
+    float32's rounding. exact : (L, D) float64 and exact_bias : (L,) float64 decide these, on scaled rows.
+    unused : the features without weights, whose NaN need not show in scores: BLAS may leave zeros out.
+    """
+
+    scaling: Scaling
+    folded: bool
+    weights: Float32
+    bias: Float32
+    margin: Float32
+    exact: Float64
+    exact_bias: Float64
+    unused: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, encoder: LinearEncoder, scaling: Scaling) -> RawEncoder:
+        """Fold the scaling into the weights, unless float32 would lose too much by that.
+
+        Scores of raw rows are differences of sums as large as the mean: their rounding grows with it,
+        and with it the share of scores that have to be computed again. Scales far from 1 overflow.
+        """
+        W, bias = encoder.weights.astype(np.float64), encoder.bias.astype(np.float64)
+        exact, exact_bias = np.ascontiguousarray(W.T), bias
+        largest = np.abs(scaling.mean).max(initial=0.0)
+        folded = largest <= HARMLESS_MEAN * scaling.scale
+        folded = folded and 1e-18 <= scaling.scale <= 1e18 and np.abs(W).max(initial=0.0) <= 1e18
+        reach = np.ones(len(W))
+        if folded:
+            W = W / scaling.scale
+            bias = bias - scaling.mean @ W
+            reach = np.abs(scaling.mean) + scaling.scale
+        margin = MARGIN * (reach @ np.abs(W) + np.abs(exact_bias))
+        weights = np.ascontiguousarray(W, dtype=np.float32)
+        return cls(
+            scaling,
+            bool(folded),
+            weights,
+            bias.astype(np.float32),
+            margin.astype(np.float32),
+            exact,
+            exact_bias,
+            np.flatnonzero(~weights.any(axis=1)),
+        )
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether any number that check_finite refuses makes scores NaN or infinite; a norm may hide one."""
+        return self.folded or not self.scaling.normalize
+
+    def rows(self, X: npt.NDArray[Any]) -> Float32:
+        """The float32 rows that `weights` take. X : (n, D) of any numbers."""
+        if not self.folded:
+            return self.scaling.apply(X)
+        if self.scaling.normalize:
+            rows = np.empty(X.shape, dtype=np.float32)
+            _normalize(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
+            return rows
+        return X if X.dtype == np.float32 else X.astype(np.float32, order="C")
+
+
+def decoded_rows(X: npt.NDArray[Any], normalize: bool) -> Float64:
+    """Rows as a decoder reconstructs them: float64, divided by their norms where the hasher does so."""
+    rows = np.asarray(X, dtype=np.float64)
+    return _readable(rows, normalize) if normalize else rows
+
+
+def _readable(X: npt.NDArray[Any], normalize: bool) -> npt.NDArray[Any]:
+    """A block of rows as the kernels take it: its own numbers where they are of a common type."""
+    common = X.dtype in (np.float32, np.float64, np.uint8)
+    block: npt.NDArray[Any] = np.ascontiguousarray(X, dtype=None if common else np.float64)
+    if not normalize:
+        return block
+    unit = np.empty(X.shape)
+    _normalize(block, np.empty(X.shape[1]), np.inf, unit)
+    return unit
+
+
+@kernel
+def _extent(X: npt.NDArray[Any], low: npt.NDArray[Any], high: npt.NDArray[Any], total: Float64) -> None:
+    """Widen low and high to the rows of X and add these to the total, in float64, row after row."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            x = X[row, d]
+            low[d] = x if x < low[d] else low[d]
+            high[d] = x if x > high[d] else high[d]
+            total[d] += x
+
+
+@kernel
+def _shift(X: npt.NDArray[Any], mean: Float64, scale: float, out: Float32) -> None:
+    """(X - mean) / scale in float64, rounded once: as fast as memory is, so float32 would gain nothing."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            out[row, d] = (X[row, d] - mean[d]) / scale
+
+
+@kernel
+def dot(x: Float64, y: Float64) -> float:
+    """The inner product in one fixed order, as four sums, which a processor adds at a time."""
+    a = b = c = d = 0.0
+    whole = len(x) - len(x) % 4
+    for i in range(0, whole, 4):
+        a += x[i] * y[i]
+        b += x[i + 1] * y[i + 1]
+        c += x[i + 2] * y[i + 2]
+        d += x[i + 3] * y[i + 3]
+    for i in range(whole, len(x)):
+        a += x[i] * y[i]
+    return (a + b) + (c + d)
+
+
+@kernel
+def _normalize(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArray[Any]) -> None:
+    """Divide each row by its norm, unless that is 0; beyond the limit to NaN, lest it hide what is wrong."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            row64[d] = X[row, d]
+        norm = np.sqrt(dot(row64, row64))
+        if norm == 0:
+            norm = 1.0
+        elif not norm <= limit:
+            norm = np.nan
+        for d in range(X.shape[1]):
+            out[row, d] = row64[d] / norm
+
+
+# ---- From rows to packed codes: scores, thresholds and packing in one pass over blocks
+#
+# A linear encoder's scores are one product in float32, of the rows as they are. What float32 cannot tell
+# from 0 is computed again in float64, in one fixed order: so the code of a row depends on nothing but the
+# row, not on the rows beside it, the number of threads, the type of the array or its layout. (Margins are
+# wide enough for rows like those of fit; rows far away from these have larger scores too.)
+
+CACHED_ROWS = 1024  # whose scores stay in the cache until they are packed
+# Products of up to so many terms OpenBLAS computes on one thread of its own accord. Fewer than a few of
+# them take less time than to forbid it others, and none waits for a core that has something else to do.
+ONE_THREAD, FEW = 2**18, 4
+
+LARGEST_FLOAT32 = np.finfo(np.float32).max
+# a factor that moves the lowest bit of byte k of a word to bit k of the highest byte
+GATHER = np.uint64(0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201)
+HIGHEST = np.uint64(56)
+
+
+class Encoder(Protocol):
+    """A learned hash function on scaled rows: bit l is 1 where score l is at least 0."""
+
+    def scores(self, X: Float32) -> npt.NDArray[np.floating[Any]]:
+        """X : (n, D) scaled → (n, L)."""
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that make it up, by the names of its constructor's parameters."""
+
+
+def encode(
+    X: npt.NDArray[Any], encoder: Encoder, scaling: Scaling, n_bits: int, n_jobs: int | None
+) -> Packed:
+    """The packed code of each row. X : (n, D) as the user gave it → (n, ceil(n_bits/8)) uint8."""
+    check_numbers(X)
+    jobs, out = resolve_n_jobs(n_jobs), np.empty((len(X), bytes_per_code(n_bits)), dtype=np.uint8)
+    if isinstance(encoder, LinearEncoder):
+        raw = encoder.before(scaling)
+        at_once = min(ONE_THREAD // raw.weights.size, CACHED_ROWS)
+        if raw.shows_all and len(X) <= FEW * at_once and encode_block(X, raw, out, at_once):
+            return out
+    with Workers(jobs if len(X) > BLOCK_ROWS else 1) as workers:
+        encode_into(out, X, encoder, scaling, workers)
+    return out
+
+
+def encode_into(
+    out: Packed, X: npt.NDArray[Any], encoder: Encoder, scaling: Scaling, workers: Workers
+) -> None:
+    """Write the packed code of each row to `out`, or raise what check_finite raises."""
+    raw = encoder.before(scaling) if isinstance(encoder, LinearEncoder) else None
+    if raw is None or not raw.shows_all:
+        check_finite(X, workers)
+
+    def fill(rows: slice) -> bool:
+        if raw is not None:
+            return encode_block(X[rows], raw, out[rows])
+        out[rows] = pack_bools(encoder.scores(scaling.apply(X[rows])) >= 0)
+        return True
+
+    for finite in workers.map(fill, len(X)):
+        if not finite:
+            check_finite(X, workers)
+
+
+def encode_block(X: npt.NDArray[Any], encoder: RawEncoder, out: Packed, at_once: int = CACHED_ROWS) -> bool:
+    """Write the packed codes of one block of rows. False: a number is not finite, and `out` means nothing.
+
+    A NaN or an infinity among the numbers of a row makes its scores NaN or infinite, which need no pass
+    of their own: they are in doubt like scores near 0, and only rows in doubt are looked at again.
+    """
+    if len(encoder.unused) and not acceptable(X[:, encoder.unused]).all():
+        return False
+    scores = np.empty((min(len(X), at_once), len(encoder.bias)), dtype=np.float32)
+    doubtful, doubts, n_doubtful = np.empty(len(X), dtype=np.intp), np.empty_like(out), 0
+    bias, margin = encoder.bias, encoder.margin
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(X), at_once):
+            rows = encoder.rows(X[start : start + at_once])
+            some = np.dot(rows, encoder.weights, out=scores[: len(rows)])
+            n_doubtful = _threshold(some, bias, margin, start, out, doubtful, doubts, n_doubtful)
+    if n_doubtful:
+        again = X[doubtful[:n_doubtful]]
+        if not acceptable(again).all():
+            return False
+        exact = encoder.scaling.exactly(again)
+        _settle(exact, encoder.exact, encoder.exact_bias, doubtful[:n_doubtful], doubts, out)
+    return True
+
+
+@kernel
+def _threshold(
+    scores: Float32,
+    bias: Float32,
+    margin: Float32,
+    start: int,
+    out: Packed,
+    doubtful: npt.NDArray[np.intp],
+    doubts: Packed,
+    n_doubtful: int,
+) -> int:
+    """Pack the signs of scores + bias into the rows of `out` from `start` on.
+
+    Appends the rows that have a score within its margin of 0, or none that is finite, to `doubtful`, and
+    to `doubts` which bits these are, packed; returns how many there are by then.
+    """
+    n_bits, width = scores.shape[1], out.shape[1]
+    bits, unsure = np.zeros(8 * width, dtype=np.uint8), np.zeros(8 * width, dtype=np.uint8)
+    words, unsure_words = bits.view(np.uint64), unsure.view(np.uint64)
+    for row in range(scores.shape[0]):
+        sure = True
+        for bit in range(n_bits):
+            score = scores[row, bit] + bias[bit]
+            bits[bit] = score >= 0
+            sure &= (abs(score) >= margin[bit]) & (abs(score) <= LARGEST_FLOAT32)
+        for byte in range(width):
+            out[start + row, byte] = (words[byte] * GATHER) >> HIGHEST
+        if not sure:
+            for bit in range(n_bits):
+                size = abs(scores[row, bit] + bias[bit])
+                unsure[bit] = not ((size >= margin[bit]) & (size <= LARGEST_FLOAT32))
+            for byte in range(width):
+                doubts[n_doubtful, byte] = (unsure_words[byte] * GATHER) >> HIGHEST
+            doubtful[n_doubtful] = start + row
+            n_doubtful += 1
+    return n_doubtful
+
+
+@kernel
+def _settle(
+    X: Float64, W: Float64, bias: Float64, rows: npt.NDArray[np.intp], doubts: Packed, out: Packed
+) -> None:
+    """Decide the bits in doubt in float64. X : (m, D) scaled, W : (L, D); row i of X is rows[i] of `out`."""
+    for i in range(len(rows)):
+        for bit in range(len(W)):
+            byte, mask = bit // 8, 1 << bit % 8
+            if doubts[i, byte] & mask:
+                score = dot(X[i], W[bit]) + bias[bit]
+                out[rows[i], byte] = out[rows[i], byte] | mask if score >= 0 else out[rows[i], byte] & ~mask

@@ -1,0 +1,254 @@
+"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel.
+
+Blocks do not depend on the number of threads, each block runs with BLAS on one thread, and sums are
+added in the order of the blocks, in float64. So results are the same to the last bit for any `n_jobs`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
+from itertools import count, islice
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+from auxbit.core.types import Array
+from auxbit.errors import InvalidInput, InvalidParameter
+
+BLOCK_ROWS = 4096
+SAMPLED_ROWS = 4096  # that stand for all, by default
+SHUFFLED_ROWS = 2**24  # RandomState draws by shuffling all numbers: 8 bytes each
+SEED = 0  # of samples alone: what a fit draws, and so its result, does not depend on them
+
+T = TypeVar("T")
+
+
+def block_slices(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
+    """The fixed blocks of `n_rows` rows."""
+    for start in range(0, n_rows, block_rows):
+        yield slice(start, min(start + block_rows, n_rows))
+
+
+def resolve_n_jobs(n_jobs: int | None) -> int:
+    """None: every core this process may use; -1 the same, -2 all but one; otherwise the number itself."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if n_jobs is None:
+        return available
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise InvalidParameter("n_jobs", n_jobs, "None, a positive integer, or -1 for all cores")
+    return int(n_jobs) if n_jobs > 0 else max(1, available + 1 + int(n_jobs))
+
+
+class Workers:
+    """A pool of threads, each with single-threaded BLAS, for the length of a `with` block.
+
+    Work that calls no BLAS can do without the limits (`blas=False`), which take longer than a small search.
+    """
+
+    def __init__(self, n_jobs: int | None = None, *, blas: bool = True) -> None:
+        self.n_jobs, self._blas = resolve_n_jobs(n_jobs), blas
+
+    def __enter__(self) -> Self:
+        others = self.n_jobs - 1
+        if self._blas:
+            self._thread_limit = _limit_thread()
+            _limit_process()
+            self._pool = ThreadPoolExecutor(others, initializer=_limit_thread) if others else None
+        else:
+            self._pool = ThreadPoolExecutor(others) if others else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        if self._blas:
+            _release_process()
+            self._thread_limit.restore_original_limits()
+
+    def map(self, function: Callable[[slice], T], n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[T]:
+        """Yield `function(block)` for each block of rows, in order; few results wait at a time."""
+        blocks = block_slices(n_rows, block_rows)
+        if self._pool is None or n_rows <= block_rows:
+            yield from map(function, blocks)
+            return
+        while some := list(islice(blocks, 4 * self.n_jobs)):
+            yield from self._at_once(function, some, self._pool)
+
+    def _at_once(
+        self, function: Callable[[slice], T], blocks: list[slice], pool: ThreadPoolExecutor
+    ) -> list[T]:
+        """The results for these blocks: every thread, this one too, takes the next block when it is free.
+
+        One task a thread, not one a block: short passes would spend more time on handing over than on work.
+        """
+        results: list[Any] = [None] * len(blocks)
+        failures: list[tuple[int, BaseException]] = []
+        take = count().__next__  # atomic
+
+        def work() -> None:
+            while not failures and (i := take()) < len(blocks):
+                try:
+                    results[i] = function(blocks[i])
+                except BaseException as error:
+                    failures.append((i, error))
+
+        others = [pool.submit(work) for _ in range(min(self.n_jobs, len(blocks)) - 1)]
+        try:
+            work()
+        except BaseException as error:  # an interrupt between two blocks
+            failures.append((-1, error))
+        wait([other for other in others if not other.cancel()])  # what has not begun has nothing left to do
+        if failures:
+            raise min(failures, key=lambda failure: failure[0])[1]
+        return results
+
+    def run(self, function: Callable[[slice], object], n_rows: int, block_rows: int = BLOCK_ROWS) -> None:
+        """Call `function` on each block for its effects."""
+        for _ in self.map(function, n_rows, block_rows):
+            pass
+
+    def sum(
+        self, function: Callable[[slice], tuple[Any, ...]], n_rows: int, block_rows: int = BLOCK_ROWS
+    ) -> tuple[Any, ...]:
+        """Add up the tuples of arrays or numbers that `function` returns, in block order, in float64."""
+        totals: list[Any] | None = None
+        for terms in self.map(function, n_rows, block_rows):
+            if totals is None:
+                totals = [np.array(term, dtype=np.float64) for term in terms]
+            else:
+                for total, term in zip(totals, terms, strict=True):
+                    total += term
+        if totals is None:
+            raise InvalidInput("no rows to sum over")
+        return tuple(totals)
+
+
+_lock = threading.Lock()
+_open: list[Any] = []  # an entry for each `with Workers` that is open, in any thread; the first is the limit
+
+
+def _limit_process() -> None:
+    """Limit the BLAS libraries that have one pool a process, until the last open `Workers` ends."""
+    with _lock:
+        _open.append(None if _open else _controllers(len(sys.modules))[1].limit(limits=1))
+        _share_control()
+
+
+def _release_process() -> None:
+    with _lock:
+        limit = _open[0]
+        _open.pop()
+        if not _open:
+            limit.restore_original_limits()
+            _share_control()
+
+
+def _share_control() -> None:
+    """Let other threads set limits: threadpoolctl 3.8 ignores all but the first until a block of its ends."""
+    with _controllers(len(sys.modules))[1].select(filepath=[]).limit():
+        pass
+
+
+def _limit_thread() -> Any:
+    """Limit OpenMP and BLAS libraries built on it: they keep their number of threads by calling thread."""
+    return _controllers(len(sys.modules))[0].limit(limits=1)
+
+
+@lru_cache(maxsize=1)
+def _controllers(n_modules: int) -> tuple[ThreadpoolController, ThreadpoolController]:
+    """The libraries with one limit a thread, and those with one a process; looked up after new imports."""
+    import scipy.linalg  # noqa: F401  the controller sees only BLAS libraries that are loaded
+
+    found = ThreadpoolController()
+    by_thread = found.select(internal_api="openmp", threading_layer="openmp")
+    theirs = {library["filepath"] for library in by_thread.info()}
+    rest = [library["filepath"] for library in found.info() if library["filepath"] not in theirs]
+    return by_thread, found.select(filepath=rest)
+
+
+def sample_rows(n_rows: int, at_most: int = SAMPLED_ROWS) -> npt.NDArray[np.intp]:
+    """Which rows stand for n_rows of them: all, or at_most drawn at random, in rising order.
+
+    The same for the same number.
+    """
+    if n_rows <= at_most:
+        return np.arange(n_rows)
+    return np.sort(np.random.default_rng(SEED).choice(n_rows, at_most, replace=False)).astype(np.intp)
+
+
+def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np.intp]:
+    """Numbers of n of n_rows rows, drawn at random, in rising order."""
+    if n_rows > SHUFFLED_ROWS:
+        chosen = np.random.default_rng(rng.randint(np.iinfo(np.int32).max)).choice(n_rows, n, replace=False)
+    else:
+        chosen = rng.choice(n_rows, n, replace=False)
+    return np.sort(chosen).astype(np.intp)
+
+
+# ---- Compiled kernels: numba without the GIL, cached on disk, run by the thread pool of blocks.py
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile with njit(nogil=True, cache=True), keeping the types for mypy."""
+    compiler: Any = njit(nogil=True, cache=True)
+    compiled: F = compiler(function)
+    return compiled
+
+
+def reordering_kernel(function: F) -> F:
+    """A kernel whose sums may be reordered and fused, so that they vectorise; NaN and ∞ are kept."""
+    compiler: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+    compiled: F = compiler(function)
+    return compiled
+
+
+# ---- Dask arrays: recognising one without importing Dask, and mapping its blocks of rows without computing
+
+
+def is_dask_array(X: Any) -> bool:
+    """Whether X is a dask array; nobody has one before Dask is imported."""
+    module = sys.modules.get("dask.array")
+    return module is not None and isinstance(X, module.Array)
+
+
+def whole_rows(X: Any) -> Any:
+    """The dask array X, (n, D), with no block that ends within a row; nothing is computed."""
+    if X.ndim != 2:
+        raise InvalidInput(f"X must have rows and columns, (n, D); got a dask array of shape {X.shape}.")
+    if X.dtype.kind not in "biuf":
+        raise InvalidInput(f"X must be numbers, got a dask array of {X.dtype}.")
+    return X if X.numblocks[1] == 1 else X.rechunk({1: -1})
+
+
+def map_rows(X: Any, function: Callable[[Array], Array], n_features: int, width: int) -> Any:
+    """The dask array of function(block), (n, width) uint8, for the blocks of X, (n, n_features): lazy."""
+    rows = whole_rows(X)
+    if rows.shape[1] != n_features:
+        raise InvalidInput(f"X has {rows.shape[1]} features, but the model was fitted to {n_features}.")
+    empty = np.empty((0, width), dtype=np.uint8)
+    chunks = (rows.chunks[0], (width,))
+    return rows.map_blocks(NonEmpty(function, width), dtype=empty.dtype, chunks=chunks, meta=empty)
+
+
+class NonEmpty:
+    """A function of blocks that is not asked about blocks without rows."""
+
+    def __init__(self, function: Callable[[Array], Array], width: int) -> None:
+        self._function, self._width = function, width
+
+    def __call__(self, block: Any) -> Array:
+        rows = np.asarray(block)
+        return self._function(rows) if len(rows) else np.empty((0, self._width), dtype=np.uint8)

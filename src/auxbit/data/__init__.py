@@ -1,0 +1,1 @@
+"""Vectors and pictures from files: readers, slices of rows, data sets, GIST."""

@@ -1,0 +1,811 @@
+"""Published data sets by name or folder: what is searched, what is asked, and what is known about either.
+
+    photos = datasets.load("cifar10", data="…")          # or AUXBIT_DATA/cifar10
+    vectors = photos.vectors(cache="…")                  # .base (50000, 320), .queries (10000, 320)
+
+A folder is recognised by its files, whatever its name. Nothing is downloaded: where a data set is missing,
+the error says where it is published and which files are expected.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import pickletools
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.parallel import kernel
+from auxbit.core.types import Array, Bytes
+from auxbit.data import gist
+from auxbit.data.tables import CHUNK_BYTES, nearest
+from auxbit.data.vectors import embedded_digits, read_vectors
+from auxbit.errors import AuxbitError, DataFileError, InvalidParameter
+
+# ---- The formats in which images are published: CIFAR-10's archives and MNIST's idx
+#
+# Nothing is ever unpickled: of CIFAR-10's Python archives the pickle's instructions are read, and only
+# those that build a dictionary of numbers, texts and one array of bytes are known.
+
+CIFAR_ROW = 1 + 3 * 32 * 32  # label, then red, green and blue, row by row
+CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+MOST_BYTES = 1 << 26  # of a batch: the published ones have 31 MB
+IDX_BYTES = 8  # the code of unsigned bytes in an idx header
+MOST_UNZIPPED = 1032  # bytes that one byte of a .gz file can become
+
+
+class Labelled(NamedTuple):
+    """Images and labels to learn from, then those to ask with."""
+
+    images: Array
+    labels: Array
+    query_images: Array
+    query_labels: Array
+
+
+@contextmanager
+def explained(source: Path, what: str) -> Iterator[None]:
+    """Turn what the standard library raises on a broken file into a DataFileError that names it."""
+    try:
+        yield
+    except AuxbitError:
+        raise
+    except (OSError, EOFError, ValueError, LookupError, TypeError, tarfile.TarError, zlib.error) as error:
+        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
+
+
+def read_npy(path: Path) -> Array:
+    """An .npy array of any number of dimensions, memory-mapped."""
+    with explained(path, ".npy"):
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def read_idx(path: Path) -> Array:
+    """An idx file of unsigned bytes, memory-mapped, or read if its name ends with .gz."""
+    is_zipped = path.suffix == ".gz"
+    with explained(path, "idx"), gzip.open(path, "rb") if is_zipped else path.open("rb") as file:
+        start = file.read(4)
+        if len(start) < 4 or start[:2] != b"\0\0" or start[2] != IDX_BYTES or not 1 <= start[3] <= 4:
+            raise DataFileError(f"{path} is no idx file of unsigned bytes: it starts with {start!r}.")
+        n_axes, lengths = start[3], file.read(4 * start[3])
+        if len(lengths) < 4 * n_axes:
+            raise DataFileError(f"{path} is cut short: its header ends after {4 + len(lengths)} bytes.")
+        shape = tuple(int(length) for length in np.frombuffer(lengths, ">u4"))
+        size, there = math.prod(shape), path.stat().st_size - 4 - 4 * n_axes
+        content = b""
+        if is_zipped:  # no more than the file can hold, whatever its header says
+            content = file.read(min(size, MOST_UNZIPPED * path.stat().st_size) + 1)
+            there = len(content)
+        if there != size:
+            raise DataFileError(
+                f"{path} is cut short or too long: expected {size} bytes for the shape {shape}."
+            )
+        if is_zipped:
+            return np.frombuffer(content, np.uint8).reshape(shape)
+        return np.memmap(path, np.uint8, mode="r", offset=4 + 4 * n_axes, shape=shape)
+
+
+# ---- CIFAR-10
+
+
+def cifar_batches(source: Path) -> dict[str, Path]:
+    """The files of CIFAR-10 in a folder, by name, or {} if there are none."""
+    for folder in (source, *(source / name for name in CIFAR_FOLDERS)):
+        for suffix in (".bin", ""):
+            found = {name: folder / (name + suffix) for name in CIFAR_BATCHES}
+            if found["data_batch_1"].is_file():
+                return found
+    return {}
+
+
+def read_cifar(source: Path) -> Labelled:
+    """CIFAR-10 from a folder or the archive itself, binary or Python: images (n, 32, 32, 3), labels (n,)."""
+    with explained(source, "CIFAR-10"):
+        raw = _in_folder(source) if source.is_dir() else _in_archive(source)
+        if missing := [name for name in CIFAR_BATCHES if name not in raw]:
+            raise DataFileError(f"{source} lacks {', '.join(missing)}, of the six batches of CIFAR-10.")
+        batches = [_batch(f"{source}: {name}", *raw.pop(name)) for name in CIFAR_BATCHES]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
+    return Labelled(images, labels, *batches[-1])
+
+
+def _in_folder(source: Path) -> dict[str, tuple[bytes, bool]]:
+    there = {name: path for name, path in cifar_batches(source).items() if path.is_file()}
+    for path in there.values():
+        _refuse_large(f"{path}", path.stat().st_size)
+    return {name: (path.read_bytes(), path.suffix == ".bin") for name, path in there.items()}
+
+
+def _in_archive(source: Path) -> dict[str, tuple[bytes, bool]]:
+    found: dict[str, tuple[bytes, bool]] = {}
+    with tarfile.open(source, "r:*") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            stem = name.removesuffix(".bin")
+            if stem in CIFAR_BATCHES and member.isfile():
+                _refuse_large(f"{source}: {name}", member.size)
+                file = archive.extractfile(member)
+                assert file is not None  # it is a regular file
+                found[stem] = file.read(), name != stem
+    return found
+
+
+def _refuse_large(name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise DataFileError(f"{name} has {size} bytes; a batch of CIFAR-10 has about 31 million.")
+
+
+def _batch(name: str, raw: bytes, is_binary: bool) -> tuple[Array, Array]:
+    if is_binary:
+        if not raw or len(raw) % CIFAR_ROW:
+            raise DataFileError(f"{name} has {len(raw)} bytes; expected a multiple of {CIFAR_ROW}.")
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, CIFAR_ROW)
+        pixels, labels = rows[:, 1:], rows[:, 0]
+    else:
+        pixels, labels = _unpickled_batch(name, raw)
+    if labels.max(initial=0) > 9:
+        raise DataFileError(f"{name} has the label {labels.max()}; CIFAR-10's are 0..9.")
+    images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), labels.copy()
+
+
+def _unpickled_batch(name: str, raw: bytes) -> tuple[Array, Array]:
+    content = read_plain_pickle(raw, name)
+    if not isinstance(content, dict) or not {"data", "labels"} <= set(content):
+        raise DataFileError(f"{name} is no batch of CIFAR-10: it has no 'data' and 'labels'.")
+    labels, array = content["labels"], content["data"]
+    try:
+        if array.name not in _ARRAY or array.state[2].name != "numpy dtype":
+            raise TypeError("no array")
+        _, shape, dtype, is_fortran, values = array.state
+        if isinstance(values, Made) and values.name == "_codecs encode":  # how Python 3 writes bytes for 2
+            values = values.arguments[0]
+        if isinstance(values, str):
+            values = values.encode("latin-1")
+        if dtype.arguments[0] not in ("u1", "|u1") or tuple(shape) != (len(labels), 3072):
+            raise TypeError(f"{dtype.arguments[0]} of shape {shape}")
+        pixels = np.frombuffer(values, np.uint8).reshape(tuple(shape), order="F" if is_fortran else "C")
+        return pixels, np.array(labels, dtype=np.uint8)
+    except (AttributeError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise DataFileError(
+            f"{name} is no batch of CIFAR-10: expected 'data' of (n, 3072) uint8 and n 'labels', got {error}."
+        ) from error
+
+
+class Made:
+    """A call that a pickle asks for, and that is not made: the name, its arguments, and a state set later."""
+
+    def __init__(self, name: str, arguments: Any) -> None:
+        self.name, self.arguments = name, arguments
+        self.state: Any = None
+
+
+_ARRAY = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+_NAMES = frozenset((*_ARRAY, "numpy ndarray", "numpy dtype", "_codecs encode"))
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_LITERALS = frozenset((
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "STRING", "BINSTRING", "SHORT_BINSTRING",
+    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
+))  # fmt: skip
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+def read_plain_pickle(raw: bytes, name: str) -> Any:
+    """The dictionaries, lists, tuples, numbers and texts of a pickle; calls stay `Made`, none is made.
+
+    Every instruction and every name that CIFAR-10 does not need is refused.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+
+    def since_mark() -> list[Any]:
+        start = marks.pop()
+        items = stack[start:]
+        del stack[start:]
+        return items
+
+    def known(value: str) -> str:
+        if value not in _NAMES:
+            raise DataFileError(f"{name} is refused: its pickle names {value.replace(' ', '.')}.")
+        return value
+
+    try:
+        argument: Any
+        for opcode, argument, _ in pickletools.genops(raw):
+            does = opcode.name
+            if does in _LITERALS:
+                stack.append(argument)
+            elif does in _CONSTANTS:
+                stack.append(_CONSTANTS[does])
+            elif does in ("EMPTY_DICT", "EMPTY_LIST"):
+                stack.append({} if does == "EMPTY_DICT" else [])
+            elif does == "MARK":
+                marks.append(len(stack))
+            elif does in ("TUPLE", "LIST"):
+                items = since_mark()
+                stack.append(tuple(items) if does == "TUPLE" else items)
+            elif does == "DICT":
+                items = since_mark()
+                stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+            elif does in _TUPLES:
+                n = _TUPLES[does]
+                stack[-n:] = [tuple(stack[-n:])]
+            elif does in ("APPEND", "APPENDS"):
+                items = since_mark() if does == "APPENDS" else [stack.pop()]
+                stack[-1] += items
+            elif does in ("SETITEM", "SETITEMS"):
+                items = since_mark() if does == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                stack[-1] |= dict(zip(items[::2], items[1::2], strict=True))
+            elif does in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+                memo[len(memo) if argument is None else argument] = stack[-1]
+            elif does in ("GET", "BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif does in ("GLOBAL", "STACK_GLOBAL"):
+                value = argument if does == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
+                stack.append(Made(known(value), None))
+            elif does == "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(Made(known(function.name), arguments))
+            elif does == "BUILD":
+                state = stack.pop()
+                stack[-1].state = state
+            elif does not in ("PROTO", "FRAME", "STOP"):
+                raise DataFileError(f"{name} is refused: its pickle has the instruction {does}.")
+        (content,) = stack
+    except DataFileError:
+        raise
+    except Exception as error:  # whatever a crafted stream makes of lists, dictionaries and genops
+        raise DataFileError(
+            f"{name} is no pickle that CIFAR-10 has: {error or type(error).__name__}"
+        ) from error
+    return content
+
+
+# ---- Rows of numbers as text, a row a line, as NUS-WIDE's features are published: read by chunks, fast
+#
+# Numbers are separated by blanks or tabs. A line that is ragged or has anything else in it is an error
+# that names the line.
+
+LONGEST_LINE = 4 * CHUNK_BYTES
+TENS = np.array([float(f"1e{n}") for n in range(309)])  # those up to 10**22 are exact
+MOST_MANTISSA = 9 * 10**17  # ten times that fits into int64; digits beyond change nothing in float32
+
+FINE, RAGGED, NO_NUMBER, TOO_LARGE = range(4)
+NEWLINE, BLANK, TAB, RETURN, PLUS, MINUS, POINT, ZERO, NINE = (ord(c) for c in "\n \t\r+-.09")
+SMALL_E, LARGE_E = ord("e"), ord("E")
+
+
+def read_number_rows(paths: Sequence[Path]) -> npt.NDArray[np.float32]:
+    """The rows of several files side by side, (n, Σ d); every file has one line for each of the n rows."""
+    n_rows = 0
+    widths: list[int] = []
+    for path in paths:
+        rows, width = _measure(path)
+        if widths and rows != n_rows:
+            raise DataFileError(f"{path} has {rows} rows, but {paths[0]} has {n_rows}.")
+        n_rows = rows
+        widths.append(width)
+    out = np.empty((n_rows, sum(widths)), dtype=np.float32)
+    ends = np.cumsum(widths)
+    for path, width, end in zip(paths, widths, ends, strict=True):
+        _read_into(out[:, end - width : end], path)
+    return out
+
+
+def _measure(path: Path) -> tuple[int, int]:
+    """The number of lines with anything in them, and of numbers in the first."""
+    rows, width = 0, 0
+    for lines in _chunks(path):
+        if rows == 0:
+            width = len(lines.split(b"\n", 1)[0].split())
+        rows += _count_lines(np.frombuffer(lines, np.uint8))
+    if rows == 0 or width == 0:
+        raise DataFileError(f"{path} has no numbers in its first line; expected rows of numbers as text.")
+    return rows, width
+
+
+def _read_into(out: npt.NDArray[np.float32], path: Path) -> None:
+    row = line = 0
+    for lines in _chunks(path):
+        rows_done, lines_done, problem, found = _parse(np.frombuffer(lines, np.uint8), out[row:], TENS)
+        if problem != FINE:
+            bad = lines.split(b"\n", lines_done + 1)[lines_done]
+            raise DataFileError(_complaint(path, line + lines_done + 1, problem, found, out.shape[1], bad))
+        row, line = row + rows_done, line + lines_done
+    if row != len(out):
+        raise DataFileError(f"{path} changed while it was read: {len(out)} rows before, {row} now.")
+
+
+def _complaint(path: Path, line: int, problem: int, found: int, expected: int, text: bytes) -> str:
+    if problem == RAGGED:
+        return f"{path}, line {line}: expected {expected} numbers as in the first line, found {found}."
+    words = text.split()
+    word = words[found][:40].decode(errors="replace") if found < len(words) else ""
+    what = "no number" if problem == NO_NUMBER else "too large for float32"
+    return f"{path}, line {line}: value {found + 1} is {word!r}, which is {what}."
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The file in pieces of whole lines, each with its newline."""
+    try:
+        with path.open("rb") as file:
+            rest = b""
+            while piece := file.read(CHUNK_BYTES):
+                end = piece.rfind(b"\n") + 1
+                if end:
+                    yield rest + piece[:end]
+                    rest = piece[end:]
+                else:
+                    rest += piece
+                if len(rest) > LONGEST_LINE:
+                    raise DataFileError(
+                        f"{path} has a line of over {LONGEST_LINE} bytes; expected rows of text."
+                    )
+            if rest:
+                yield rest + b"\n"
+    except OSError as error:
+        if isinstance(error, DataFileError):
+            raise
+        raise DataFileError(f"{path} cannot be read: {error}") from error
+
+
+@kernel
+def _count_lines(text: Bytes) -> int:
+    """Lines that are not blank."""
+    count, blank = 0, True
+    for byte in text:
+        if byte == NEWLINE:
+            if not blank:
+                count += 1
+            blank = True
+        elif byte not in (BLANK, TAB, RETURN):
+            blank = False
+    return count
+
+
+@kernel
+def _parse(
+    text: Bytes, out: npt.NDArray[np.float32], tens: npt.NDArray[np.float64]
+) -> tuple[int, int, int, int]:
+    """Fill `out` from whole lines; rows and lines done, the problem if any, and the values before it.
+
+    Blank lines are none of the rows, and only allowed after the last one.
+    """
+    row, line, column, at, end = 0, 0, 0, 0, len(text)
+    rows_left, width = out.shape
+    while at < end:
+        byte = text[at]
+        if byte in (BLANK, TAB, RETURN):
+            at += 1
+        elif byte == NEWLINE:
+            if column != width and not (column == 0 and row >= rows_left):
+                return row, line, RAGGED, column
+            row += column == width
+            line, column, at = line + 1, 0, at + 1
+        else:
+            at, value, problem = _number(text, at, tens)
+            if problem != FINE:
+                return row, line, problem, column
+            if column < width and row < rows_left:
+                out[row, column] = value
+            column += 1
+    return row, line, FINE, 0
+
+
+@kernel
+def _number(text: Bytes, at: int, tens: npt.NDArray[np.float64]) -> tuple[int, float, int]:
+    """The number that starts at `at`, which ends before a blank or newline: where it ends, value, problem."""
+    negative = text[at] == MINUS
+    if negative or text[at] == PLUS:
+        at += 1
+    mantissa, exponent, digits, after_point = 0, 0, 0, False
+    while True:
+        byte = text[at]
+        if ZERO <= byte <= NINE:
+            digits += 1
+            if mantissa < MOST_MANTISSA:
+                mantissa = mantissa * 10 + (byte - ZERO)
+                exponent -= after_point
+            else:
+                exponent += not after_point
+        elif byte == POINT and not after_point:
+            after_point = True
+        else:
+            break
+        at += 1
+    if digits == 0:
+        return at, 0.0, NO_NUMBER
+    if text[at] in (SMALL_E, LARGE_E):
+        at += 1
+        sign = -1 if text[at] == MINUS else 1
+        if text[at] == MINUS or text[at] == PLUS:
+            at += 1
+        power, digits = 0, 0
+        while ZERO <= text[at] <= NINE:
+            power = min(power * 10 + (text[at] - ZERO), 100_000)
+            digits += 1
+            at += 1
+        if digits == 0:
+            return at, 0.0, NO_NUMBER
+        exponent += sign * power
+    byte = text[at]  # there is one: the text ends with a newline
+    if byte not in (BLANK, TAB, RETURN, NEWLINE):
+        return at, 0.0, NO_NUMBER
+    value = float(mantissa)
+    if exponent > 0:
+        value = value * tens[min(exponent, 308)]
+    elif exponent < 0:
+        value = value / tens[min(-exponent, 308)]
+    if value > 3.4028234e38:
+        return at, 0.0, TOO_LARGE
+    return at, -value if negative else value, FINE
+
+
+# ---- What is in a folder of data: each data set is recognised by its files, whatever the folder's name
+#
+# A reader returns None where its data set is not; where it is but is incomplete or broken, that is an
+# error.
+
+FEATURES = ("CH", "CM55", "CORR", "EDH", "WT", "BoW")  # of NUS-WIDE
+CIFAR_ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
+CIFAR_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+DIGIT_QUERIES, DIGIT_SEED = 300, 0
+
+# Train_Normalized_CH.dat, BoW_Train_int.dat; of the light version Normalized_CH_Lite_Train.dat
+_FEATURE_FILE = re.compile(
+    r"(?:(?P<first>Train|Test)_)?(?:Normalized|(?P<bow>BoW))(?:_(?P<kind>CH|CM55|CORR|EDH|WT|int))?"
+    r"(?P<lite>_Lite)?(?:_(?P<last>Train|Test))?(?:_int)?\.dat"
+)
+_LABEL_FILE = re.compile(r"(?P<lite>Lite_)?Labels_(?P<concept>.+)_(?P<split>Train|Test)\.txt")
+
+
+class Vectors(NamedTuple):
+    """Rows to search, to ask with and to learn from; the last are the first if a data set has none."""
+
+    base: Array
+    queries: Array
+    learn: Array
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """base, queries : vectors (n, d), or images (n, h, w) or (n, h, w, 3), as stored, often memory-mapped."""
+
+    name: str
+    about: str
+    base: Array
+    queries: Array
+    learn: Array | None = None  # vectors that are not searched
+    labels: Array | None = None  # (n,) classes, or (n, concepts) of 0/1
+    query_labels: Array | None = None
+    neighbours: Array | None = None  # (queries, k): rows of base, the nearest first
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        for what, part, length in (
+            ("labels", self.labels, len(self.base)),
+            ("query labels", self.query_labels, len(self.queries)),
+            ("lists of neighbours", self.neighbours, len(self.queries)),
+        ):
+            if part is not None and len(part) != length:
+                raise DataFileError(f"{self.name} has {len(part)} {what} for {length} rows.")
+        for what, rows in (("queries", self.queries), ("rows to learn from", self.learn)):
+            if rows is not None and rows.shape[1:] != self.base.shape[1:]:
+                raise DataFileError(
+                    f"{self.name}: {what} have shape {rows.shape[1:]}, but the base {self.base.shape[1:]}."
+                )
+
+    @property
+    def images(self) -> Array | None:
+        """The base as images, (n, h, w) or (n, h, w, 3), if it is made of images."""
+        return self.base if self.base.ndim > 2 else None
+
+    @property
+    def query_images(self) -> Array | None:
+        """The queries as images."""
+        return self.queries if self.queries.ndim > 2 else None
+
+    def vectors(
+        self,
+        kind: str | None = None,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        n_jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
+    ) -> Vectors:
+        """Rows for a hasher: vectors as they are, images by `kind`: "gist", or "pixels".
+
+        Colour images become GIST-320 unless told otherwise, grey ones pixels. With a folder `cache`, GIST is
+        computed once. `progress` is called with the number of images done since the last call.
+        """
+        if kind not in (None, "gist", "pixels") or (kind and self.images is None):
+            allowed = (
+                "None, 'gist' or 'pixels'" if self.images is not None else "None: these are vectors already"
+            )
+            raise InvalidParameter("kind", kind, allowed)
+        if (kind or ("gist" if self.base.ndim == 4 else "pixels")) == "pixels":
+            parts = [
+                _rows(self.base),
+                _rows(self.queries),
+                _rows(self.base if self.learn is None else self.learn),
+            ]
+            return Vectors(*parts)
+        base, queries = (
+            gist.cached_gist(images, cache, n_jobs=n_jobs, progress=progress)
+            for images in (self.base, self.queries)
+        )
+        return Vectors(base, queries, base)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(len(array), -1)
+
+
+def digits() -> Dataset:
+    X, labels = embedded_digits()
+    order = np.random.default_rng(DIGIT_SEED).permutation(len(X))
+    asked, kept = np.sort(order[:DIGIT_QUERIES]), np.sort(order[DIGIT_QUERIES:])
+    about = "1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn; 300 of them are queries"
+    classes = tuple("0123456789")
+    return Dataset(
+        "digits", about, X[kept], X[asked], labels=labels[kept], query_labels=labels[asked], classes=classes
+    )
+
+
+# ---- images
+
+
+def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) -> Dataset:
+    return Dataset(
+        name, about, parts.images, parts.query_images,
+        labels=parts.labels, query_labels=parts.query_labels, classes=classes,
+    )  # fmt: skip
+
+
+def _npy_images(path: Path, shape: tuple[int, ...]) -> Labelled | None:
+    """train_images.npy and so on, if the images have that shape."""
+    stems = ("train_images", "train_labels", "test_images", "test_labels")
+    files = [path / f"{stem}.npy" for stem in stems]
+    if not files[0].is_file() or read_npy(files[0]).shape[1:] != shape:
+        return None
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise DataFileError(f"{path} lacks {', '.join(missing)}.")
+    return Labelled(*map(read_npy, files))
+
+
+def cifar10(path: Path) -> Dataset | None:
+    if path.is_file() and not path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        return None
+    archives = (
+        [path] if path.is_file() else [path / name for name in CIFAR_ARCHIVES if (path / name).is_file()]
+    )
+    parts = None
+    if path.is_dir():
+        parts = read_cifar(path) if cifar_batches(path) else _npy_images(path, (32, 32, 3))
+    if parts is None and archives:
+        parts = read_cifar(archives[0])
+    if parts is None:
+        return None
+    return _labelled("cifar10", "CIFAR-10: 32 × 32 colour images in 10 classes", parts, CIFAR_CLASSES)
+
+
+def mnist(path: Path) -> Dataset | None:
+    about, classes = "MNIST: 28 × 28 grey images of handwritten digits", tuple("0123456789")
+    if (parts := _npy_images(path, (28, 28))) is not None:
+        return _labelled("mnist", about, parts, classes)
+    found = [
+        [path / f"{prefix}-{kind}{mark}{code}-ubyte{end}" for mark in "-." for end in ("", ".gz")]
+        for prefix in ("train", "t10k")
+        for kind, code in (("images", "idx3"), ("labels", "idx1"))
+    ]
+    there = [next((file for file in files if file.is_file()), None) for files in found]
+    if there[0] is None:
+        return None
+    if missing := [files[0].name for files, file in zip(found, there, strict=True) if file is None]:
+        raise DataFileError(f"{path} lacks {', '.join(missing)} (or .gz).")
+    return _labelled("mnist", about, Labelled(*(read_idx(file) for file in there if file)), classes)
+
+
+# ---- vectors
+
+
+def texmex(path: Path) -> Dataset | None:
+    """PREFIX_base.fvecs, PREFIX_query.fvecs, and perhaps PREFIX_learn.fvecs and PREFIX_groundtruth.ivecs."""
+    inside = [path, *(path / name for name in ("sift", "siftsmall"))] if path.is_dir() else []
+    bases = [
+        file for folder in inside for kind in ("fvecs", "bvecs") for file in folder.glob(f"*_base.{kind}")
+    ]
+    if not bases:
+        return None
+    base = min(bases)
+    prefix, kind = base.name.removesuffix(f"_base{base.suffix}"), base.suffix
+    parts = {part: base.with_name(f"{prefix}_{part}{kind}") for part in ("query", "learn")}
+    truth = base.with_name(f"{prefix}_groundtruth.ivecs")
+    return Dataset(
+        {"sift": "sift1m"}.get(prefix, prefix),
+        f"{prefix}: vectors of the TEXMEX corpus",
+        read_vectors(base),
+        read_vectors(parts["query"]),
+        learn=read_vectors(parts["learn"]) if parts["learn"].is_file() else None,
+        neighbours=read_vectors(truth) if truth.is_file() else None,
+    )
+
+
+def npy_vectors(path: Path, name: str | None) -> Dataset | None:
+    """base.npy and query.npy, and perhaps learn.npy and groundtruth.npy."""
+    if not (path / "base.npy").is_file() or not (path / "query.npy").is_file():
+        return None
+    learn, truth = path / "learn.npy", path / "groundtruth.npy"
+    name = name or path.resolve().name
+    return Dataset(
+        name,
+        f"{name}: vectors in a folder of .npy files",
+        read_vectors(path / "base.npy"),
+        read_vectors(path / "query.npy"),
+        learn=read_vectors(learn) if learn.is_file() else None,
+        neighbours=read_vectors(truth) if truth.is_file() else None,
+    )
+
+
+def ann_benchmarks(path: Path) -> Dataset | None:
+    if path.suffix.lower() not in (".hdf5", ".h5") or not path.is_file():
+        return None
+    base, queries, neighbours = (read_vectors(path, key=key) for key in ("train", "test", "neighbors"))
+    return Dataset(path.stem, f"{path.stem}: a file of ann-benchmarks", base, queries, neighbours=neighbours)
+
+
+def nuswide(path: Path, name: str, feature_files: tuple[str, ...]) -> Dataset | None:
+    """Features and, where they are there too, the 81 concepts of each image."""
+    if not path.is_dir():
+        return None
+    lite = name == "nuswide-lite"
+    found: dict[tuple[str, str], Path] = {}
+    for file in sorted(path.rglob("*.dat")):
+        said = _FEATURE_FILE.fullmatch(file.name)
+        if said and bool(said["lite"]) == lite and (split := said["first"] or said["last"]):
+            found["BoW" if said["bow"] else said["kind"], split] = file
+    if not found:
+        return None
+    wanted = [[(kind, split) for kind in feature_files] for split in ("Train", "Test")]
+    if missing := [
+        f"{kind} of {split}" for part in wanted for kind, split in part if (kind, split) not in found
+    ]:
+        there = ", ".join(sorted({kind for kind, _ in found}))
+        raise DataFileError(
+            f"{path} lacks the features {', '.join(missing)}; there are {there}. Choose by feature_files."
+        )
+    base, queries = (read_number_rows([found[key] for key in part]) for part in wanted)
+    concepts, labels, query_labels = _concepts(path, lite)
+    about = f"{name}: features {', '.join(feature_files)} of photographs with 81 concepts"
+    return Dataset(name, about, base, queries, labels=labels, query_labels=query_labels, classes=concepts)
+
+
+def _concepts(path: Path, lite: bool) -> tuple[tuple[str, ...], Array | None, Array | None]:
+    found: dict[tuple[str, str], Path] = {}
+    for file in sorted(path.rglob("*Labels_*.txt")):
+        said = _LABEL_FILE.fullmatch(file.name)
+        if said and bool(said["lite"]) == lite:
+            found[said["concept"], said["split"]] = file
+    names = tuple(sorted({concept for concept, _ in found}))
+    if not names or any((name, split) not in found for name in names for split in ("Train", "Test")):
+        return (), None, None
+    train, test = (
+        read_number_rows([found[name, split] for name in names]).astype(np.uint8)
+        for split in ("Train", "Test")
+    )
+    return names, train, test
+
+
+# ---- Published data sets by name or folder
+
+__all__ = ["NAMES", "Dataset", "Vectors", "load"]
+
+WAVELETS = ("WT",)  # the features of NUS-WIDE that the paper uses
+
+_NUSWIDE = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide/NUS-WIDE.html"
+_TEXMEX = "http://corpus-texmex.irisa.fr"
+_PUBLISHED = {
+    "cifar10": "It is published at https://www.cs.toronto.edu/~kriz/cifar.html; expected is "
+    "cifar-10-binary.tar.gz or cifar-10-python.tar.gz, or what they hold "
+    "(cifar-10-batches-bin/data_batch_1.bin to data_batch_5.bin and "
+    "test_batch.bin; cifar-10-batches-py/data_batch_1 …), or train_images.npy, "
+    "train_labels.npy, test_images.npy and test_labels.npy.",
+    "mnist": "It is published at http://yann.lecun.com/exdb/mnist; expected are train-images-idx3-ubyte, "
+    "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each perhaps with .gz, or "
+    "train_images.npy, train_labels.npy, test_images.npy and test_labels.npy.",
+    "siftsmall": f"It is published at {_TEXMEX} (siftsmall.tar.gz); expected are siftsmall_base.fvecs, "
+    "siftsmall_query.fvecs, siftsmall_learn.fvecs and siftsmall_groundtruth.ivecs, or base.npy, query.npy, "
+    "learn.npy and groundtruth.npy.",
+    "sift1m": f"It is published at {_TEXMEX} (sift.tar.gz); expected are sift_base.fvecs, sift_query.fvecs, "
+    "sift_learn.fvecs and sift_groundtruth.ivecs.",
+    "sift_photos": "It is not published; expected are base.npy and query.npy, any vectors of yours.",
+    "nuswide": f"It is published at {_NUSWIDE} (Low-Level Features, Groundtruth); expected are "
+    "Train_Normalized_WT.dat and Test_Normalized_WT.dat, and of other features likewise "
+    "(Train_Normalized_CH.dat …, BoW_Train_int.dat), and perhaps Labels_airport_Train.txt ….",
+    "nuswide-lite": f"It is published at {_NUSWIDE} (NUS-WIDE-LITE); expected are "
+    "Normalized_WT_Lite_Train.dat and Normalized_WT_Lite_Test.dat, and of other features likewise "
+    "(Normalized_CH_Lite_Train.dat …), and perhaps Lite_Labels_airport_Train.txt ….",
+}
+NAMES = (*_PUBLISHED, "digits")
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    feature_files: tuple[str, ...] = WAVELETS,
+) -> Dataset:
+    """A data set by name, looked for in `data` or else in the folder AUXBIT_DATA, or by its path.
+
+    Names: cifar10, mnist, siftsmall, sift1m, sift_photos, nuswide, nuswide-lite, digits (embedded). A path:
+    a folder of any of these, an archive of CIFAR-10, or an .hdf5 file of ann-benchmarks.
+    feature_files : of NUS-WIDE, put side by side: some of CH, CM55, CORR, EDH, WT, BoW
+    """
+    if wrong := [kind for kind in feature_files if kind not in FEATURES]:
+        raise InvalidParameter("feature_files", wrong[0], f"some of {', '.join(FEATURES)}")
+    name = os.fspath(name_or_path)
+    if name == "digits":
+        return digits()
+    if name not in _PUBLISHED:
+        path = Path(name)
+        if not path.exists():
+            raise DataFileError(
+                f"{path} does not exist.{nearest(name, NAMES)} Known names: {', '.join(NAMES)}."
+            )
+        found = _recognised(path, feature_files)
+        if found is None:
+            raise DataFileError(
+                f"{path} holds no data set that is known here. Known: {', '.join(NAMES)}, and .hdf5 files of "
+                "ann-benchmarks. Loading one of these names tells which files are expected of it."
+            )
+        return found
+    places = _places(name, data)
+    for place in places:
+        if place.exists() and (found := _recognised(place, feature_files, name)) is not None:
+            return found
+    looked = f"was not found in {' or '.join(map(str, places))}" if places else "has no folder to be in"
+    raise DataFileError(
+        f"{name} {looked}. {_PUBLISHED[name]} Give its folder by --data, or set AUXBIT_DATA to a folder that "
+        f"has a folder {name} in it."
+    )
+
+
+def _places(name: str, data: str | os.PathLike[str] | None) -> list[Path]:
+    if data is not None:
+        return [Path(data) / name, Path(data)]
+    if os.environ.get("AUXBIT_DATA"):
+        return [Path(os.environ["AUXBIT_DATA"]) / name]
+    return [Path(name)] if Path(name).exists() else []
+
+
+def _recognised(path: Path, feature_files: tuple[str, ...], name: str | None = None) -> Dataset | None:
+    """The data set in a folder or file, if there is one, and the one that was asked for."""
+    readers: list[tuple[tuple[str, ...], Callable[[Path], Dataset | None]]] = [
+        (("cifar10",), cifar10),
+        (("mnist",), mnist),
+        (("nuswide-lite",), lambda place: nuswide(place, "nuswide-lite", feature_files)),
+        (("nuswide",), lambda place: nuswide(place, "nuswide", feature_files)),
+        (("siftsmall", "sift1m"), texmex),
+        (("siftsmall", "sift1m", "sift_photos"), lambda place: npy_vectors(place, name)),
+        ((), ann_benchmarks),
+    ]
+    for names, read in readers:
+        if (name is None or name in names) and (found := read(path)) is not None:
+            return found if name in (None, found.name) else None
+    return None

@@ -1,0 +1,251 @@
+"""Codes as FAISS index files, with what turns float queries into answers where FAISS can hold it.
+
+lsh       IndexLSH behind the hash function: float queries, Hamming distances. Linear encoders only.
+binary    IndexBinaryFlat: queries are codes, which the hasher (or its ONNX model) makes. Any codes.
+additive  IndexLocalSearchQuantizer: float queries, ‖x − f(z)‖², as search_asymmetric. f(z) is a sum of a
+          vector a byte, which is what FAISS calls an additive quantizer.
+
+Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core import files
+from auxbit.core.codes import bytes_per_code, check_packed
+from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.types import Float32, Ids, Packed
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
+from auxbit.hashers.base import Hasher
+from auxbit.index.codes import check_ids, repeats
+from auxbit.index.hamming import HammingIndex
+
+FORMS = ("lsh", "binary", "additive")
+PERTURBED = 4  # bytes that FAISS changes at random between local searches, its own choice
+
+
+def to_faiss(
+    path: str | os.PathLike[str],
+    model: Hasher | None,
+    codes: npt.ArrayLike,
+    ids: npt.ArrayLike | None = None,
+    *,
+    form: str = "auto",
+    overwrite: bool = True,
+) -> str:
+    """Write packed codes, and the model where the form holds it, as a FAISS index file, atomically.
+
+    model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
+    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal; 0 to n − 1 unless
+    given. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
+    → the form. faiss.read_index reads it, faiss.read_index_binary the binary form.
+    """
+    files.refuse_existing(Path(path), overwrite=overwrite)
+    if model is None:
+        form = _check_form(form, "binary")
+        if form != "binary":
+            raise InvalidInput(f"the {form} form needs a model, and there are only codes.")
+        packed = np.asarray(codes)
+        packed, numbers = _check_codes(packed, ids, 8 * packed.shape[1] if packed.ndim == 2 else 8)
+        _write(path, _binary(packed), numbers, overwrite)
+        return form
+    form = _check_form(form, check_model(model, form))
+    packed, numbers = _check_codes(codes, ids, model.decoder_.n_bits)
+    content = _lsh(model, packed) if form == "lsh" else _of_codes(form, packed, model.decoder_)
+    _write(path, content, numbers, overwrite)
+    return form
+
+
+def check_model(model: Hasher, form: str) -> str:
+    """The form that "auto" is for this model; refuses forms that it cannot have."""
+    name = type(model).__name__
+    if not hasattr(model, "encoder_"):
+        raise InvalidInput(f"this {name} is not fitted: call fit before it is exported.")
+    linear = isinstance(model.encoder_, LinearEncoder)
+    if form == "lsh" and not linear:
+        raise InvalidInput(f"the lsh form is for linear hash functions, and {name}'s is not: take binary.")
+    return "lsh" if linear else "binary"
+
+
+def index_to_faiss(
+    path: str | os.PathLike[str], index: HammingIndex, *, form: str = "auto", overwrite: bool = True
+) -> str:
+    """Write the codes and ids of a HammingIndex as a FAISS index file, atomically.
+
+    form : "binary", which "auto" is too, or "additive", by the index's decoder. → the form.
+    """
+    files.refuse_existing(Path(path), overwrite=overwrite)
+    form = _check_form(form, "binary")
+    if form == "lsh":
+        raise InvalidInput("the lsh form needs a hash function, and an index has none: give model and codes.")
+    if form == "additive" and index.decoder is None:
+        raise InvalidInput("the additive form needs a decoder, and this index was made without one.")
+    with index._guard.reading():  # codes and ids of one moment
+        present = index._store.present()
+        codes, ids = index._store.codes.take(present), index._store.ids.at(present)
+    packed, numbers = _check_codes(codes, ids, index.n_bits)
+    _write(path, _of_codes(form, packed, index.decoder), numbers, overwrite)
+    return form
+
+
+def _check_form(form: object, auto: str) -> str:
+    if not isinstance(form, str) or form not in ("auto", *FORMS):
+        raise InvalidParameter("form", form, f"one of auto, {', '.join(FORMS)}")
+    return auto if form == "auto" else form
+
+
+def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -> tuple[Packed, Ids | None]:
+    """The codes, contiguous, and the ids, None where they are 0, 1, 2, …"""
+    packed = np.ascontiguousarray(check_packed(codes, n_bits))
+    if ids is None:
+        return packed, None
+    numbers = check_ids(ids, len(packed))
+    if np.array_equal(numbers, np.arange(len(numbers))):
+        return packed, None
+    twice = repeats(numbers)
+    if twice.any():
+        raise InvalidInput(f"ids must differ, and {numbers[twice][0]} comes more than once.")
+    return packed, np.ascontiguousarray(numbers)
+
+
+def _write(path: str | os.PathLike[str], index: Any, ids: Ids | None, overwrite: bool) -> None:
+    faiss = _faiss()
+    binary = isinstance(index, faiss.IndexBinary)
+    if ids is not None:
+        index = _under_ids(index, ids, faiss.IndexBinaryIDMap2 if binary else faiss.IndexIDMap2)
+    write = faiss.write_index_binary if binary else faiss.write_index
+    with files.replacing(path, overwrite=overwrite) as temporary:
+        try:
+            write(index, os.fspath(temporary))
+        except RuntimeError as error:
+            raise FileProblem(f"{path} cannot be written: {error}") from error
+
+
+def _under_ids(index: Any, ids: Ids, wrapper: Any) -> Any:
+    """Ids around an index. Its map from ids to rows is left empty: a file has none, who reads it makes it."""
+    faiss = _faiss()
+    n, index.ntotal = index.ntotal, 0  # FAISS wraps nothing but empty ones
+    wrapped = wrapper(index)
+    wrapped.ntotal = index.ntotal = n
+    faiss.copy_array_to_vector(ids, wrapped.id_map)
+    return wrapped
+
+
+# ---- the three forms
+
+
+def _of_codes(form: str, codes: Packed, decoder: Decoder | None) -> Any:
+    return _binary(codes) if form == "binary" else _additive(codes, decoder)
+
+
+def _binary(codes: Packed) -> Any:
+    faiss = _faiss()
+    index = faiss.IndexBinaryFlat(8 * codes.shape[1])  # bits past n_bits are 0, which no distance sees
+    index.add(codes)
+    return index
+
+
+def _lsh(model: Hasher, codes: Packed) -> Any:
+    """Signs of (x − mean)W + scale·bias: those of the scaled scores, by the very weights of the encoder.
+
+    The mean is in the bias unless it is large: then it is subtracted first, lest float32 lose digits.
+    """
+    faiss = _faiss()
+    encoder, scaling = model.encoder_, model.scaling_
+    assert isinstance(encoder, LinearEncoder)
+    W = encoder.weights.astype(np.float64)
+    before, mean = [], scaling.mean
+    if scaling.normalize:
+        before.append(_normalization(len(mean)))
+    bias = encoder.bias.astype(np.float64) * scaling.scale
+    if encoder.before(scaling).folded:
+        bias = bias - mean @ W
+    else:
+        rounded = _float32(mean)
+        before.append(_centring(rounded))
+        bias = bias + (rounded - mean) @ W
+    last = faiss.LinearTransform(*W.shape, True)
+    faiss.copy_array_to_vector(_float32(W.T).ravel(), last.A)
+    faiss.copy_array_to_vector(_float32(bias), last.b)
+    last.is_trained = True
+    n_bits = W.shape[1]
+    return _filled(faiss.IndexLSH(n_bits, n_bits, False, False), codes, [*before, last])
+
+
+def _additive(codes: Packed, decoder: Decoder | None) -> Any:
+    """Tables of 256 vectors a byte, which FAISS calls codebooks; behind each code its norm, in float32."""
+    faiss = _faiss()
+    if not isinstance(decoder, LinearDecoder | TableDecoder):
+        raise InvalidInput(f"a {type(decoder).__name__} has no additive form.")
+    tables, n_dims = _tables(decoder), len(decoder.b)
+    width = bytes_per_code(decoder.n_bits)
+    kind = faiss.AdditiveQuantizer.ST_norm_float
+    index = faiss.IndexLocalSearchQuantizer(n_dims, width, 8, faiss.METRIC_L2, kind)
+    faiss.copy_array_to_vector(tables.ravel(), index.lsq.codebooks)
+    index.lsq.nperts = min(PERTURBED, width)  # more than there are bytes, and FAISS refuses to add
+    index.lsq.is_trained = index.is_trained = True
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = decoder.squared_norms(codes)
+    if not np.isfinite(norms).all():
+        raise InvalidInput("reconstructions are too large to be squared in float32. Rescale the rows.")
+    with_norms = np.hstack([codes, norms.astype("<f4").view(np.uint8).reshape(len(codes), 4)])
+    before = [_normalization(n_dims)] if decoder.normalize else []
+    return _filled(index, with_norms, [*before, _centring(_float32(decoder.b))])
+
+
+def _tables(decoder: LinearDecoder | TableDecoder) -> Float32:
+    """(M, 256, D); in a last byte of fewer bits, what the bits that it has not say is not looked at."""
+    if isinstance(decoder, LinearDecoder):
+        return _float32(byte_contributions(decoder))
+    tables, used = decoder.tables.copy(), decoder.n_bits % 8
+    if used:
+        tables[-1] = tables[-1, np.arange(VALUES) % (1 << used)]
+    return np.ascontiguousarray(tables)
+
+
+# ---- FAISS's parts
+
+
+def _faiss() -> Any:
+    """FAISS, imported on use; its type hints leave out what is needed here."""
+    import faiss
+
+    return faiss
+
+
+def _filled(index: Any, codes: Packed, transforms: list[Any]) -> Any:
+    """Codes as they are in a trained index of codes, behind transforms of queries, the first first."""
+    faiss = _faiss()
+    chain = faiss.IndexPreTransform(index)
+    for transform in reversed(transforms):
+        chain.prepend_transform(transform)
+    faiss.copy_array_to_vector(np.ascontiguousarray(codes).ravel(), index.codes)
+    index.ntotal = chain.ntotal = len(codes)
+    return chain
+
+
+def _normalization(n_dims: int) -> Any:
+    return _faiss().NormalizationTransform(n_dims, 2.0)
+
+
+def _centring(mean: Float32) -> Any:
+    faiss = _faiss()
+    transform = faiss.CenteringTransform(len(mean))
+    faiss.copy_array_to_vector(mean, transform.mean)
+    transform.is_trained = True
+    return transform
+
+
+def _float32(values: npt.NDArray[Any]) -> Float32:
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(values, dtype=np.float32)
+    if not np.isfinite(rounded).all():
+        raise InvalidInput("the model's numbers are too large for FAISS's float32. Rescale the rows.")
+    return rounded

@@ -1,0 +1,246 @@
+"""Iterative quantisation (Gong et al. 2013): PCA, then the rotation that makes it most nearly binary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+
+from auxbit.core.checks import check_integer
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers
+from auxbit.core.types import Float32, Float64
+from auxbit.errors import InvalidParameter
+from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.mac.f_step import DecoderSums, f_step
+
+# ---- Principal axes from the D×D (or n×n) matrix of products: the start of tPCA and ITQ
+
+
+def check_axes(n_bits: int, X: Float32, method: str) -> None:
+    """PCA has at most min(n, D) axes, and a bit needs one."""
+    n, D = X.shape
+    if n_bits > min(n, D):
+        raise InvalidParameter(
+            "n_bits", n_bits, f"at most {min(n, D)} for {method} on data with n_samples={n}, n_features={D}",
+            "LSH, SpectralHashing, SphericalHashing, KernelizedLSH, BinaryAutoencoder, BinaryFactorAnalysis "
+            "allow more bits.",
+        )  # fmt: skip
+
+
+def principal_axes(X: Float32, n_axes: int, workers: Workers) -> Float64:
+    """The leading principal axes of centred rows, (D, n_axes), signs fixed by the largest entry."""
+    n, D = X.shape
+    if n >= D:
+        (products,) = workers.sum(lambda rows: (X[rows].T @ X[rows],), n)
+        (total,) = workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), n)
+        return axes_of(products, total, n, n_axes)
+    centred = X.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    _, _, Vt = np.linalg.svd(centred, full_matrices=False)
+    return _with_signs(Vt[:n_axes].T)
+
+
+def axes_of(products: Float64, total: Float64, n: int, n_axes: int) -> Float64:
+    """The leading principal axes of n rows from XᵀX, (D, D), and Σx, (D,)."""
+    D = len(total)
+    centred = products - np.outer(total, total / n)
+    return _with_signs(eigh(centred, subset_by_index=(D - n_axes, D - 1))[1][:, ::-1])
+
+
+def _with_signs(axes: Float64) -> Float64:
+    """Signs fixed by the largest entry."""
+    largest = np.abs(axes).argmax(axis=0)
+    signs = np.sign(axes[largest, np.arange(axes.shape[1])])
+    return np.ascontiguousarray(axes * np.where(signs == 0, 1.0, signs))
+
+
+def random_rotation(n: int, rng: np.random.RandomState) -> Float64:
+    """A rotation drawn uniformly: Q of a Gaussian matrix, with R's signs fixed."""
+    Q, R = np.linalg.qr(rng.standard_normal((n, n)))
+    return np.asarray(Q * np.where(R.diagonal() < 0, -1.0, 1.0))
+
+
+# ---- Iterative quantisation
+
+# several rotations are tried on a sample, and only the best goes on with all rows
+TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+
+
+class ITQ(Hasher):
+    """min ‖B − VR‖² over B in {−1, 1} and rotations R (eq. 1 of the paper), by alternation.
+
+    With B fixed, R = U·Vᵀ from the SVD of VᵀB: the factors in that order, or it drifts away from the optimum.
+
+    Parameters
+    ----------
+    n_bits : bits a code; at most the number of dimensions.
+    n_iter : alternations, at most; 50 in the ITQ paper. It ends earlier where it has settled.
+    n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
+    random_state : seed of the first rotation.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(
+        self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.n_bits = n_bits
+        self.n_iter = n_iter
+        self.n_init = n_init
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        n_iter, n_init = check_integer("n_iter", self.n_iter, 1), check_integer("n_init", self.n_init, 1)
+        check_axes(training.n_bits, training.X, "ITQ")
+        directions = itq_directions(
+            training.X, training.n_bits, training.workers, training.rng, n_iter=n_iter, n_init=n_init
+        )
+        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+
+
+def itq_directions(
+    X: Float32,
+    n_bits: int,
+    workers: Workers,
+    rng: np.random.RandomState,
+    *,
+    n_iter: int,
+    n_init: int,
+    momentum: float = 0.0,
+    max_rows: int | None = None,
+) -> Float64:
+    """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
+    axes = principal_axes(X, n_bits, workers)
+    X = _sample(X, max_rows, rng)
+    return rotated_axes(X, axes, workers, rng, n_iter=n_iter, n_init=n_init, momentum=momentum)
+
+
+def rotated_axes(
+    X: Float32,
+    axes: Float64,
+    workers: Workers,
+    rng: np.random.RandomState,
+    *,
+    n_iter: int,
+    n_init: int,
+    momentum: float = 0.0,
+) -> Float64:
+    """These axes, (D, n_bits), times the rotation found on the rows of X."""
+    axes32, n_bits = axes.astype(np.float32), axes.shape[1]
+    V = np.empty((len(X), n_bits), dtype=np.float32)
+
+    def project(rows: slice) -> None:
+        V[rows] = X[rows] @ axes32
+
+    workers.run(project, len(X))
+    rotation = random_rotation(n_bits, rng)
+    if n_init > 1:
+        trial, n_trial = _sample(V, TRIAL_ROWS, rng), min(n_iter, TRIAL_ITERATIONS)
+        starts = [rotation, *(random_rotation(n_bits, rng) for _ in range(n_init - 1))]
+
+        def improve(which: slice) -> tuple[float, Float64]:
+            R = rotate_to_binary(partial(signed_products, trial), starts[which.start], n_trial, momentum)
+            return _reconstruction_error(trial, R), R
+
+        rotation = min(workers.map(improve, n_init, block_rows=1), key=lambda found: found[0])[1]
+
+    def products(R: Float32) -> Float64:
+        return np.asarray(workers.sum(lambda rows: (signed_products(V[rows], R),), len(V))[0])
+
+    return np.asarray(axes @ rotate_to_binary(products, rotation, n_iter, momentum))
+
+
+def rotate_to_binary(
+    products: Callable[[Float32], npt.NDArray[Any]], R: Float64, n_iter: int, momentum: float = 0.0
+) -> Float64:
+    """Alternate B = sgn(VR) and the Procrustes rotation of VᵀB, from the rotation R, (L, L).
+
+    products : R → VᵀB. With momentum m, B is that of R + m(R − the R before): it takes fewer steps, and
+    passes by optima that plain alternation ends in.
+    """
+    previous, before = np.inf, R
+    for _ in range(n_iter):
+        U, singular, Wt = np.linalg.svd(products((R + momentum * (R - before)).astype(np.float32)))
+        before, R = R, U @ Wt
+        total = float(singular.sum())  # what the rotation maximises
+        if abs(total - previous) <= 1e-7 * total:
+            break
+        previous = total
+    return R
+
+
+def signed_products(V: Float32, R: Float32) -> Float32:
+    """VᵀB for the codes B = sgn(VR) in {−1, 1}."""
+    B = V @ R
+    B += np.float32(0)  # −0 becomes 0, whose sign is +
+    np.copysign(np.float32(1), B, out=B)
+    return np.asarray(V.T @ B)
+
+
+def _sample(X: Float32, max_rows: int | None, rng: np.random.RandomState) -> Float32:
+    if max_rows is None or len(X) <= max_rows:
+        return X
+    return X[np.sort(rng.choice(len(X), max_rows, replace=False))]
+
+
+def _reconstruction_error(V: Float32, R: Float64) -> float:
+    """Σ‖v − f(z)‖² for the codes z of VR and their least-squares decoder f."""
+    Z = V @ R.astype(np.float32) >= 0
+    labels = Z.astype(np.float32)
+    total = labels.sum(axis=0, dtype=np.float64), V.sum(axis=0, dtype=np.float64)
+    ZZ, ZV = (labels.T @ labels).astype(np.float64), (labels.T @ V).astype(np.float64)
+    residual = V - f_step(DecoderSums(len(V), ZZ, total[0], ZV, total[1]))(Z.view(np.uint8))
+    return float(np.einsum("nd,nd->", residual, residual))
+
+
+# ---- Locality-sensitive hashing: signs of random projections of the centred rows (Andoni & Indyk 2008)
+
+
+class LSH(Hasher):
+    """Random hyperplanes through the mean. Data-independent; any number of bits.
+
+    Parameters
+    ----------
+    n_bits : bits a code, 1 to 1024.
+    random_state : seed of the projections.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
+        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+
+
+# ---- Thresholded PCA: the signs of the leading principal components
+
+
+class ThresholdedPCA(Hasher):
+    """The filter approach in its plainest form: relax to PCA, then threshold at the mean.
+
+    Parameters
+    ----------
+    n_bits : bits a code; at most the number of dimensions.
+    random_state : unused, for a common interface.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        check_axes(training.n_bits, training.X, "thresholded PCA")
+        axes = principal_axes(training.X, training.n_bits, training.workers)
+        return Learned(LinearEncoder(axes.astype(np.float32), np.zeros(training.n_bits, np.float32)))

@@ -1,0 +1,270 @@
+"""The methods, in one table: a new hashing method is one file and one line in METHODS.
+
+The table gives a method's name on the command line, its label and look in figures, its class and the class of
+its encoder. Classes are imported on first use, so that the table is there without NumPy, numba or
+scikit-learn. Model files are read and written here as well: safetensors with a JSON header, of which nothing
+is ever executed, and which can name no classes but those of the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
+
+if TYPE_CHECKING:
+    from auxbit.core.decoders import LinearDecoder, TableDecoder
+    from auxbit.core.files import Format, Tensors
+    from auxbit.core.types import PathLike
+    from auxbit.hashers.base import Hasher, TrainingRecord
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method looks, the same in every figure."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method as tables, figures, the command line and model files know it.
+
+    label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for a
+    quantiser of FAISS; encoder : "module:Class" of its encoder below auxbit; seeded : is it random?;
+    options : parameters of the estimator that make it this method, which `note` explains to users; a variant
+    is compared only if it is named.
+    """
+
+    label: str
+    style: Style
+    home: str = ""
+    encoder: str = "core.maps:LinearEncoder"
+    seeded: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    variant: bool = False
+
+    @property
+    def estimator(self) -> str:
+        """The name of the class, "" if it is none of ours."""
+        return self.home.partition(":")[2]
+
+    def load_class(self) -> Any:
+        """The estimator's class."""
+        return _imported(f"hashers.{self.home}")
+
+
+# Okabe and Ito's colours, and three more that stay apart from them under common colour blindness;
+# methods that do not search by Hamming distance are dashed.
+METHODS = {
+    "ba": Method("BA", Style("#d55e00", "o"), "autoencoder:BinaryAutoencoder"),
+    "ba-agh": Method(
+        "BA-AGH", Style("#f0027f", "H"), "autoencoder:BinaryAutoencoder",
+        options={"init": "agh"}, note="started from agh", variant=True,
+    ),
+    "bfa": Method("BFA", Style("#e69f00", "s"), "autoencoder:BinaryFactorAnalysis"),
+    "itq": Method("ITQ", Style("#0072b2", "D"), "linear:ITQ"),
+    "agh": Method(
+        "AGH", Style("#882255", "P"), "anchor_graph:AnchorGraphHashing",
+        "hashers.anchor_graph:AnchorGraphEncoder",
+    ),
+    "agh2": Method(
+        "AGH2", Style("#aa4499", "d"), "anchor_graph:AnchorGraphHashing",
+        "hashers.anchor_graph:AnchorGraphEncoder",
+        options={"n_layers": 2}, note="two layers", variant=True,
+    ),
+    "sph": Method(
+        "SPH", Style("#999933", "X"), "spherical:SphericalHashing", "hashers.spherical:SphericalEncoder"
+    ),
+    "sh": Method(
+        "SH", Style("#009e73", "<"), "spectral:SpectralHashing", "hashers.spectral:SpectralEncoder",
+        seeded=False,
+    ),
+    "klsh": Method("KLSH", Style("#cc79a7", ">"), "klsh:KernelizedLSH", "hashers.klsh:KernelEncoder"),
+    "tpca": Method("tPCA", Style("#56b4e9", "^"), "linear:ThresholdedPCA", seeded=False),
+    "lsh": Method("LSH", Style("#8c8c8c", "v"), "linear:LSH"),
+    "pq": Method("PQ", Style("#000000", "*", "--"), note="of FAISS"),
+    "opq": Method("OPQ", Style("#555555", "p", "--"), note="of FAISS, slow"),
+}  # fmt: skip
+HASHER_NAMES = tuple(name for name, method in METHODS.items() if method.home)
+DEFAULT_METHODS = tuple(name for name, method in METHODS.items() if not method.variant)
+ESTIMATORS = {method.estimator: method for method in reversed(METHODS.values()) if method.home}
+ENCODERS = {method.encoder.partition(":")[2]: method.encoder for method in ESTIMATORS.values()}
+
+
+def _imported(home: str) -> Any:
+    """The class at "module:Class" below auxbit."""
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(f"auxbit.{module}"), name)
+
+
+def find_method(name: str, among: Iterable[str] = tuple(METHODS)) -> Method:
+    """The method of that name, in either case."""
+    allowed = list(among)
+    if name.lower() not in allowed:
+        near = difflib.get_close_matches(name.lower(), allowed, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else ""
+        raise InvalidParameter("method", name, f"one of {', '.join(allowed)}", remedy)
+    return METHODS[name.lower()]
+
+
+def parameters_of(name: str) -> dict[str, Any]:
+    """The parameters that a hasher takes, with their defaults."""
+    parameters = inspect.signature(_class_of(name)).parameters
+    return {key: parameter.default for key, parameter in parameters.items()}
+
+
+def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:
+    """An estimator that is not fitted yet."""
+    made: Hasher = _class_of(name)(n_bits=n_bits, **find_method(name).options | parameters)
+    return made
+
+
+def label_of(model: object) -> str:
+    """The method of a model, as tables name it."""
+    name = type(model).__name__
+    return ESTIMATORS[name].label if name in ESTIMATORS else name
+
+
+def _class_of(name: str) -> Any:
+    return find_method(name, HASHER_NAMES).load_class()
+
+
+# ---- Model files
+
+LINEAR_VERSION, TABLES_VERSION = 1, 2
+
+
+def model_format() -> Format:
+    """How model files are written and read."""
+    from auxbit.core.files import Format
+
+    return Format(
+        "auxbit model", "model", TABLES_VERSION, "an auxbit model",
+        "Models are made by `auxbit fit` or save().", ModelFileError,
+    )  # fmt: skip
+
+
+def save(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
+    """Write a fitted model, atomically."""
+    from auxbit.core.decoders import TableDecoder
+
+    name = type(model).__name__
+    if not hasattr(model, "encoder_"):
+        raise InvalidInput(f"this {name} is not fitted: call fit before save.")
+    if name not in ESTIMATORS or type(model).__module__ != ESTIMATORS[name].load_class().__module__:
+        raise InvalidInput(f"{name} is not one of auxbit's methods, so a model file could not be read back.")
+    tensors = {f"encoder.{key}": value for key, value in model.encoder_.tensors().items()}
+    tensors |= {f"decoder.{key}": value for key, value in model.decoder_.tensors().items()}
+    tensors["scaling.mean"] = model.scaling_.mean
+    parameters, left_out = _parameters(model)
+    header = {
+        "class": name,
+        "encoder": type(model.encoder_).__name__,
+        "parameters": parameters,
+        "left_out": left_out,
+        "scaling": {"scale": model.scaling_.scale, "normalize": model.scaling_.normalize},
+        "n_features_in": model.n_features_in_,
+        "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
+        "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
+    }
+    training: TrainingRecord | None = getattr(model, "training_", None)
+    if training is not None:  # versions of before it was recorded pass it over
+        header["training"], arrays = training.parts()
+        tensors |= {f"training.{key}": value for key, value in arrays.items()}
+    with_tables = isinstance(model.decoder_, TableDecoder)
+    if with_tables:  # a last byte's table does not tell how many of its values a code can have
+        header["decoder_bits"] = model.decoder_.n_bits
+    model_format().write(
+        path, header, tensors, version=TABLES_VERSION if with_tables else LINEAR_VERSION, overwrite=overwrite
+    )
+
+
+def read_header(path: PathLike) -> dict[str, Any]:
+    """The JSON header of a model file that is whole, with format_version and auxbit_version."""
+    return model_format().read(path)[0]
+
+
+def load(path: PathLike) -> Hasher:
+    """Read a model file back into the estimator that was saved."""
+    import numpy as np
+
+    from auxbit.core.maps import Scaling
+
+    header, tensors = model_format().read(path)
+    try:
+        # a KeyError for any class that is not in the table: a file can call on nothing else
+        model_class = ESTIMATORS[header["class"]].load_class()
+        encoder_class = _imported(ENCODERS[header["encoder"]])
+        model: Hasher = model_class(**header["parameters"])
+        model.encoder_ = encoder_class(**_within("encoder.", tensors))
+        model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
+        model.decoder_ = _decoder(tensors, header, model.scaling_.normalize)
+        model.training_ = _training(tensors, header, model.decoder_.n_bits)
+        model.n_features_in_ = header["n_features_in"]
+        if header["feature_names_in"]:
+            model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
+        if header["attributes"]:
+            model._restore_attributes(header["attributes"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
+    return model
+
+
+def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
+    """The decoder of either kind; a file with tables names the bits of a code."""
+    from auxbit.core.codes import check_n_bits
+    from auxbit.core.decoders import decoder_from
+
+    parts = _within("decoder.", tensors)
+    if "tables" in parts:
+        about: dict[str, Any] = {"class": "TableDecoder", "n_bits": check_n_bits(header["decoder_bits"])}
+    else:
+        about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[1]}
+    return decoder_from(about | {"normalize": normalize}, parts)
+
+
+def _training(tensors: Tensors, header: dict[str, Any], n_bits: int) -> TrainingRecord | None:
+    """What the model was trained on; files of before it was recorded have nothing of it."""
+    if "training" not in header:
+        return None
+    from auxbit.hashers.base import TrainingRecord
+
+    return TrainingRecord.from_parts(header["training"], _within("training.", tensors), n_bits)
+
+
+def _within(prefix: str, tensors: Tensors) -> Tensors:
+    """The tensors whose names begin with the prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _parameters(model: Hasher) -> tuple[dict[str, object], dict[str, str]]:
+    """The parameters that JSON can hold, and the types of those left out: loaded, they have the default.
+
+    Left out are hashers, callbacks, generators and arrays of more than one dimension.
+    """
+    kept: dict[str, object] = {}
+    left_out: dict[str, str] = {}
+    for name, value in model.get_params(deep=False).items():
+        try:
+            kept[name] = json.loads(json.dumps(value, default=_as_json))
+        except (TypeError, ValueError):
+            left_out[name] = type(value).__name__
+    return kept, left_out
+
+
+def _as_json(value: object) -> object:
+    import numpy as np
+
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON")

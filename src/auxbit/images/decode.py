@@ -1,0 +1,690 @@
+"""From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.checks import require
+from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParameter
+from auxbit.images.decoder_process import frame, read_frame
+
+# ---- Every kind of pixel that files hold, as RGB
+
+
+def scalable(image: Any, kind: str) -> Any:
+    """The picture as L, LA, RGB, RGBA, CMYK or LAB, which can be averaged over areas."""
+    if image.mode.startswith(("I", "F")):
+        return _grey_of_numbers(image, kind)
+    palette = getattr(image, "palette", None)
+    clear = "transparency" in image.info or (image.mode == "P" and palette and palette.mode.endswith("A"))
+    if clear or image.mode in ("PA", "RGBa"):
+        return image.convert("RGBA")
+    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def over_white(image: Any) -> Any:
+    """The picture without its transparency, if it has any: what is behind it is white."""
+    from PIL import Image
+
+    if image.mode not in ("LA", "RGBA"):
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def to_srgb(mode: str, profile: bytes | None) -> Callable[[Any], Any]:
+    """What makes RGB of a picture of this mode, by its profile; one that is broken is left alone."""
+    transform = None
+    if mode == "LAB":
+        transform = _lab_transform()
+    elif profile:
+        try:
+            transform = _profile_transform(mode, profile)
+        except Exception:  # colours that are a little off are better than none
+            transform = None
+    if transform is None:
+        return _plain_rgb
+    from PIL import ImageCms
+
+    return lambda image: ImageCms.applyTransform(image, transform)
+
+
+def _plain_rgb(image: Any) -> Any:
+    return image.convert("RGB")
+
+
+def _lab_transform() -> Any:
+    from PIL import ImageCms
+
+    return ImageCms.buildTransform(
+        ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
+    )
+
+
+def _profile_transform(mode: str, profile: bytes) -> Any:
+    """From a profile to sRGB; None where it is sRGB, or of another kind of picture."""
+    from PIL import ImageCms
+
+    own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+    space = {"RGB": "RGB ", "CMYK": "CMYK", "L": "GRAY"}.get(mode)
+    if own.profile.xcolor_space != space or "srgb" in str(own.profile.profile_description).lower():
+        return None
+    return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
+
+
+def _grey_of_numbers(image: Any, kind: str) -> Any:
+    """Numbers of 16 and 32 bits as grey: by the range that is usual, else from the least to the most."""
+    from PIL import Image
+
+    values = np.asarray(image)
+    if values.dtype.itemsize == 2:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    step = max(1, 2**22 // values.shape[1])  # by strips: a copy of all in float64 would be large
+    strips = [slice(start, start + step) for start in range(0, len(values), step)]
+    extremes = [_extremes(values[rows]) for rows in strips]
+    low, high = min(pair[0] for pair in extremes), max(pair[1] for pair in extremes)
+    usual = (65535.0,) if kind == "PNG" else (255.0, 65535.0) if values.dtype.kind == "i" else (1.0, 255.0)
+    top = next((top for top in usual if low >= 0 and high <= top), None)
+    if top is not None:
+        low, high = 0.0, top
+    scale = 255 / (high - low) if low < high < np.inf else 0.0
+    grey = np.zeros(values.shape, dtype=np.uint8)
+    for rows in strips:
+        scaled = np.nan_to_num((values[rows].astype(np.float64) - low) * scale, nan=0.0)
+        grey[rows] = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
+    return Image.fromarray(grey)
+
+
+def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
+    """Least and most of the finite values; infinite where there are none."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
+
+
+# ---- From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
+MAX_PIXELS = 100_000_000
+MAX_SIDE = 4096  # of the square: the largest that anything describes is far smaller
+PNG_UP_TO = 64  # pixels: below, a PNG is as small as a JPEG and shows every pixel as it is
+GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size where the square is this much smaller still
+
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
+_ORIENTATION, _EXIF_PART, _TAKEN = 0x0112, 0x8769, 0x9003  # EXIF tags
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A picture, decoded.
+
+    pixels : (side, side, 3) uint8, the square in its middle, scaled (by area when it shrinks)
+    thumbnail : the whole picture as PNG or JPEG
+    width, height : of the picture as it is seen, after EXIF orientation
+    format : one of FORMATS
+    taken : "YYYY-MM-DDTHH:MM:SS", or None where EXIF does not say
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    thumbnail: bytes
+    width: int
+    height: int
+    format: str
+    taken: str | None
+
+
+def decode(content: bytes, side: int, *, longest: int = 256, max_pixels: int = MAX_PIXELS) -> Decoded:
+    """Pixels (side, side, 3), thumbnail of at most `longest` pixels, size and date of a picture.
+
+    The same bytes, `side` and `longest` give the same pixels. Raises BadPicture, whose text goes on after
+    the name of the picture: "is cut short".
+    """
+    check_sides(side, longest)
+    with _reading():
+        picture = _Picture(content, side, longest, max_pixels)
+        return Decoded(
+            np.array(picture.square(side), dtype=np.uint8),
+            _thumbnail(picture.within(longest)),
+            picture.width,
+            picture.height,
+            picture.format,
+            picture.taken,
+        )
+
+
+def preview(content: bytes, *, longest: int = 1600, max_pixels: int = MAX_PIXELS) -> bytes:
+    """A JPEG to look at: upright, at most `longest` pixels on the longer side, without metadata."""
+    check_sides(1, longest)
+    with _reading():
+        picture = _Picture(content, 1, longest, max_pixels)
+        return _saved(picture.within(longest), "JPEG", quality=87)
+
+
+def check_sides(side: int, longest: int) -> None:
+    """Refuse sizes that no picture can be scaled to."""
+    for name, value in (("side", side), ("longest", longest)):
+        if not 1 <= value <= MAX_SIDE:
+            raise InvalidParameter(name, value, f"1 to {MAX_SIDE} pixels")
+
+
+def format_of(content: bytes) -> str | None:
+    """One of FORMATS by the first bytes, None for anything else."""
+    if content.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "WEBP"
+    if content.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    return "TIFF" if content.startswith(_TIFF_STARTS) else None
+
+
+def load_plugins() -> dict[str, Any]:
+    """What reads each of FORMATS. Not by Image.open, which may import every plugin and warns of sizes."""
+    from PIL import GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+
+    return {
+        "JPEG": JpegImagePlugin.JpegImageFile,
+        "PNG": PngImagePlugin.PngImageFile,
+        "WEBP": WebPImagePlugin.WebPImageFile,
+        "GIF": GifImagePlugin.GifImageFile,
+        "TIFF": TiffImagePlugin.TiffImageFile,
+    }
+
+
+class _Picture:
+    """A picture that is loaded and in a mode that can be scaled."""
+
+    def __init__(self, content: bytes, side: int, longest: int, max_pixels: int) -> None:
+        image = _opened(content, max_pixels)
+        self.format = str(image.format)
+        size = image.size
+        smaller = max(GAP * side / min(size), longest / max(size))
+        # a JPEG that is reduced as it is read ends between two pixels: `drafted` says where
+        drafted = image.draft(None, tuple(int(smaller * n) + 1 for n in size)) if smaller < 1 else None
+        image.load()
+        orientation, self.taken = _exif(image)
+        self._profile = image.info.get("icc_profile")
+        self._to_rgb: Callable[[Any], Any] | None = None
+        if drafted:
+            self._extent: tuple[float, float] = drafted[1][2:]
+            self._turn_at_last = orientation
+            self.width, self.height = size[::-1] if orientation >= 5 else size
+        else:
+            image = _turned(image, orientation)
+            self._extent = self.width, self.height = image.size
+            self._turn_at_last = 1
+        self._image = scalable(image, self.format)
+
+    def square(self, side: int) -> Any:
+        """The square in the middle as RGB, side pixels wide."""
+        from PIL import Image
+
+        width, height = self._extent
+        edge = min(width, height)
+        left, top = (width - edge) / 2, (height - edge) / 2
+        if edge == int(edge):
+            left, top = int(left), int(top)  # half a pixel would blur what need not be scaled
+        box = (left, top, left + edge, top + edge)
+        ratio = edge / side
+        # Pillow's box takes whole pixels: it is uneven where there are few and they do not come out even
+        even = ratio == int(ratio) or ratio >= 8
+        shrink = Image.Resampling.BOX if even else Image.Resampling.HAMMING
+        how = Image.Resampling.BICUBIC if ratio < 1 else shrink
+        return self._seen(self._image.resize((side, side), how, box))
+
+    def within(self, longest: int) -> Any:
+        """The whole as RGB, at most `longest` pixels on the longer side, never enlarged."""
+        from PIL import Image
+
+        image, longer = self._image, max(self.width, self.height)
+        if longer > longest:
+            longer_extent = max(self._extent)
+            size = tuple(max(1, round(n * longest / longer_extent)) for n in self._extent)
+            box = (0, 0, *self._extent)
+            image = image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+        return self._seen(image)
+
+    def _seen(self, image: Any) -> Any:
+        """A scaled copy, upright: transparency over white, colours by its profile where it has one."""
+        image = over_white(image)
+        if self._to_rgb is None:
+            self._to_rgb = to_srgb(image.mode, self._profile)
+        return _turned(self._to_rgb(image), self._turn_at_last)
+
+
+def _opened(content: bytes, max_pixels: int) -> Any:
+    """The picture's header, read by the one plugin that its first bytes ask for."""
+    kind = format_of(content)
+    if kind is None:
+        raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
+    if kind == "WEBP":  # Pillow makes room for all pixels when it opens one
+        _check_size(_size_of_webp(content), max_pixels)
+    image = load_plugins()[kind](io.BytesIO(content))
+    _check_size(image.size, max_pixels)
+    return image
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise BadPicture("has no pixels")
+    if width * height > max_pixels:
+        raise BadPicture(f"has {width * height:,} pixels; at most {max_pixels:,} are read")
+
+
+def _size_of_webp(content: bytes) -> tuple[int, int]:
+    """Width and height of the canvas as the first chunk states them."""
+    start = content[:30].ljust(30, b"\0")
+    number = int.from_bytes
+    if start[12:16] == b"VP8X":
+        return number(start[24:27], "little") + 1, number(start[27:30], "little") + 1
+    if start[12:16] == b"VP8L":
+        bits = number(start[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return number(start[26:28], "little") & 0x3FFF or 1, number(start[28:30], "little") & 0x3FFF or 1
+
+
+def _exif(image: Any) -> tuple[int, str | None]:
+    """Orientation (1 to 8) and date; where EXIF is broken, the pixels are still good."""
+    try:
+        exif = image.getexif()
+        orientation = exif.get(_ORIENTATION)
+    except Exception:
+        return 1, None
+    if not isinstance(orientation, int) or not 1 <= orientation <= 8:
+        orientation = 1
+    try:
+        text = exif.get_ifd(_EXIF_PART).get(_TAKEN)
+        if text is None:
+            return orientation, None
+        taken = datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
+    except Exception:
+        return orientation, None
+    return orientation, taken.isoformat()
+
+
+def _turned(image: Any, orientation: int) -> Any:
+    """Upright, whatever way the camera was held."""
+    from PIL import Image
+
+    ways = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    return image.transpose(ways[orientation]) if orientation in ways else image
+
+
+def _thumbnail(image: Any) -> bytes:
+    small = max(image.size) <= PNG_UP_TO
+    return _saved(image, "PNG") if small else _saved(image, "JPEG", quality=82)
+
+
+def _saved(image: Any, kind: str, **options: Any) -> bytes:
+    """The bytes of an RGB picture as a file, with nothing but its pixels in it."""
+    clean = image.copy()
+    clean.info = {}
+    stream = io.BytesIO()
+    clean.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Make a BadPicture of whatever goes wrong within."""
+    require("PIL.Image", extra="images", purpose="reading pictures")
+    try:
+        with _quiet:
+            yield
+    except BadPicture:
+        raise
+    except MemoryError:
+        raise BadPicture("needs more memory than is allowed") from None
+    except Exception as error:
+        cause = error.__cause__ or error  # plugins make a SyntaxError of whatever a header leads them to
+        text = " ".join(str(error).split())[:200]
+        if "truncated" in text.lower():
+            raise BadPicture("is cut short") from error
+        if not text or not isinstance(cause, (OSError, SyntaxError, ValueError, EOFError)):
+            text = "it is damaged"
+        raise BadPicture(f"is not a picture that can be read: {text}") from error
+
+
+class _Quiet:
+    """While anybody is inside, Pillow's warnings are not shown: what matters is raised.
+
+    Not a catch_warnings for each, whose ends would cross where threads are at work.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._kept: warnings.catch_warnings[None]
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._kept = warnings.catch_warnings()
+                self._kept.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._kept.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+
+
+# ---- Processes that decode pictures: a picture that kills or stalls its decoder harms nothing else
+
+START_SECONDS = 60.0  # a process may take this long to start, on a machine that is busy
+LARGEST_FILE = 2**26  # bytes of a thumbnail or preview: more is no answer
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+Answer = TypeVar("Answer")
+
+
+class Decoders:
+    """Up to n processes that decode pictures, for any number of threads; started as they are needed.
+
+    n : processes; None: as many as there are cores
+    seconds : for one picture; a process that takes longer is killed
+    memory : bytes of address space for one process
+
+    with Decoders() as decoders:
+        decoded = decoders.decode(content, side=32)
+    """
+
+    def __init__(self, n: int | None = None, *, seconds: float = 20.0, memory: int = 2 * 2**30) -> None:
+        if n is not None and n < 1:
+            raise InvalidParameter("n", n, "at least one process, or None")
+        if not 0 < seconds < 1e6:
+            raise InvalidParameter("seconds", seconds, "a positive number of seconds")
+        if memory < 2**28:
+            raise InvalidParameter("memory", memory, "at least 256 MiB, which Python and Pillow need")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._n = n or cores
+        self._seconds, self._memory = seconds, memory
+        self._changed = threading.Condition()
+        self._idle: list[_Child] = []
+        self._children = 0  # idle, at work, or about to start
+        self._closed = False
+        self._watch = _Watch(min(seconds, START_SECONDS))
+        self._last_resort = weakref.finalize(self, self._watch.end)
+
+    def decode(
+        self, content: bytes, side: int, *, longest: int = 256, max_pixels: int = MAX_PIXELS
+    ) -> Decoded:
+        """Do what decoding.decode does, in another process; blocks until one is free."""
+        check_sides(side, longest)
+        size = side * side * 3
+
+        def understood(header: dict[str, Any], body: bytes) -> Decoded:
+            pixels = np.frombuffer(body, dtype=np.uint8, count=size).reshape(side, side, 3).copy()
+            kind = FORMATS[FORMATS.index(header["format"])]
+            taken = None if header["taken"] is None else str(header["taken"])
+            return Decoded(pixels, body[size:], int(header["width"]), int(header["height"]), kind, taken)
+
+        options = {"side": side, "longest": longest, "max_pixels": max_pixels}
+        return self._ask("decode", options, content, size + LARGEST_FILE, understood)
+
+    def preview(self, content: bytes, *, longest: int = 1600, max_pixels: int = MAX_PIXELS) -> bytes:
+        """Do what decoding.preview does, in another process."""
+        check_sides(1, longest)
+        options = {"longest": longest, "max_pixels": max_pixels}
+        return self._ask("preview", options, content, LARGEST_FILE, lambda _, body: body)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes that run now."""
+        return self._watch.processes()
+
+    def close(self) -> None:
+        """End the processes once they are done with what they are at; whoever still waits gets an error."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            # all of them come back in time, unless an interrupt struck between two steps of a thread
+            done = START_SECONDS + self._seconds
+            self._changed.wait_for(lambda: self._children == len(self._idle), timeout=done)
+            idle, self._idle, self._children = self._idle, [], 0
+        for child in idle:
+            child.end()
+        self._last_resort()
+
+    def __enter__(self) -> Decoders:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(
+        self,
+        task: str,
+        options: dict[str, int],
+        content: bytes,
+        largest: int,
+        understood: Callable[[dict[str, Any], bytes], Answer],
+    ) -> Answer:
+        child = self._take()
+        usable = False
+        try:
+            header, body = child.ask(frame({"task": task, "options": options}, content), largest)
+            bad = header.get("bad")
+            answer = None if bad else understood(header, body)
+            usable = not child.expired
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, BadPicture):
+                raise
+            raise BadPicture("made the decoder answer nonsense") from None
+        finally:
+            self._give_back(child, usable)
+        if answer is None:
+            raise BadPicture(str(bad))
+        return answer
+
+    def _take(self) -> _Child:
+        """A process that nobody else uses: one that waits for work, or a new one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._idle or self._children < self._n)
+            if self._closed:
+                raise InvalidInput("the decoders are closed, so no picture can be decoded. Make new ones.")
+            child = self._idle.pop() if self._idle else None
+            if child is None:
+                self._children += 1
+        try:
+            if child is not None and child.process.poll() is not None:  # killed while it was idle
+                child.end()
+                child = None
+            return child or _Child(self._watch, self._seconds, self._memory)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _give_back(self, child: _Child, usable: bool) -> None:
+        if not usable:
+            child.kill()
+            self._forget()
+            return
+        with self._changed:
+            self._idle.append(child)
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        with self._changed:
+            self._children -= 1
+            self._changed.notify_all()
+
+
+class _Child:
+    """A decoder process, and the time by which it must have answered."""
+
+    def __init__(self, watch: _Watch, seconds: float, memory: int) -> None:
+        require("PIL.Image", extra="images", purpose="reading pictures")
+        command = [sys.executable, "-P", "-m", "auxbit.images.decoder_process", str(seconds), str(memory)]
+        # it finds the same packages as we do, wherever we found them
+        places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=2**16,
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
+            )
+        except OSError as error:
+            raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
+        self._requests = cast(IO[bytes], self.process.stdin)
+        self._answers = cast(BinaryIO, self.process.stdout)
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self.deadline: float | None = None
+        self.expired = False
+        self._watch = watch
+        watch.add(self)
+        if self._exchange(b"", 0, START_SECONDS) is None:
+            self.kill()
+            tried = " ".join(command[:4])
+            raise AuxbitError(
+                f"the process that decodes pictures does not start ({self._how_it_ended()}). "
+                f"See what `{tried} 20 {memory}` says."
+            )
+
+    def ask(self, request: bytes, largest: int) -> tuple[dict[str, Any], bytes]:
+        """The answer to a request; BadPicture where the process dies of it, or takes too long."""
+        answer = self._exchange(request, largest, self._seconds)
+        if answer is not None:
+            return answer
+        self.kill()
+        if self.expired:
+            raise BadPicture(f"took longer than {self._seconds:g} s to decode")
+        raise BadPicture(f"made the decoder die ({self._how_it_ended()})")
+
+    def kill_if_late(self, now: float) -> float | None:
+        """Seconds until the process must have answered; None where it need not, or no longer can."""
+        with self._lock:
+            if self.deadline is None or self.expired:
+                return None
+            if now < self.deadline:
+                return self.deadline - now
+            self.expired = True
+            self.process.kill()
+            return None
+
+    def end(self) -> None:
+        """Let an idle process end by itself, as it does when there can be no more requests."""
+        self._close(self._requests)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process, if it still runs, and let go of it."""
+        self.process.kill()
+        self.process.wait()
+        self._watch.remove(self)
+        self._close(self._requests)
+        self._close(self._answers)
+
+    def _exchange(self, request: bytes, largest: int, seconds: float) -> tuple[dict[str, Any], bytes] | None:
+        with self._lock:
+            self.deadline = time.monotonic() + seconds
+        try:
+            self._requests.write(request)
+            self._requests.flush()
+            return read_frame(self._answers, largest)
+        except OSError:  # the pipe is broken
+            return None
+        finally:
+            with self._lock:
+                self.deadline = None
+
+    def _how_it_ended(self) -> str:
+        code = self.process.returncode
+        if code >= 0:
+            return f"exit code {code}"
+        return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+    @staticmethod
+    def _close(stream: IO[bytes]) -> None:
+        with suppress(OSError):  # what was not sent yet cannot be
+            stream.close()
+
+
+class _Watch:
+    """A thread that kills the processes that are late. It knows nothing of their Decoders."""
+
+    def __init__(self, longest_sleep: float) -> None:
+        # a deadline that is set while the thread sleeps lies at least this far ahead
+        self._longest_sleep = longest_sleep
+        self._lock = threading.RLock()  # `end` may come with a collection of garbage, at any moment
+        self._children: set[_Child] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, child: _Child) -> None:
+        """Look after a process from now on."""
+        with self._lock:
+            self._children.add(child)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="auxbit-decoders", daemon=True)
+                self._thread.start()
+
+    def remove(self, child: _Child) -> None:
+        """Look after it no longer."""
+        with self._lock:
+            self._children.discard(child)
+
+    def processes(self) -> list[int]:
+        """The ids of those that it looks after and that still run."""
+        with self._lock:
+            children = list(self._children)
+        return sorted(child.process.pid for child in children if child.process.poll() is None)
+
+    def end(self) -> None:
+        """End the thread, and every process that nobody has ended: their Decoders were never closed."""
+        self._stop.set()
+        with self._lock:
+            thread, left = self._thread, list(self._children)
+        for child in left:
+            child.kill()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        pause = self._longest_sleep
+        while not self._stop.wait(pause):
+            with self._lock:
+                children = list(self._children)
+            now = time.monotonic()
+            left = [rest for child in children if (rest := child.kill_if_late(now)) is not None]
+            pause = min([self._longest_sleep, *left])

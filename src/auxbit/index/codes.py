@@ -1,0 +1,333 @@
+"""How an index keeps its codes: byte planes of 64 codes, the layout that the scans read.
+
+A block holds 64 codes, byte j of all of them side by side: one 64-byte vector a byte of the code, whatever
+the number of bits. Lane l of block b is the code at position 64 b + l; lanes past the last code are zeros.
+Which positions may be answered is one bit a lane, a 64-bit word a block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.codes import bytes_per_code
+from auxbit.core.types import Ids, Packed, Positions
+from auxbit.errors import InvalidInput
+
+Planes = npt.NDArray[np.uint8]  # (n_blocks, width, 64)
+LaneMasks = npt.NDArray[np.uint64]  # (n_blocks,), lane l is bit l
+
+LANES = 64
+COPIED = 2**16  # codes that are brought into another order at a time
+
+
+class CodeBlocks:
+    """Packed codes by position, as (n_blocks, width, 64) planes that grow at the end.
+
+    `version` changes when a position gets another code: what was derived from the codes is then out of date.
+    """
+
+    def __init__(self, n_bits: int) -> None:
+        self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
+        self.size = self.version = 0
+        self._planes = _aligned_zeros(0, self.width)
+
+    @classmethod
+    def of(cls, codes: Packed, n_bits: int) -> CodeBlocks:
+        """The blocks of packed codes, (n, width)."""
+        blocks = cls(n_bits)
+        blocks.append(codes)
+        return blocks
+
+    @classmethod
+    def mapped(cls, planes: Planes, n_bits: int, size: int) -> CodeBlocks:
+        """The blocks of `size` codes that lie in planes already, which are copied only to add to them."""
+        blocks = cls(n_bits)
+        blocks._planes, blocks.size = planes, size
+        return blocks
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def planes(self) -> Planes:
+        """The blocks in use, a view: (ceil(size/64), width, 64) uint8, on 64-byte boundaries."""
+        return self._planes[: -(-self.size // LANES)]
+
+    def append(self, codes: Packed) -> None:
+        """Add packed codes, (n, width), at the end."""
+        first, size = self.size, self.size + len(codes)
+        self.reserve(size)
+        head = min(len(codes), -first % LANES)  # what still fits into the last block
+        if head:
+            lane = first % LANES
+            self._planes[first // LANES, :, lane : lane + head] = codes[:head].T
+        whole = (len(codes) - head) // LANES
+        start, block = head, (first + head) // LANES
+        if whole:
+            rows = codes[start : start + whole * LANES].reshape(whole, LANES, self.width)
+            self._planes[block : block + whole] = rows.transpose(0, 2, 1)
+        start, block = start + whole * LANES, block + whole
+        if start < len(codes):
+            self._planes[block, :, : len(codes) - start] = codes[start:].T
+        self.size = size
+
+    def append_planes(self, planes: Planes, lanes: slice) -> None:
+        """Add the codes in these lanes of other blocks, (n_blocks, width, 64), at the end."""
+        if self.size % LANES == 0 and lanes.start == 0:
+            first, n_blocks = self.size // LANES, -(-lanes.stop // LANES)
+            self.reserve(self.size + lanes.stop)
+            self._planes[first : first + n_blocks] = planes[:n_blocks]
+            self._planes[first + n_blocks - 1, :, (lanes.stop - 1) % LANES + 1 :] = 0
+            self.size += lanes.stop
+            return
+        for start in range(lanes.start, lanes.stop, COPIED):
+            some = np.arange(start, min(start + COPIED, lanes.stop))
+            blocks = planes[start // LANES : some[-1] // LANES + 1]
+            rows = blocks.transpose(0, 2, 1).reshape(-1, self.width)
+            self.append(rows[start % LANES : start % LANES + len(some)])
+
+    def replace(self, positions: Positions, codes: Packed) -> None:
+        """Put codes in the place of those at these positions."""
+        self.reserve(self.size)
+        self._planes[positions // LANES, :, positions % LANES] = codes
+        self.version += 1
+
+    def take(self, positions: Positions) -> Packed:
+        """The packed codes at these positions, (m, width)."""
+        return np.ascontiguousarray(self._planes[positions // LANES, :, positions % LANES])
+
+    def packed(self) -> Packed:
+        """All packed codes, (size, width), a copy."""
+        rows = self.planes.transpose(0, 2, 1).reshape(-1, self.width)
+        return np.ascontiguousarray(rows[: self.size])
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` codes in all, in memory that may be written to."""
+        needed = -(-size // LANES)
+        if needed > len(self._planes) or not self._planes.flags.writeable:
+            grown = _aligned_zeros(max(needed, len(self._planes) * 5 // 4), self.width)
+            grown[: len(self._planes)] = self._planes
+            self._planes = grown
+
+
+class LaneSet:
+    """A set of positions, one bit each: which codes have not been removed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.count = 0
+        self._masks: LaneMasks = np.zeros(0, dtype=np.uint64)
+
+    @property
+    def masks(self) -> LaneMasks:
+        """The words in use, a view."""
+        return self._masks[: -(-self.size // LANES)]
+
+    def append(self, n: int) -> None:
+        """Put the next n positions into the set."""
+        words = -(-(self.size + n) // LANES)
+        if words > len(self._masks):
+            grown = np.zeros(max(words, len(self._masks) * 5 // 4), dtype=np.uint64)
+            grown[: len(self._masks)] = self._masks
+            self._masks = grown
+        first, begun = divmod(self.size, LANES)
+        old = self._masks[first] if begun else np.uint64(0)
+        self._masks[first:words] = all_lanes(self.size + n - first * LANES)
+        if begun:  # what has been taken out of the word that was begun stays out
+            below = np.uint64((1 << begun) - 1)
+            self._masks[first] = (self._masks[first] & ~below) | old
+        self.size += n
+        self.count += n
+
+    def truncate(self, size: int) -> None:
+        """Forget the positions from `size` on."""
+        whole, begun = divmod(size, LANES)
+        if begun:
+            self._masks[whole] &= np.uint64((1 << begun) - 1)
+        self._masks[whole + (begun > 0) :] = 0
+        self.size, self.count = size, int(np.bitwise_count(self._masks).sum())
+
+    def discard(self, positions: Positions) -> None:
+        """Take positions, each of them in the set, out of it."""
+        bits = np.left_shift(np.uint64(1), (positions % LANES).astype(np.uint64))
+        np.bitwise_and.at(self._masks, positions // LANES, ~bits)
+        self.count -= len(positions)
+
+    def holds(self, positions: Positions) -> npt.NDArray[np.bool_]:
+        """Which positions are in the set; a negative one is not."""
+        there = positions >= 0
+        if not self.size:
+            return there & False
+        words = self._masks[np.where(there, positions, 0) // LANES]
+        bits = np.right_shift(words, (np.where(there, positions, 0) % LANES).astype(np.uint64))
+        held: npt.NDArray[np.bool_] = there & ((bits & np.uint64(1)) == 1)
+        return held
+
+
+def all_lanes(size: int) -> LaneMasks:
+    """Masks that allow every position below `size`."""
+    masks = np.full(-(-size // LANES), np.uint64(2**64 - 1), dtype=np.uint64)
+    if size % LANES:
+        masks[-1] = np.uint64((1 << size % LANES) - 1)
+    return masks
+
+
+def lanes_of(allowed: npt.NDArray[np.bool_]) -> LaneMasks:
+    """Masks that allow the positions where `allowed`, (n,), is true."""
+    padded = np.zeros(-(-len(allowed) // LANES) * LANES, dtype=np.bool_)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view("<u8").astype(np.uint64)
+
+
+def as_bools(masks: LaneMasks, size: int) -> npt.NDArray[np.bool_]:
+    """One truth value for each of `size` positions, (size,)."""
+    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little", count=size)
+    return bits.view(np.bool_)
+
+
+def allowed_positions(masks: LaneMasks) -> Positions:
+    """The positions that masks allow, in order."""
+    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits).astype(np.int64)
+
+
+def _aligned_zeros(n_blocks: int, width: int) -> Planes:
+    """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
+    size = n_blocks * width * LANES
+    raw = np.zeros(size + LANES, dtype=np.uint8)
+    start = -raw.ctypes.data % LANES
+    return raw[start : start + size].reshape(n_blocks, width, LANES)
+
+
+# ---- Ids by position and positions by id, for hundreds of millions of them
+#
+# Ids that rise with the position, as most do, need nothing but themselves. Others get a sorted copy, 16
+# bytes an id, and a dict of those that came since it was made; a dict of all would take a hundred bytes
+# each.
+
+NO_ID = -1
+MAX_ID = np.iinfo(np.int64).max
+FEW = 2**16  # ids that a dict may hold before they are sorted in
+
+
+class IdTable:
+    """The ids of positions 0, 1, 2, … An id may come again: then its last position counts."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    @classmethod
+    def of(cls, ids: Ids, next_id: int) -> IdTable:
+        """The table of ids that are there already, which are not copied until others are added."""
+        table = cls()
+        table._ids, table.size, table.next_id = ids, len(ids), next_id
+        table._rising = table._rise(0, len(ids))
+        if not table._rising:
+            table._sort()
+        return table
+
+    def _clear(self) -> None:
+        self.size = 0
+        self.next_id = 0
+        self._ids: Ids = np.zeros(0, dtype=np.int64)
+        self._rising = True
+        self._sorted: tuple[Ids, Ids] = (self._ids, self._ids)  # ids in order, and their positions
+        self._recent: dict[int, int] = {}
+
+    @property
+    def ids(self) -> Ids:
+        """All ids in the order of their positions, a view."""
+        return self._ids[: self.size]
+
+    def at(self, positions: npt.NDArray[np.int64]) -> Ids:
+        """The ids at these positions; NO_ID where a position is -1."""
+        if not self.size:
+            return np.full(positions.shape, NO_ID, dtype=np.int64)
+        found: Ids = np.where(positions >= 0, self._ids[np.maximum(positions, 0)], NO_ID)
+        return found
+
+    def find(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """The last position of each id, -1 where it never came."""
+        if self._rising:
+            found = _look_up(ids, self.ids, None)
+        else:
+            found = _look_up(ids, *self._sorted)
+            if self._recent:
+                recent = [self._recent.get(each, -1) for each in ids.tolist()]
+                found = np.maximum(found, np.array(recent, dtype=np.int64))
+        return found
+
+    def number_on(self, n: int) -> Ids:
+        """N ids after the largest so far."""
+        if n and self.next_id + n - 1 > MAX_ID:
+            raise InvalidInput(
+                f"{n} codes cannot be numbered on: the largest id is {self.next_id - 1}. Give their ids."
+            )
+        return np.arange(self.next_id, self.next_id + n, dtype=np.int64)
+
+    def append(self, ids: Ids) -> None:
+        """Give the next positions these ids."""
+        if not len(ids):
+            return
+        first, size = self.size, self.size + len(ids)
+        if size > len(self._ids):
+            grown = np.empty(max(size, len(self._ids) * 5 // 4), dtype=np.int64)
+            grown[:first] = self.ids
+            self._ids = grown
+        self._ids[first:size] = ids
+        rising = self._rising and self._rise(first, size)
+        if not rising and (self._rising or len(self._recent) + len(ids) > max(FEW, first // 8)):
+            self._rising, self.size = rising, size
+            self._sort()
+        elif not rising:
+            self._recent.update(zip(ids.tolist(), range(first, size), strict=True))
+        self._rising, self.size = rising, size
+        self.next_id = max(self.next_id, int(ids.max()) + 1)
+
+    def truncate(self, size: int, next_id: int) -> None:
+        """Forget the positions from `size` on, as if they had never come."""
+        kept = self._ids[:size].copy()
+        self._clear()
+        self.append(kept)
+        self.next_id = next_id
+
+    def _sort(self) -> None:
+        order = np.argsort(self.ids, kind="stable")
+        self._sorted = (self.ids[order], order)
+        self._recent = {}
+
+    def _rise(self, first: int, size: int) -> bool:
+        new = self._ids[max(first - 1, 0) : size]
+        return bool((new[1:] > new[:-1]).all())
+
+
+def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
+    """Return `ids` as int64, n of them where that is given, or say what is wrong with them."""
+    given = np.asarray(sorted(ids) if isinstance(ids, set | frozenset) else ids)
+    if given.ndim != 1 or (n is not None and len(given) != n):
+        wanted = f"one integer a code, shape ({n},)" if n is not None else "a list of ids"
+        raise InvalidInput(f"{name} must be {wanted}, got shape {given.shape}.")
+    if len(given) and given.dtype.kind not in "iu":
+        raise InvalidInput(f"{name} must be integers, got {given.dtype}.")
+    if len(given) and (int(given.min()) < 0 or int(given.max()) > MAX_ID):
+        bad = int(given.min()) if int(given.min()) < 0 else int(given.max())
+        raise InvalidInput(f"{name} must lie in 0..2**63-1, got {bad}: -1 marks missing answers.")
+    return given.astype(np.int64)
+
+
+def repeats(ids: Ids) -> npt.NDArray[np.bool_]:
+    """Which ids have come before in the same array."""
+    order = np.argsort(ids, kind="stable")
+    again = np.zeros(len(ids), dtype=np.bool_)
+    again[order[1:]] = ids[order[1:]] == ids[order[:-1]]
+    return again
+
+
+def _look_up(ids: Ids, ordered: Ids, positions: Ids | None) -> npt.NDArray[np.int64]:
+    """Where ids stand in `ordered`, the last of equals, as positions if these are given."""
+    if not len(ordered):
+        return np.full(len(ids), -1, dtype=np.int64)
+    place = np.searchsorted(ordered, ids, side="right") - 1
+    there = (place >= 0) & (ordered[place] == ids)
+    return np.where(there, place if positions is None else positions[place], -1)

@@ -1,0 +1,657 @@
+"""Shards of rows on the workers of a Dask cluster: where each lives, work on all of them, and its sums.
+
+Whatever lies on a worker is the result of a task, so what a lost worker had, Dask computes again: rows from
+where they came, codes by all Z steps so far. Each worker has one task at a time, which uses all its threads:
+a task that waits might be given to an idle worker, and its rows would travel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import numpy as np
+
+from auxbit.core.checks import check_numbers, first_unusable, refuse_number, require
+from auxbit.core.codes import query_words
+from auxbit.core.maps import Extent, Scaling
+from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
+from auxbit.core.types import Array, Float32, Float64, Ids, Indices, Packed
+from auxbit.data.rows import open_rows, take_rows
+from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter
+from auxbit.evaluate import nearest_scaled
+from auxbit.mac import rows as shard
+from auxbit.mac.rows import Judges, ScaledRows, Sums, ZTask, neighbours_among, places_of
+
+FAN_IN = 8  # sums that one task adds up
+PATIENCE = 60  # seconds that a cluster without workers is waited for
+LARGEST_CARRIED = "16GB"  # what a task carries is sent on purpose, and Dask need not warn
+
+Future = Any
+
+
+class Unit(Protocol):
+    """Submits the work on shard i; returns the future that is done when all of it is."""
+
+    def __call__(self, i: int, where: dict[str, Any]) -> Future:
+        """As `where` goes to `Shards.submit`, it is done on the worker of the shard."""
+
+
+class Shards:
+    """Rows in shards. starts : (m+1,) the first row of each, and how many rows there are.
+
+    homes : the address of each one's worker; without, they are spread over the workers.
+    """
+
+    def __init__(self, client: Any, starts: list[int], homes: list[str] | None = None) -> None:
+        self._dask = require("distributed", extra="dask", purpose="training on a cluster")
+        self.client, self.starts = client, starts
+        self.rows: list[Future] = []
+        self._names, self._number = f"auxbit-{uuid4().hex[:12]}", count()
+        self._workers = self._present()
+        self.homes = homes or _spread(self._workers, len(starts) - 1)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def keep(self, rows: list[Future]) -> None:
+        """Let these be the rows of the shards, from now on."""
+        self.rows = rows
+        self._find_homes()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
+        """Run a function on some worker."""
+        name = getattr(function, "__name__", "task").strip("_")
+        key = f"{self._names}-{name}-{next(self._number)}"
+        with cluster_errors(self.client):
+            return self.client.submit(function, *arguments, key=key, pure=False, **options)
+
+    def hold(self, value: Any) -> Future:
+        """A future of `value` for many tasks, made by a task that carries it: it can be made again."""
+        config = require("dask", extra="dask", purpose="training on a cluster").config
+        with config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_CARRIED}):
+            return self.submit(_itself, value)
+
+    def each(self, unit: Unit) -> list[Future]:
+        """Work on every shard, on its own worker, one at a time there; returns what `unit` returned."""
+        self._look_for_losses()
+        waiting: dict[str, deque[int]] = defaultdict(deque)
+        for i, home in enumerate(self.homes):
+            waiting[home].append(i)
+        futures: list[Future] = [None] * len(self)
+        owners: dict[Any, str] = {}
+        running = self._dask.as_completed()
+
+        def begin_next(home: str) -> None:
+            if waiting[home]:
+                i = waiting[home].popleft()
+                # a worker that is lost meanwhile is not waited for
+                futures[i] = unit(i, {"workers": [home], "allow_other_workers": True})
+                owners[futures[i].key] = home
+                running.add(futures[i])
+
+        with cluster_errors(self.client):
+            for home in list(waiting):
+                begin_next(home)
+            for done in running:
+                if done.status != "finished":
+                    done.result()  # raises
+                begin_next(owners[done.key])
+        return futures
+
+    def total(self, parts: list[Future], join: Callable[[list[Any]], Any] | None = None) -> Any:
+        """The sum of what these futures hold, added in their order, the last few here, the others there."""
+        join = join or add_sums
+        while len(parts) > FAN_IN:
+            groups = [parts[first : first + FAN_IN] for first in range(0, len(parts), FAN_IN)]
+            parts = [self.submit(join, group) for group in groups]
+        return join(self.gather(parts))
+
+    def gather(self, futures: list[Future]) -> list[Any]:
+        """What these futures hold, here."""
+        with cluster_errors(self.client):
+            return list(self.client.gather(futures))
+
+    # ---- where shards are
+
+    def _present(self) -> dict[str, int]:
+        """The workers, and how many threads each has."""
+        with cluster_errors(self.client):
+            workers: dict[str, int] = self.client.nthreads()
+            if not workers:
+                try:
+                    self.client.wait_for_workers(1, timeout=PATIENCE)
+                except TimeoutError as error:
+                    raise ClusterProblem(
+                        f"The cluster has had no workers for {PATIENCE} s. Start some: `dask worker …`."
+                    ) from error
+                workers = self.client.nthreads()
+        return workers
+
+    def _look_for_losses(self) -> None:
+        workers = self._present()
+        if workers.keys() != self._workers.keys():
+            self._workers = workers
+            self._find_homes()
+
+    def _find_homes(self) -> None:
+        """Where rows are; those of lost workers are waited for until they are somewhere again."""
+        if not self.rows:
+            self.homes = _spread(self._workers, len(self))
+            return
+        with cluster_errors(self.client):
+            self._dask.wait(self.rows)
+            holders = self.client.who_has(self.rows)
+        load: Counter[str] = Counter()
+        for i, future in enumerate(self.rows):
+            held = list(holders.get(future.key, ())) or list(self._workers)
+            self.homes[i] = self.homes[i] if self.homes[i] in held else min(held, key=lambda a: load[a])
+            load[self.homes[i]] += 1
+
+
+def _spread(workers: dict[str, int], n: int) -> list[str]:
+    """Neighbouring shards to one worker, as many as it has threads for."""
+    ends = np.cumsum(list(workers.values())) / sum(workers.values())
+    return [list(workers)[int(np.searchsorted(ends, (i + 0.5) / n))] for i in range(n)]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def add_sums(parts: list[Sums | None]) -> Sums | None:
+    """Tuples of sums added in their order; None stands for a shard without rows."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    totals = [np.array(term) for term in found[0]]
+    for part in found[1:]:
+        for total, term in zip(totals, part, strict=True):
+            total += term
+    return tuple(totals)
+
+
+@contextmanager
+def threads_of_worker() -> Iterator[Workers]:
+    """All threads of the worker that runs this task."""
+    distributed = require("distributed", extra="dask", purpose="training on a cluster")
+    with Workers(distributed.get_worker().state.nthreads) as workers:
+        yield workers
+
+
+@contextmanager
+def cluster_errors(client: Any) -> Iterator[None]:
+    """Say what it means where Dask gives up."""
+    distributed = require("distributed", extra="dask", purpose="training on a cluster")
+    try:
+        yield
+    except distributed.KilledWorker as error:
+        raise ClusterProblem(
+            f"Workers died again and again while they computed {error.task}: most often they had too little "
+            "memory. Start them with more, or give smaller chunks."
+        ) from error
+    except Exception as error:
+        gone = client.status != "running" or isinstance(error, CancelledError | distributed.CancelledError)
+        if isinstance(error, AuxbitError) or not gone:
+            raise
+        raise ClusterProblem(
+            f"The scheduler of the cluster or its client was closed in mid-fit ({error}). Fit again."
+        ) from error
+
+
+# ---- Passes over rows on a cluster. Rows and codes stay with the workers; W, f and sums are what travels
+
+Near = tuple[Ids, Ids] | None  # rows of a shard, rising, and the queries whose neighbours they are
+State = tuple[Packed, Sums | None]  # the codes of a shard, and the sums of the pass that made them
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all passes of a fit have in common. held_out : rising numbers of rows that are left out."""
+
+    scaling: Scaling
+    held_out: Ids
+    n_bits: int
+
+    def rows(self, raw: Array, first: int) -> ScaledRows:
+        """A shard as MAC sees it. raw : rows of the table from `first` on."""
+        low, high = np.searchsorted(self.held_out, (first, first + len(raw)))
+        return ScaledRows(np.asarray(raw), self.scaling, self.held_out[low:high] - first)
+
+    def kept_before(self, first: int) -> int:
+        """How many rows are before this one, without those that are left out."""
+        return first - int(np.searchsorted(self.held_out, first))
+
+    def judges(self, codes: Packed, near: tuple[Ids, Ids]) -> Judges:
+        """Queries of these codes, (q, M), and the neighbours they have in a shard."""
+        return Judges(query_words(codes, self.n_bits), *near)
+
+
+class DaskPasses:
+    """Passes over shards with their codes; `count` says how many there were."""
+
+    def __init__(
+        self, shards: Shards, n_features: int, scaling: Scaling, held_out: Ids | None, n_bits: int
+    ) -> None:
+        self._held_out = np.zeros(0, dtype=np.int64) if held_out is None else np.asarray(held_out)
+        self.n_rows, self.n_features = shards.starts[-1] - len(self._held_out), n_features
+        self.count, self.present = 0, 0
+        self._shards = shards
+        self._setting = shards.hold(Setting(scaling, self._held_out, n_bits))
+        self._n_bits = n_bits
+        self._states: list[Future] = [None] * len(shards)
+        self._truth: Ids | None = None
+        self._neighbours: list[Future] = [None] * len(shards)  # what each shard has to know of the truth
+
+    @property
+    def truth(self) -> Ids | None:
+        """(q, K) the true neighbours of validation queries."""
+        return self._truth
+
+    @truth.setter
+    def truth(self, truth: Ids | None) -> None:
+        self._truth, shards = truth, self._shards
+        if truth is not None:
+            whole = shards.hold(truth)
+
+            def unit(i: int, where: dict[str, Any]) -> Future:
+                return shards.submit(
+                    _neighbours, shards.rows[i], self._setting, whole, shards.starts[i], **where
+                )
+
+            self._neighbours = shards.each(unit)
+
+    def fill(self, codes_of: Any) -> None:
+        """Let codes be made of the rows as they came and their numbers in the table. A pass."""
+        shards = self._shards
+
+        def unit(i: int, where: dict[str, Any]) -> Future:
+            start, stop = shards.starts[i : i + 2]
+            part = shards.hold(codes_of.part(start, stop))
+            return shards.submit(_fill, shards.rows[i], self._setting, part, start, **where)
+
+        self.count += 1
+        self._states = shards.each(unit)
+
+    def nearest(self, queries: Float32, k: int) -> Ids:
+        """The k nearest rows to each query, (q, k). A pass."""
+        shards, asked = self._shards, self._shards.hold(queries)
+
+        def unit(i: int, where: dict[str, Any]) -> Future:
+            return shards.submit(_nearest, shards.rows[i], self._setting, asked, k, shards.starts[i], **where)
+
+        self.count += 1
+        found: tuple[Float64, Ids] = shards.total(shards.each(unit), _merge_nearest)
+        return found[1]
+
+    def moments(self) -> Sums:
+        return self._sums(shard.moments, coded=False)
+
+    def hash_sums(self, W: Float64) -> Sums:
+        return self._sums(shard.hash_sums, W, coded=False)
+
+    def code_sums(self) -> Sums:
+        return self._sums(shard.code_sums, self._n_bits)
+
+    def slack_sums(self, W: Float64) -> Sums:
+        return self._sums(shard.slack_sums, W)
+
+    def hessian_product(self, W: Float64, P: Float64, bits: Indices) -> Sums:
+        return self._sums(shard.hessian_product, W, P, bits)
+
+    def along_step(self, W: Float64, P: Float64, bits: Indices, sizes: Float64) -> Sums:
+        return self._sums(shard.along_step, W, P, bits, sizes)
+
+    def differing(self, W: Float64) -> Sums:
+        return self._sums(shard.differing, W)
+
+    def judge(self, W: Float64, judged: Packed) -> Sums:
+        return self._sums(shard.judge_pass, W, judged, coded=False, judges=True)
+
+    def begin(self, W: Float64) -> Sums:
+        return self._new_codes(_begin, W)
+
+    def z_pass(self, task: ZTask, judged: Packed | None) -> Sums:
+        return self._new_codes(_z_pass, task, judged)
+
+    def sample(self) -> None:
+        """No sample: rows are in memory, and to look again takes less than codes of a sample each time."""
+
+    def places(self, rows: Array) -> Array:
+        return places_of(rows, self._held_out)
+
+    def sync(self) -> None:
+        pass
+
+    def _sums(self, function: Any, *arguments: Any, coded: bool = True, judges: bool = False) -> Sums:
+        """The sums of a pass that leaves codes as they are."""
+        shards, given = self._shards, self._shards.hold(arguments)
+
+        def unit(i: int, where: dict[str, Any]) -> Future:
+            state, near = self._states[i] if coded else None, self._neighbours[i] if judges else None
+            parts = (shards.rows[i], state, self._setting, given, near, shards.starts[i])
+            return shards.submit(_pass, function, *parts, **where)
+
+        self.count += 1
+        sums: Sums = shards.total(shards.each(unit))
+        return sums
+
+    def _new_codes(self, function: Any, *arguments: Any) -> Sums:
+        """The sums of a pass that makes new codes; these are the codes from then on."""
+        shards, given = self._shards, self._shards.hold(arguments)
+        states: list[Future] = [None] * len(shards)
+
+        def unit(i: int, where: dict[str, Any]) -> Future:
+            near = self._neighbours[i]
+            parts = (shards.rows[i], self._states[i], self._setting, given, near, shards.starts[i])
+            states[i] = shards.submit(function, *parts, **where)
+            return shards.submit(_sums_of, states[i], **where)
+
+        self.count += 1
+        sums: Sums = shards.total(shards.each(unit))
+        self._states = states
+        return sums
+
+
+# ---- what workers do: raw are the rows of a shard, the first of which is row `first` of the table, and near
+# those of them that are true neighbours of queries
+
+
+def _pass(
+    function: Any, raw: Array, state: State | None, setting: Setting, arguments: Any, near: Near, first: int
+) -> Sums | None:
+    X = setting.rows(raw, first)
+    if not len(X):
+        return None
+    if near is not None:
+        *arguments, judged = arguments
+        arguments.append(setting.judges(judged, near))
+    codes = () if state is None else (state[0],)
+    with threads_of_worker() as workers:
+        sums: Sums = function(X, *codes, *arguments, workers)
+    return sums
+
+
+def _begin(raw: Array, state: None, setting: Setting, arguments: Any, near: Near, first: int) -> State:
+    X = setting.rows(raw, first)
+    codes = shard.empty_codes(len(X), setting.n_bits)
+    if not len(X):
+        return codes, None
+    with threads_of_worker() as workers:
+        return codes, shard.begin(X, arguments[0], codes, workers)
+
+
+def _z_pass(raw: Array, state: State, setting: Setting, arguments: Any, near: Near, first: int) -> State:
+    X, (task, judged) = setting.rows(raw, first), arguments
+    codes = shard.empty_codes(len(X), setting.n_bits)
+    if not len(X):
+        return codes, None
+    judges = None if judged is None or near is None else setting.judges(judged, near)
+    with threads_of_worker() as workers:
+        return codes, shard.z_pass(X, state[0], task, codes, judges, workers)
+
+
+def _neighbours(raw: Array, setting: Setting, truth: Ids, first: int) -> Near:
+    start = setting.kept_before(first)
+    return neighbours_among(truth, start, start + len(setting.rows(raw, first)))
+
+
+def _sums_of(state: State) -> Sums | None:
+    return state[1]
+
+
+def _fill(raw: Array, setting: Setting, codes_of: Any, first: int) -> State:
+    X = setting.rows(raw, first)
+    codes = shard.empty_codes(len(X), setting.n_bits)
+    for rows in block_slices(len(X)):
+        codes[rows] = codes_of(X.raw(rows), first + X.places(np.arange(rows.start, rows.stop)))
+    return codes, None
+
+
+def _nearest(raw: Array, setting: Setting, queries: Float32, k: int, first: int) -> tuple[Float64, Ids]:
+    X = setting.rows(raw, first)
+    with threads_of_worker() as workers:
+        distances, rows = nearest_scaled(X, queries, k, workers)
+    return distances, rows + setting.kept_before(first)
+
+
+def _merge_nearest(parts: list[tuple[Float64, Ids]]) -> tuple[Float64, Ids]:
+    """The k nearest of what shards found, by (distance, row): a stable sort keeps the order of rows."""
+    distances, rows = (np.hstack(each) for each in zip(*parts, strict=True))
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, : parts[0][0].shape[1]]
+    return np.take_along_axis(distances, nearest, axis=1), np.take_along_axis(rows, nearest, axis=1)
+
+
+# ---- Tables of rows on a Dask cluster: the chunks of a dask array, or parts of a file that its workers read
+
+Found = tuple[Extent | None, tuple[int, int, float] | None]
+
+SHARD_BYTES = 256 * 2**20  # of a file that one task reads
+CONNECTED_WITHIN = 10  # seconds
+LEAST_SHARDS = 16  # where the rows are enough for as many blocks
+
+
+def dask_table(X: Any, client: Any) -> DaskTable:
+    """The rows of a dask array, or of a file by its path, on the workers of `client`, or the default one."""
+    client = _checked(client)
+    if is_dask_array(X):
+        return DaskTable(client, array=whole_rows(X))
+    if isinstance(X, str | os.PathLike):
+        return DaskTable(client, path=os.path.abspath(os.fspath(X)))
+    if type(X).__module__.startswith("dask"):
+        raise InvalidInput("X must be a dask array: X.to_dask_array(lengths=True) makes one of a dataframe.")
+    raise InvalidInput(
+        f"With a client, X must be a dask array or a path that the workers can read, not {type(X).__name__}. "
+        "dask.array.from_array(X, chunks=(100_000, -1)) makes an array; but rows that are in memory here are "
+        "fitted as well without a client."
+    )
+
+
+def client_at(address: str) -> Any:
+    """A client of the scheduler at `address`; closing it leaves the cluster as it is."""
+    distributed = require("distributed", extra="dask", purpose="training on a cluster")
+    try:
+        return distributed.Client(address, timeout=CONNECTED_WITHIN)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        raise ClusterProblem(
+            f"No Dask scheduler answers at {address}: {error}. `dask scheduler` starts one and prints its "
+            "address, as tcp://host:8786."
+        ) from error
+
+
+class DaskTable:
+    """Rows on a cluster: the chunks of `array`, or parts of the file at `path`."""
+
+    def __init__(self, client: Any, *, array: Any = None, path: str | None = None) -> None:
+        self._client, self._array, self._path = client, array, path
+        self._shards: Shards | None = None
+        if array is not None:
+            self.shape, self._dtype = _rows_and_columns(array), array.dtype
+        else:
+            with cluster_errors(client):
+                self.shape, self._dtype = client.submit(_describe, path, pure=False).result()
+
+    def about(self) -> dict[str, Any]:
+        return {"rows": self.shape[0], "columns": self.shape[1], "type": str(self._dtype)}
+
+    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
+        shards = self._loaded(held_out)
+
+        def unit(i: int, where: dict[str, Any]) -> Future:
+            return shards.submit(_extent, shards.rows[i], normalize, shards.starts[i], **where)
+
+        extent, unusable = shards.total(shards.each(unit), _join_extents)
+        if unusable is not None:
+            refuse_number(*unusable)
+        scaling: Scaling = extent.scaling(normalize)
+        return scaling
+
+    def take(self, rows: Ids) -> Array:
+        shards = self._loaded(None)
+        ends = np.searchsorted(rows, shards.starts)
+        wanted = [(i, rows[a:b] - shards.starts[i]) for i, (a, b) in enumerate(pairwise(ends)) if b > a]
+        parts = shards.gather([shards.submit(_take, shards.rows[i], some) for i, some in wanted])
+        return np.concatenate(parts) if parts else np.empty((0, self.shape[1]), dtype=self._dtype)
+
+    def passes(
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
+    ) -> DaskPasses:
+        return DaskPasses(self._loaded(held_out), self.shape[1], scaling, held_out, n_bits)
+
+    def _loaded(self, held_out: Ids | None) -> Shards:
+        """The shards, with their rows on workers."""
+        if self._shards is None:
+            left_out = np.zeros(0, dtype=np.int64) if held_out is None else held_out
+            self._shards = self._from_file(left_out) if self._array is None else self._from_chunks(left_out)
+        return self._shards
+
+    def _from_file(self, left_out: Ids) -> Shards:
+        n, width = self.shape
+        n_shards = max(LEAST_SHARDS, -(-n * width * self._dtype.itemsize // SHARD_BYTES))
+        rows = BLOCK_ROWS * max(1, round((n - len(left_out)) / n_shards / BLOCK_ROWS))
+        starts = _starts(np.arange(0, n - len(left_out), rows), n, left_out)
+        shards, about = Shards(self._client, starts), (self.shape, self._dtype)
+
+        def read(i: int, where: dict[str, Any]) -> Future:
+            return shards.submit(_read, self._path, starts[i : i + 2], about, retries=2, **where)
+
+        shards.keep(shards.each(read))
+        return shards
+
+    def _from_chunks(self, left_out: Ids) -> Shards:
+        """A shard is a chunk, but begins and ends with a whole block: a few rows go to a neighbour."""
+        chunks = Shards(self._client, [0, *np.cumsum(self._array.chunks[0]).tolist()])
+        chunks.keep(self._client.compute(self._array.to_delayed().ravel().tolist()))
+        kept = np.array([start - np.searchsorted(left_out, start) for start in chunks.starts])
+        whole = np.unique((kept[:-1] + BLOCK_ROWS // 2) // BLOCK_ROWS * BLOCK_ROWS)
+        starts = _starts(whole[whole < kept[-1]], self.shape[0], left_out)
+        pieces = [_pieces(chunks.starts, *part) for part in pairwise(starts)]
+        largest = [max(some, key=lambda piece: piece.stop - piece.start).chunk for some in pieces]
+        shards = Shards(self._client, starts, [chunks.homes[chunk] for chunk in largest])
+
+        def lay_out(i: int, where: dict[str, Any]) -> Future:
+            own, size = largest[i], chunks.starts[largest[i] + 1] - chunks.starts[largest[i]]
+            if pieces[i] == [Piece(own, 0, size)]:
+                return chunks.rows[own]
+            # pieces of other chunks are cut where those are, so that no more than they travel
+            parts = [
+                chunks.rows[own]
+                if piece.chunk == own
+                else chunks.submit(_cut, chunks.rows[piece.chunk], piece)
+                for piece in pieces[i]
+            ]
+            return shards.submit(_join, parts, [p if p.chunk == own else None for p in pieces[i]], **where)
+
+        shards.keep(shards.each(lay_out))
+        return shards
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows start..stop of a chunk."""
+
+    chunk: int
+    start: int
+    stop: int
+
+
+def _pieces(starts: list[int], first: int, last: int) -> list[Piece]:
+    """The rows first..last of a table whose chunks begin at `starts`."""
+    return [
+        Piece(i, max(first - start, 0), min(last, stop) - start)
+        for i, (start, stop) in enumerate(pairwise(starts))
+        if max(first, start) < min(last, stop)
+    ]
+
+
+def _starts(whole: Ids, n: int, left_out: Ids) -> list[int]:
+    """Where shards begin, and n. whole : their first rows, numbered without those that are left out.
+
+    Where those are multiples of a block, blocks are those of a fit on one machine, and so are its sums.
+    """
+    return [0, *places_of(whole[whole > 0], left_out).tolist(), n]
+
+
+def _checked(client: Any) -> Any:
+    distributed = require("distributed", extra="dask", purpose="training on a cluster")
+    if client is None:
+        try:
+            client = distributed.get_client()
+        except ValueError as error:
+            raise InvalidInput(
+                "A dask array is fitted by the workers of a dask.distributed.Client, and there is none. "
+                "Make one first: client = Client() starts workers here, Client(address) uses a cluster."
+            ) from error
+    if not isinstance(client, distributed.Client):
+        raise InvalidParameter("client", client, "a dask.distributed.Client", "Client() starts workers here.")
+    if client.asynchronous:
+        raise InvalidInput("client is asynchronous, and fit waits for results. Use one that is not.")
+    return client
+
+
+def _rows_and_columns(array: Any) -> tuple[int, int]:
+    if any(np.isnan(size) for size in array.shape):
+        raise InvalidInput("X does not know how many rows it has. Call X.compute_chunk_sizes() first.")
+    if 0 in array.shape:
+        raise InvalidInput(f"X must have rows and columns, (n, D); got shape {array.shape}.")
+    return int(array.shape[0]), int(array.shape[1])
+
+
+# ---- what workers do
+
+
+def _describe(path: str) -> tuple[tuple[int, int], np.dtype[Any]]:
+    source = open_rows(path)
+    return (len(source), int(source.shape[1])), source.dtype
+
+
+def _read(path: str, part: list[int], about: Any) -> Array:
+    source = open_rows(path)
+    found = (len(source), int(source.shape[1])), source.dtype
+    if found != about:
+        raise DataFileError(f"{path} was {about[0]} of {about[1]}, and is {found[0]} of {found[1]} now.")
+    return np.array(source[slice(*part)])  # in memory, not mapped: a pass shall not wait for a disk
+
+
+def _cut(raw: Array, piece: Piece) -> Array:
+    return np.array(raw[piece.start : piece.stop])
+
+
+def _join(parts: list[Array], cuts: list[Piece | None]) -> Array:
+    return np.concatenate([
+        np.asarray(part if cut is None else part[cut.start : cut.stop]) for part, cut in zip(parts, cuts)
+    ])  # fmt: skip
+
+
+def _take(raw: Array, rows: Ids) -> Array:
+    return take_rows(np.asarray(raw), rows)
+
+
+def _extent(raw: Array, normalize: bool, first: int) -> Found:
+    """The extent of a shard, and the first number in it that cannot be used."""
+    rows = np.asarray(raw)
+    if not len(rows):
+        return None, None
+    check_numbers(rows)
+    with threads_of_worker() as workers:
+        unusable = first_unusable(rows, workers) if normalize else None
+        extent = Extent.of(rows, workers, normalize)
+        if unusable is None and not extent.is_usable:
+            unusable = first_unusable(rows, workers)
+    return extent, None if unusable is None else (first + unusable[0], *unusable[1:])
+
+
+def _join_extents(parts: list[Found]) -> Found:
+    total: Extent | None = None
+    for extent, _ in parts:
+        if extent is not None:
+            total = extent if total is None else total + extent
+    return total, next((unusable for _, unusable in parts if unusable is not None), None)

@@ -1,0 +1,510 @@
+"""What a shard of rows computes in one pass: sums that the three steps of MAC are made from.
+
+A pass reads each block of rows once and does all that can be done with it: scores, the Z step, and the sums
+that the next h and f steps need. Nothing is kept but codes, so it does not matter where rows live: in memory,
+in a file, on a worker. Sums of shards are added up in the order of the shards.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.codes import (
+    CHUNK,
+    bytes_per_code,
+    chunk_distances,
+    pack_bools,
+    popcount,
+    query_words,
+    to_planes,
+    unpack,
+)
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import Scaling
+from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
+from auxbit.core.types import Float32, Float64, Ids, Indices, Packed
+from auxbit.data.rows import RowSource, take_rows
+from auxbit.errors import FileProblem
+from auxbit.evaluate import nearest_scaled
+from auxbit.mac.h_step import mask_scores, slack_along, slack_of
+from auxbit.mac.z_step import ZOptions, ZSolver
+
+Sums = tuple[Any, ...]
+
+
+class Slices(Protocol):
+    """Rows that can be read by slices."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D)."""
+
+    def __getitem__(self, rows: slice) -> Float32:
+        """These rows, scaled, float32."""
+
+
+class Sample(NamedTuple):
+    """Some of the rows, scaled, and what tells the codes that they have at the moment."""
+
+    rows: Float32
+    codes: Callable[[], Packed]
+
+
+@dataclass(frozen=True)
+class Judges:
+    """Validation queries. words : (q, n_words), their codes; rows, owners : the true neighbours by row of the
+    shard, rising, and whose they are.
+    """
+
+    words: npt.NDArray[Any]
+    rows: Ids
+    owners: Ids
+
+    @classmethod
+    def of(cls, codes: Packed, n_bits: int, truth: Ids, start: int, stop: int) -> Judges:
+        """For the rows start..stop of all. codes : (q, M) of the queries, truth : (q, K) rows of all."""
+        return cls(query_words(codes, n_bits), *neighbours_among(truth, start, stop))
+
+
+def neighbours_among(truth: Ids, start: int, stop: int) -> tuple[Ids, Ids]:
+    """Which of the rows start..stop are true neighbours, counted from start, rising; and whose they are."""
+    owners, places = np.nonzero((truth >= start) & (truth < stop))
+    rows = truth[owners, places] - start
+    order = np.argsort(rows, kind="stable")
+    return rows[order], owners[order]
+
+
+def moments(X: Slices, workers: Workers) -> Sums:
+    """XᵀX (D, D) and Σx (D,)."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        return some.T @ some, some.sum(axis=0, dtype=np.float64)
+
+    return workers.sum(block, X.shape[0])
+
+
+def begin(X: Slices, W: Float64, out: Packed, workers: Workers) -> Sums:
+    """Write the codes of W; ZᵀZ, Σz and XᵀZ of them, and Σ|t|, Σt² of each bit's scores t. W : (D+1, L)."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        scores = _scores(some, W)
+        Z = scores >= 0
+        out[rows] = pack_bools(Z)
+        sizes = scores.astype(np.float64)
+        return (
+            *_products(some, Z.astype(np.float32)), np.abs(sizes).sum(axis=0), np.square(sizes).sum(axis=0),
+        )  # fmt: skip
+
+    return workers.sum(block, X.shape[0])
+
+
+def code_sums(X: Slices, Z: Packed, n_bits: int, workers: Workers) -> Sums:
+    """ZᵀZ, Σz and XᵀZ of codes that are there."""
+
+    def block(rows: slice) -> Sums:
+        return _products(X[rows], unpack(Z[rows], n_bits).astype(np.float32))
+
+    return workers.sum(block, X.shape[0])
+
+
+def hash_sums(X: Slices, W: Float64, workers: Workers) -> Sums:
+    """ZᵀZ, Σz and XᵀZ of the codes of W, which are not kept."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        return _products(some, (_scores(some, W) >= 0).astype(np.float32))
+
+    return workers.sum(block, X.shape[0])
+
+
+def slack_sums(X: Slices, Z: Packed, W: Float64, workers: Workers) -> Sums:
+    """The sums (5, L) of `svm_rows.slack_of` and Xᵀ residual, (D, L), at the scores of W."""
+
+    def block(rows: slice) -> Sums:
+        some, codes = X[rows], unpack(Z[rows], W.shape[1])
+        scores = _scores(some, W)
+        residual = np.empty_like(scores)
+        sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
+        return sums, some.T @ residual
+
+    return workers.sum(block, X.shape[0])
+
+
+def hessian_product(X: Slices, Z: Packed, W: Float64, P: Float64, bits: Any, workers: Workers) -> Sums:
+    """Σ over the rows with slack of x xᵀ P, as (D, len(bits)) and (len(bits),)."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        codes = np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
+        scores = _scores(some, W[:, bits])
+        active, residual = np.empty(scores.shape, dtype=np.bool_), np.empty_like(scores)
+        slack_of(scores, codes, active, residual)
+        product = some @ P[:-1].astype(np.float32)
+        sums = mask_scores(product, P[-1].astype(np.float32), active)
+        return some.T @ product, sums
+
+    return workers.sum(block, X.shape[0])
+
+
+def along_step(
+    X: Slices, Z: Packed, W: Float64, P: Float64, bits: Any, sizes: Float64, workers: Workers
+) -> Sums:
+    """Σ slack², half its slope and half its curvature at W + size · P, for several sizes.
+
+    W : (D+1, L) of all bits, P : (D+1, len(bits)), sizes : (m, len(bits)) → (m, 3, len(bits)).
+    """
+    here_at = W[:, bits]
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        here, aimed = _scores(some, here_at), _scores(some, P)
+        codes = np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
+        return (np.stack([slack_along(here, aimed, size, codes) for size in sizes.astype(np.float32)]),)
+
+    return workers.sum(block, X.shape[0])
+
+
+def differing(X: Slices, Z: Packed, W: Float64, workers: Workers) -> Sums:
+    """How many rows have a bit unlike that of W, (L,)."""
+
+    def block(rows: slice) -> Sums:
+        return (((_scores(X[rows], W) >= 0) != unpack(Z[rows], W.shape[1])).sum(axis=0),)
+
+    return workers.sum(block, X.shape[0])
+
+
+@dataclass(frozen=True)
+class ZTask:
+    """A Z step. W : (D+1, L) of h; f, mu, z : the problem and how it is solved."""
+
+    W: Float64
+    f: LinearDecoder
+    mu: float
+    z: ZOptions
+
+
+def z_pass(X: Slices, Z: Packed, task: ZTask, out: Packed, judges: Judges | None, workers: Workers) -> Sums:
+    """New codes for every row, and all sums of a Z step and of the h and f steps after it.
+
+    Z : (n, M) packed, read; out : (n, M) packed, written, may be Z itself.
+    → *ZCounts, flips (L,), bits unlike h(x), (5, L) and (D, L) of `slack_sums`, ZᵀZ, Σz, XᵀZ,
+    and with judges the histograms of distances, of all codes h(x) and of the true neighbours, (q, L+1) each.
+    """
+    solver, L = ZSolver(task.f, task.mu, task.z), task.W.shape[1]
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        scores = _scores(some, task.W)
+        H = (scores >= 0).view(np.uint8)
+        old = unpack(Z[rows], L)
+        codes = old.copy()
+        counts = solver.solve(some, H, codes, None)
+        out[rows] = pack_bools(codes)
+        both = np.empty((len(some), 2 * L), dtype=np.float32)
+        residual, labels = both[:, :L], both[:, L:]
+        labels[...] = codes
+        sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
+        product = some.T @ both
+        seen = _judged(H, L, judges, rows) if judges is not None else ()
+        return (
+            *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H), sums, product[:, :L],
+            labels.T @ labels, labels.sum(axis=0, dtype=np.float64), product[:, L:], *seen,
+        )  # fmt: skip
+
+    return workers.sum(block, X.shape[0])
+
+
+def judge_pass(X: Slices, W: Float64, judges: Judges, workers: Workers) -> Sums:
+    """The histograms of `z_pass` alone."""
+    L = W.shape[1]
+
+    def block(rows: slice) -> Sums:
+        return _judged((_scores(X[rows], W) >= 0).view(np.uint8), L, judges, rows)
+
+    return workers.sum(block, X.shape[0])
+
+
+def _scores(X: Float32, W: Float64) -> Float32:
+    scores: Float32 = X @ W[:-1].astype(np.float32)
+    scores += W[-1].astype(np.float32)
+    return scores
+
+
+def _products(X: Float32, Z: Float32) -> Sums:
+    return Z.T @ Z, Z.sum(axis=0, dtype=np.float64), X.T @ Z
+
+
+def _judged(H: npt.NDArray[np.uint8], L: int, judges: Judges, rows: slice) -> Sums:
+    planes = to_planes(pack_bools(H), L)
+    counts = np.zeros((len(judges.words), L + 1), dtype=np.int64)
+    hits = np.zeros_like(counts)
+    _count_distances(planes, judges.words, counts)
+    first, last = np.searchsorted(judges.rows, (rows.start, rows.stop))
+    _count_pairs(planes, judges.words, judges.rows[first:last] - rows.start, judges.owners[first:last], hits)
+    return counts, hits
+
+
+@kernel
+def _count_distances(planes: Any, queries: Any, counts: Ids) -> None:
+    """Add to counts[q, d] how many codes are at distance d from query q."""
+    n, buffer = planes.shape[1], np.empty(CHUNK, dtype=np.uint16)
+    for start in range(0, n, CHUNK):
+        stop = min(n, start + CHUNK)
+        for q in range(len(queries)):
+            chunk_distances(planes, start, stop, queries[q], buffer)
+            for i in range(stop - start):
+                counts[q, buffer[i]] += 1
+
+
+@kernel
+def _count_pairs(planes: Any, queries: Any, rows: Ids, owners: Ids, hits: Ids) -> None:
+    """Add to hits[q, d] the rows that are true neighbours of query q, their owner."""
+    for i in range(len(rows)):
+        distance = 0
+        for w in range(planes.shape[0]):
+            distance += popcount(planes[w, rows[i]] ^ queries[owners[i], w])
+        hits[owners[i], distance] += 1
+
+
+def empty_codes(n: int, n_bits: int) -> Packed:
+    """Room for the codes of n rows."""
+    return np.zeros((n, bytes_per_code(n_bits)), dtype=np.uint8)
+
+
+# ---- Rows of a source as MAC sees them: scaled, without those that are held out, a block at a time
+
+
+class ScaledRows:
+    """Rows of `source`, scaled as they are read. left_out : numbers of rows, rising, that are not among them.
+
+    Row i is the i-th of those that are left, so blocks are the same as of rows in memory. What a slice
+    returns is the thread's own room, filled anew when that thread asks again: fresh memory for each block
+    costs as much as the work on it where the allocator gives memory back at once, as Dask tells it to.
+    """
+
+    def __init__(self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None) -> None:
+        self._source, self._scaling = source, scaling
+        self._left_out = np.zeros(0, dtype=np.int64) if left_out is None else np.asarray(left_out)
+        self.shape = (len(source) - len(self._left_out), source.shape[1])
+        self._own = threading.local()
+
+    def __getitem__(self, rows: slice) -> Float32:
+        raw, gaps = self._read(rows)
+        out = self._room(len(raw) - len(gaps))
+        filled, begin = 0, 0
+        for gap in (*gaps.tolist(), len(raw)):
+            self._scaling.apply_to(raw[begin:gap], out[filled : filled + gap - begin])
+            filled, begin = filled + gap - begin, gap + 1
+        return out
+
+    def raw(self, rows: slice) -> npt.NDArray[Any]:
+        """These rows as they came."""
+        raw, gaps = self._read(rows)
+        return np.delete(raw, gaps, axis=0) if len(gaps) else raw
+
+    def _read(self, rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The rows from the first of these to the last, and which of them are left out."""
+        start, stop, _ = rows.indices(self.shape[0])
+        if start >= stop:
+            return np.empty((0, self.shape[1]), dtype=self._source.dtype), self._left_out[:0]
+        first, last = self.places(np.array([start, stop - 1]))
+        low, high = np.searchsorted(self._left_out, (first, last))
+        return np.asarray(self._source[slice(int(first), int(last) + 1)]), self._left_out[low:high] - first
+
+    def _room(self, n: int) -> Float32:
+        room: Float32 | None = getattr(self._own, "room", None)
+        if room is None or len(room) < n:
+            room = self._own.room = np.empty((max(n, BLOCK_ROWS), self.shape[1]), dtype=np.float32)
+        return room[:n]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def places(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The numbers in the source of these rows."""
+        return places_of(rows, self._left_out)
+
+    def take(self, rows: npt.NDArray[Any]) -> Float32:
+        """These rows, rising, scaled."""
+        out = np.empty((len(rows), self.shape[1]), dtype=np.float32)
+        for some in block_slices(len(rows)):  # so that they are in memory twice only for a moment
+            out[some] = self._scaling.apply(take_rows(self._source, self.places(rows[some])))
+        return out
+
+
+def places_of(rows: npt.NDArray[Any], left_out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The numbers in the source of these rows of those that are left."""
+    gaps = left_out - np.arange(len(left_out))  # how many rows stay before each that does not
+    return np.asarray(rows + np.searchsorted(gaps, rows, side="right"))
+
+
+# ---- Codes of rows that are not in memory: packed bits, twice, in memory where they fit, else mapped files
+
+NAMES = ("codes-0.bits", "codes-1.bits")
+CHUNK_BYTES = 1 << 24
+
+
+class CodePair:
+    """Packed codes twice: those as they are, and room for the next; `swap` makes the next the present.
+
+    A pass that is broken off leaves the codes as they are whole.
+    """
+
+    def __init__(self, n: int, n_bits: int, folder: Path | None = None, present: int = 0) -> None:
+        self.n_bits, self.present, self._folder = n_bits, present, folder
+        shape = (n, bytes_per_code(n_bits))
+        if folder is None:
+            self._pair: list[Packed] = [np.zeros(shape, dtype=np.uint8) for _ in NAMES]
+        else:
+            self._pair = [_mapped(folder / name, shape) for name in NAMES]
+
+    @property
+    def now(self) -> Packed:
+        """The codes as they are, (n, M)."""
+        return self._pair[self.present]
+
+    @property
+    def following(self) -> Packed:
+        """Room for the next."""
+        return self._pair[1 - self.present]
+
+    def swap(self) -> None:
+        """The codes just written are the codes as they are."""
+        self.present = 1 - self.present
+
+    def sync(self) -> None:
+        """Make the codes as they are durable, where they are in a file."""
+        if isinstance(self.now, np.memmap) and self._folder is not None:
+            self.now.flush()
+            descriptor = os.open(self._folder / NAMES[self.present], os.O_RDWR)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def checksum(self) -> int:
+        """CRC-32 of the codes as they are: tells codes that are torn, lost or another's."""
+        flat, found = self.now.reshape(-1), 0
+        for start in range(0, flat.size, CHUNK_BYTES):
+            found = zlib.crc32(flat[start : start + CHUNK_BYTES].data, found)
+        return found
+
+
+def _mapped(path: Path, shape: tuple[int, int]) -> Packed:
+    size = shape[0] * shape[1]
+    try:
+        with path.open("a+b") as file:
+            if os.fstat(file.fileno()).st_size != size:
+                file.truncate(0)
+                file.truncate(size)
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a SIGBUS while writing
+                os.posix_fallocate(file.fileno(), 0, size)
+        mapped: Packed = np.memmap(path, dtype=np.uint8, mode="r+", shape=shape)
+    except OSError as error:
+        raise FileProblem(f"{path} could not be made: {error.strerror or error}.") from error
+    return mapped
+
+
+# ---- Passes over rows that this process reads: one shard, in blocks on threads
+
+SAMPLE_ROWS = 65_536  # for the size of a step
+
+
+class LocalPasses:
+    """Passes over X with its codes; `count` says how many there were."""
+
+    def __init__(
+        self, X: ScaledRows, codes: CodePair, workers: Workers, sample_rows: int = SAMPLE_ROWS
+    ) -> None:
+        self.n_rows, self.n_features = X.shape
+        self.X, self.codes, self.count = X, codes, 0
+        self._n_bits, self._workers = codes.n_bits, workers
+        self.truth: npt.NDArray[np.int64] | None = None
+        step = -(-self.n_rows // sample_rows)
+        self._sampled = np.arange(step // 2, self.n_rows, step)
+
+    def fill(self, codes_of: Callable[[npt.NDArray[Any], npt.NDArray[Any]], Packed]) -> None:
+        """Let codes be made of the rows as they came and their numbers in the source. A pass."""
+        out = self.codes.now
+
+        def block(rows: slice) -> None:
+            out[rows] = codes_of(self.X.raw(rows), self.X.places(np.arange(rows.start, rows.stop)))
+
+        self.count += 1
+        self._workers.run(block, self.n_rows)
+
+    def nearest(self, queries: Float32, k: int) -> npt.NDArray[np.int64]:
+        """The k nearest rows to each query, (q, k). A pass."""
+        self.count += 1
+        return nearest_scaled(self.X, queries, k, self._workers)[1]
+
+    def moments(self) -> Sums:
+        return self._pass(moments)
+
+    def begin(self, W: Float64) -> Sums:
+        return self._pass(begin, W, self.codes.now)
+
+    def code_sums(self) -> Sums:
+        return self._pass(code_sums, self.codes.now, self._n_bits)
+
+    def hash_sums(self, W: Float64) -> Sums:
+        return self._pass(hash_sums, W)
+
+    def slack_sums(self, W: Float64) -> Sums:
+        return self._pass(slack_sums, self.codes.now, W)
+
+    def hessian_product(self, W: Float64, P: Float64, bits: Indices) -> Sums:
+        return self._pass(hessian_product, self.codes.now, W, P, bits)
+
+    def along_step(self, W: Float64, P: Float64, bits: Indices, sizes: Float64) -> Sums:
+        return self._pass(along_step, self.codes.now, W, P, bits, sizes)
+
+    def differing(self, W: Float64) -> Sums:
+        return self._pass(differing, self.codes.now, W)
+
+    def z_pass(self, task: ZTask, judged: Packed | None) -> Sums:
+        sums = self._pass(z_pass, self.codes.now, task, self.codes.following, self._judges(judged))
+        self.codes.swap()
+        return sums
+
+    def judge(self, W: Float64, judged: Packed) -> Sums:
+        judges = self._judges(judged)
+        assert judges is not None
+        return self._pass(judge_pass, W, judges)
+
+    def sample(self) -> Sample:
+        return Sample(self.X.take(self._sampled), lambda: np.asarray(self.codes.now[self._sampled]))
+
+    def places(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self.X.places(rows)
+
+    @property
+    def present(self) -> int:
+        return self.codes.present
+
+    def sync(self) -> None:
+        self.codes.sync()
+
+    def checksum(self) -> int:
+        return self.codes.checksum()
+
+    def _judges(self, judged: Packed | None) -> Judges | None:
+        if judged is None or self.truth is None:
+            return None
+        return Judges.of(judged, self._n_bits, self.truth, 0, self.n_rows)
+
+    def _pass(self, function: Any, *arguments: Any) -> Sums:
+        self.count += 1
+        sums: Sums = function(self.X, *arguments, self._workers)
+        return sums

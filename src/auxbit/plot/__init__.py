@@ -1,0 +1,1 @@
+"""Figures, from the results that they show."""

@@ -1,0 +1,477 @@
+"""Every figure, drawn from tables (lists of dicts). Nothing here computes a metric, and pyplot is not used.
+
+figure = precision(rows)          # rows: method, bits, precision
+write(figure, "precision.svg")    # .png or .svg, all or nothing
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core import files
+from auxbit.core.checks import require
+from auxbit.core.types import Array
+from auxbit.errors import InvalidParameter
+from auxbit.hashers.registry import Style
+from auxbit.plot.style import FAINT, INK, STYLES, WRONG, label_ends, new_figure, style, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Table = Sequence[Mapping[str, Any]]
+
+FORMATS = (".png", ".svg")
+DPI = 200
+# the parts of a fit, by their column of speed-ups: name, look, and the column of their seconds
+PARTS = {
+    "speedup": ("whole fit", STYLES["BA"], "seconds"),
+    "speedup_h": ("h step", STYLES["ITQ"], "seconds_h"),
+    "speedup_f": ("f step", STYLES["LSH"], "seconds_f"),
+    "speedup_z": ("Z step", Style("#009e73", "s"), "seconds_z"),
+}
+SMALL_PART = 0.05  # of a fit's time: a part below that says nothing about the whole, and is not drawn
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """Say now, before the work, what would keep a figure from being written to `path`."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise InvalidParameter("plot", os.fspath(path), f"a name that ends in {' or '.join(FORMATS)}")
+    require("matplotlib", extra="plot", purpose="plotting")
+
+
+def write(figure: Figure, path: str | os.PathLike[str], *, overwrite: bool = False, about: str = "") -> None:
+    """Write a figure as .png or .svg by the extension of `path`; the same figure gives the same bytes.
+
+    about : what made it, kept in the file's metadata.
+    """
+    check_output(path)
+    matplotlib = require("matplotlib", extra="plot", purpose="plotting")
+    kind = Path(path).suffix.lower().removeprefix(".")
+    metadata: dict[str, str | None] = {"Description": about} if about else {}
+    if kind == "svg":
+        metadata["Date"] = None
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "auxbit", "svg.fonttype": "none"}),
+        files.replacing(path, overwrite=overwrite) as temporary,
+    ):
+        figure.savefig(temporary, format=kind, dpi=DPI, metadata=metadata)
+
+
+# ---- figures
+
+
+def history(records: Table, *, title: str = "Training the binary autoencoder") -> Figure:
+    """E_Q and E_BA by iteration, μ along the top; below, the validation precision if there is one.
+
+    records : iteration, mu, E_Q, E_BA, and with validation also precision and kept.
+    """
+    iterations = [row["iteration"] for row in records]
+    judged = [row for row in records if row.get("precision") is not None]
+    figure = new_figure(5.0, 4.6 if judged else 3.2)
+    heights = [2, 1] if judged else [1]
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    energy = panels[0]
+    ends = []
+    for name, label, look in (("E_BA", "$E_{BA}$", STYLES["BA"]), ("E_Q", "$E_Q$", STYLES["ITQ"])):
+        values = [row[name] for row in records]
+        energy.plot(iterations, values, color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5)
+        ends.append((values[-1], label, look.colour))
+    label_ends(energy, iterations[-1], ends)
+    energy.set_ylabel("squared error, training rows")
+    energy.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}" if value < 1e7 else f"{value:.4g}")
+    _mark_penalties(energy, records)
+    if judged:
+        _validation_panel(panels[1], judged)
+    for panel in panels:
+        tidy(panel)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    panels[-1].set_xlabel("iteration")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def precision(
+    rows: Table, *, values: Mapping[str, str] | None = None, title: str = "Precision of the nearest codes"
+) -> Figure:
+    """Precision by bits, a line a method; with one number of bits only, a bar a method.
+
+    rows : method, bits, and for each of `values`, column to panel title, its mean and perhaps `…_std`. Rows
+    without the value are left out.
+    """
+    values = values or {"precision": ""}
+    known = [row for row in rows if row.get(next(iter(values))) is not None]
+    if not known:
+        raise InvalidParameter("values", list(values), "columns with at least one number to draw")
+    several = len({row["bits"] for row in known}) > 1
+    figure = new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
+    panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
+    for panel, (value, name) in zip(panels, values.items()):
+        if several:
+            _lines_by_bits(panel, [row for row in known if row.get(value) is not None], value)
+            panel.set_xlabel("bits a code")
+        else:
+            _bars_by_method(panel, known, value)
+        panel.set_title(name, fontsize=9, color=INK)
+        tidy(panel)
+    for panel in panels:  # after all are drawn: they may share the axis
+        panel.set_ylim(bottom=0)
+    panels[0].set_ylabel("precision")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r") -> Figure:
+    """Precision by recall, a curve a method (and number of bits, if several); radii 0, 1, 2 are marked.
+
+    rows : method, bits, radius, precision, recall, in rising radius; None where nothing was retrieved.
+    """
+    known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
+    figure = new_figure(5.0, 3.4)
+    axes = figure.subplots()
+    several = len({row["bits"] for row in known}) > 1
+    curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
+    for method, bits in curves:
+        curve = [row for row in known if (row["method"], row["bits"]) == (method, bits)]
+        look = style(method)
+        axes.plot(
+            [row["recall"] for row in curve], [row["precision"] for row in curve], look.line,
+            color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5, clip_on=False,
+            label=f"{method}, {bits} bits" if several else method,
+        )  # fmt: skip
+        if len(curves) == 1:
+            _mark_radii(axes, curve)
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
+    tidy(axes)
+    if len(curves) > 1:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+def retrieved(
+    panels: Table, *, columns: int = 2, title: str = "What each method retrieves; wrong labels framed"
+) -> Figure:
+    """Pictures that were asked for, beside what each method retrieves, a row a method.
+
+    panels : query (h, w), label, and rows: a list of (method, pictures (k, h, w), their labels).
+    """
+    n_methods, n_found = len(panels[0]["rows"]), len(panels[0]["rows"][0][1])
+    n_lines, picture = -(-len(panels) // columns), 0.27
+    figure = new_figure(columns * (n_found + 3.9) * picture, n_lines * (n_methods + 0.5) * picture + 0.3)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, hspace=0.04, wspace=0.04)
+    grid = figure.subplots(n_lines, columns, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        axes.set_axis_off()
+        if place < len(panels):
+            _draw_panel(axes, panels[place])
+    figure.suptitle(title, fontsize=9, color=INK)
+    return figure
+
+
+def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
+    """Speed-up of the whole fit and of its steps by processors, a panel for each number of bits.
+
+    rows : bits, processors, and for each of PARTS its speed-up and seconds. Dashed: perfect speed-up.
+    """
+    groups: dict[int, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: int(row["processors"])):
+        groups.setdefault(row["bits"], []).append(row)
+    figure = new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3)
+    panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
+    ends = [_speedup_lines(panel, group) for panel, group in zip(panels, groups.values())]
+    for panel, bits, names in zip(panels, groups, ends):  # after all are drawn: they share the axis
+        tidy(panel)
+        most = groups[bits][-1]["processors"]
+        label_ends(panel, most, names)
+        step = -(-most // 8)
+        panel.set_xticks(sorted({1, *range(step, most + 1, step)}))
+        panel.set_title(f"{bits} bits" if len(groups) > 1 else "", fontsize=9, color=INK)
+        panel.set_xlabel("number of processors")
+    panels[0].set_ylabel("speed-up")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+# ---- parts of figures
+
+
+def _mark_penalties(axes: Axes, records: Table) -> None:
+    """Write μ along the top, at no more than seven iterations."""
+    step = -(-len(records) // 7)
+    shown = list(records[::step])
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(
+        [row["iteration"] for row in shown],
+        [f"{row['mu']:{'.2g' if row['mu'] < 10 else '.0f'}}" for row in shown],
+    )
+    top.set_xlabel("penalty μ", fontsize=9)
+    top.tick_params(labelsize=8, color=FAINT)
+    top.spines["top"].set_visible(False)
+
+
+def _validation_panel(axes: Axes, judged: Table) -> None:
+    look = STYLES["BA"]
+    x, y = [row["iteration"] for row in judged], [row["precision"] for row in judged]
+    axes.plot(x, y, color=INK, marker=".", linewidth=1.2)
+    kept = [row for row in judged if row["kept"]][-1]
+    axes.plot(kept["iteration"], kept["precision"], look.marker, color=look.colour, markersize=7)
+    axes.annotate(
+        "model kept", (kept["iteration"], kept["precision"]), xytext=(0, 7), textcoords="offset points",
+        ha="center", fontsize=8, color=look.colour,
+    )  # fmt: skip
+    axes.set_ylabel("validation\nprecision")
+    axes.margins(y=0.4)
+
+
+def _lines_by_bits(axes: Axes, rows: Table, value: str) -> None:
+    ends, last = [], max(row["bits"] for row in rows)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for method in reversed(methods):  # the first one ends up on top
+        line = sorted((row for row in rows if row["method"] == method), key=lambda row: int(row["bits"]))
+        look = style(method)
+        axes.errorbar(
+            [row["bits"] for row in line], [row[value] for row in line],
+            yerr=[row.get(f"{value}_std") or 0.0 for row in line], linestyle=look.line, color=look.colour,
+            marker=look.marker, markersize=5, linewidth=1.5, elinewidth=1,
+        )  # fmt: skip
+        ends.append((line[-1][value], method, look.colour))
+    axes.set_xticks(sorted({row["bits"] for row in rows}))
+    axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+    label_ends(axes, last, ends)
+
+
+def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
+    for place, row in enumerate(rows):
+        look = style(row["method"])
+        spread = row.get(f"{value}_std") or None
+        axes.bar(place, row[value], width=0.62, color=look.colour, yerr=spread, ecolor=INK)
+        axes.annotate(
+            f"{row[value]:.3f}", (place, row[value] + (spread or 0.0)), xytext=(0, 2),
+            textcoords="offset points", ha="center", fontsize=8, color=INK,
+        )  # fmt: skip
+    axes.set_xticks(range(len(rows)), [row["method"] for row in rows])
+    axes.margins(y=0.12)
+
+
+def _speedup_lines(axes: Axes, rows: Table) -> list[tuple[float, str, str]]:
+    """Draw them, and return where each ends, its name and its colour."""
+    x = [row["processors"] for row in rows]
+    axes.plot(x, x, "--", color=FAINT, linewidth=1.2)
+    ends = [(float(x[-1]), "perfect", "#777777")]
+    for column, (name, look, seconds) in reversed(PARTS.items()):  # the whole fit ends up on top
+        y = [row[column] for row in rows]
+        if None in y or max(row[seconds] / row["seconds"] for row in rows) < SMALL_PART:
+            continue
+        every = slice(None, None, -(-len(x) // 16))  # more markers would hide their line
+        axes.plot(x, y, color=look.colour, marker=look.marker, markersize=4.5, markevery=every, linewidth=1.5)
+        ends.append((y[-1], f"{name} {y[-1]:.2f}", look.colour))
+    return ends
+
+
+def _mark_radii(axes: Axes, curve: Table) -> None:
+    for row in curve[:6]:
+        axes.annotate(
+            f"r = {row['radius']}", (row["recall"], row["precision"]), xytext=(5, 3),
+            textcoords="offset points", fontsize=7, color=INK,
+        )  # fmt: skip
+
+
+def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
+    patches = require("matplotlib.patches", extra="plot", purpose="plotting")
+    rows, n_found = panel["rows"], len(panel["rows"][0][1])
+    left, middle = 3.5, len(rows) / 2
+    axes.imshow(panel["query"], cmap="gray_r", extent=(0, 1.7, middle + 0.85, middle - 0.85))
+    axes.text(0.85, middle - 1.0, f"query: {panel['label']}", ha="center", fontsize=7.5, color=INK)
+    for line, (method, pictures, labels) in enumerate(rows):
+        look = STYLES.get(method)
+        axes.text(left - 0.15, line + 0.5, method, ha="right", va="center", fontsize=7.5, weight="bold",
+                  color=look.colour if look else INK)  # fmt: skip
+        for place, (found, label) in enumerate(zip(pictures, labels)):
+            x = left + place
+            axes.imshow(found, cmap="gray_r", extent=(x + 0.06, x + 0.94, line + 0.94, line + 0.06))
+            if label != panel["label"]:
+                frame = patches.Rectangle((x + 0.05, line + 0.05), 0.9, 0.9, fill=False, edgecolor=WRONG)
+                axes.add_patch(frame)
+    axes.set(xlim=(-0.05, left + n_found), ylim=(len(rows), -0.1), aspect="equal")
+
+
+# ---- Figures beside the paper's own curves: retrieved pictures, the relaxed problem's solvers, how
+# many bits.
+
+CELL = 0.27  # inches a picture
+LARGEST_PICTURE = 64  # pixels a side: what is larger is averaged down
+EXACT = "exact"  # the row of true neighbours, which is no method
+NAMES, QUERY = 1.7, 2.1  # the room of methods' names and of the query, in pictures
+GENERAL = "general QP solver"
+
+
+# ---- retrieved pictures
+
+
+def retrieved_pictures(panels: Table, *, title: str, columns: int = 2) -> Figure:
+    """Queries beside what each method retrieves, a row a method; pictures as they are, wrong labels framed.
+
+    panels : query (h, w) or (h, w, 3) uint8, caption, and rows: a list of (method, pictures (k, h, w[, 3])
+    uint8, wrong (k,) bool).
+    """
+    n_methods, n_found = len(panels[0]["rows"]), len(panels[0]["rows"][0][1])
+    columns = min(columns, len(panels))
+    lines = -(-len(panels) // columns)
+    width = columns * (n_found + QUERY + NAMES + 0.4) * CELL
+    figure = new_figure(width, lines * (n_methods + 0.5) * CELL + 0.4)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03, hspace=0.03, wspace=0.03)
+    for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
+        axes.set_axis_off()
+        if place < len(panels):
+            _draw_query(axes, panels[place])
+    figure.suptitle(title, fontsize=9, color=INK)
+    return figure
+
+
+def _draw_query(axes: Axes, panel: Mapping[str, Any]) -> None:
+    patches = require("matplotlib.patches", extra="plot", purpose="plotting")
+    rows = panel["rows"]
+    n_found, left, middle = len(rows[0][1]), QUERY + NAMES, len(rows) / 2
+    look: dict[str, Any] = {"interpolation": "none", "aspect": "equal"}
+    axes.imshow(
+        mosaic([panel["query"][None]]), extent=(0, QUERY, middle + QUERY / 2, middle - QUERY / 2), **look
+    )
+    axes.text(QUERY / 2, middle - QUERY / 2 - 0.15, panel["caption"], ha="center", va="bottom", fontsize=7,
+              color=INK)  # fmt: skip
+    axes.imshow(mosaic([found for _, found, _ in rows]), extent=(left, left + n_found, len(rows), 0), **look)
+    for line, (method, _, wrong) in enumerate(rows):
+        axes.text(left - 0.12, line + 0.5, method, ha="right", va="center", fontsize=7, weight="bold",
+                  color=INK if method == EXACT else style(method).colour)  # fmt: skip
+        for place in np.flatnonzero(wrong):
+            axes.add_patch(
+                patches.Rectangle(
+                    (left + place + 0.04, line + 0.04), 0.92, 0.92, fill=False, edgecolor=WRONG, linewidth=0.9
+                )
+            )
+    axes.set(xlim=(-0.05, left + n_found), ylim=(len(rows), -0.05), aspect="equal")
+
+
+def mosaic(lines: Sequence[Array]) -> npt.NDArray[np.uint8]:
+    """Pictures in a grid, a line a row of it, transparent between them. lines : (k, h, w[, 3]) uint8 each."""
+    small = [np.stack([_opaque(shrunk(picture)) for picture in line]) for line in lines]
+    k, height, width = small[0].shape[:3]
+    side = max(height, width)
+    gap = max(1, round(side / 16))
+    cell, top, left = side + 2 * gap, gap + (side - height) // 2, gap + (side - width) // 2
+    out = np.zeros((len(small) * cell, k * cell, 4), dtype=np.uint8)
+    for i, line in enumerate(small):
+        for j, picture in enumerate(line):
+            y, x = i * cell + top, j * cell + left
+            out[y : y + height, x : x + width] = picture
+    return out
+
+
+def shrunk(picture: Array) -> npt.NDArray[np.uint8]:
+    """A picture of at most 64 pixels a side, by the means of squares of pixels."""
+    step = -(-max(picture.shape[:2]) // LARGEST_PICTURE)
+    if step == 1:
+        return np.asarray(picture, dtype=np.uint8)
+    height, width = (max(1, size // step) for size in picture.shape[:2])
+    part = picture[: height * step, : width * step].astype(np.float64)
+    squares: Array = part.reshape(
+        height, min(step, part.shape[0]), width, min(step, part.shape[1]), *picture.shape[2:]
+    )
+    return np.asarray(np.rint(squares.mean(axis=(1, 3))), dtype=np.uint8)
+
+
+def _opaque(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Grey or RGB as RGBA."""
+    colours = np.repeat(picture[..., None], 3, axis=2) if picture.ndim == 2 else picture[..., :3]
+    return np.concatenate([colours, np.full((*picture.shape[:2], 1), 255, dtype=np.uint8)], axis=2)
+
+
+# ---- the relaxed problem's solvers
+
+
+def solver_panels(rows: Table, *, title: str) -> Figure:
+    """CPU time a point by bits, a panel for each μ. rows : bits, mu, admm_seconds, general_seconds, ratio."""
+    every = sorted({row["mu"] for row in rows})
+    figure = new_figure(3.5 * len(every) + 0.3, 3.1)
+    for axes, mu in zip(figure.subplots(1, len(every), squeeze=False, sharey=True)[0], every):
+        some = sorted((row for row in rows if row["mu"] == mu), key=lambda row: int(row["bits"]))
+        bits, ends = [row["bits"] for row in some], []
+        for column, name, look in (
+            ("admm_seconds", "our ADMM", STYLES["BA"]),
+            ("general_seconds", GENERAL, STYLES["ITQ"]),
+        ):
+            y = [1e6 * row[column] for row in some]
+            axes.plot(bits, y, color=look.colour, marker=look.marker, markersize=4.5, linewidth=1.5)
+            ends.append((y[-1], name, look.colour))
+        for row in some:
+            between = 1e6 * (row["admm_seconds"] * row["general_seconds"]) ** 0.5
+            axes.annotate(
+                f"{row['ratio']:.0f}×",
+                (row["bits"], between),
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+            )
+        for y_end, name, colour in ends:
+            axes.annotate(name, (bits[-1], y_end), xytext=(4, 8), textcoords="offset points", ha="right",
+                          fontsize=8.5, color=colour)  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_xticks(bits)
+        axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+        axes.margins(x=0.12, y=0.18)
+        axes.set_title(f"μ = {mu:g}", fontsize=9, color=INK)
+        axes.set_xlabel("bits L")
+        tidy(axes)
+    figure.axes[0].set_ylabel("CPU microseconds a point")
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure
+
+
+# ---- how many bits
+
+
+def bits_panels(
+    rows: Table, *, chosen: int, n_rows: int, method: str, names: Mapping[str, str], title: str
+) -> Figure:
+    """L_eff with its bound, and precision with recall, by bits; the number that is recommended is marked.
+
+    rows : bits, effective_bits, and the columns that are named : on the right, the first dashed.
+    """
+    figure = new_figure(8.2, 3.3)
+    left, right = figure.subplots(1, 2)
+    look, bits = style(method), [row["bits"] for row in rows]
+    limit = float(np.log2(n_rows))
+    corner = sorted({0.0, *map(float, bits), *([limit] if limit < bits[-1] else [])})
+    left.plot(corner, np.minimum(corner, limit), ":", color=INK, linewidth=1.2)
+    left.annotate(f"bound: min(L, log₂ {n_rows:,})", (bits[-1], min(limit, bits[-1])), xytext=(0, 4),
+                  textcoords="offset points", ha="right", fontsize=8, color=INK)  # fmt: skip
+    y = [row["effective_bits"] for row in rows]
+    left.plot(bits, y, color=look.colour, marker=look.marker, markersize=5, linewidth=1.5)
+    left.set_ylim(0, 1.15 * min(limit, bits[-1]))
+    left.set_title(f"effective bits of the codes of {method}", fontsize=9, color=INK)
+    ends = []
+    for (column, name), line in zip(names.items(), ("--", "-")):
+        y = [row[column] for row in rows]
+        right.plot(bits, y, line, color=look.colour, marker=look.marker, markersize=5, linewidth=1.5)
+        ends.append((y[-1], name, look.colour))
+    right.set_ylim(0, 1.05 * max(0.05, *(row[name] for row in rows for name in names)))
+    right.set_title("what the nearest codes find", fontsize=9, color=INK)
+    for axes in (left, right):
+        axes.axvline(chosen, color=FAINT, linewidth=6, alpha=0.35, zorder=0)
+        axes.set_xticks(bits)
+        axes.set_xlim(0, bits[-1] * 1.03)
+        axes.set_xlabel("bits L")
+        tidy(axes)
+    right.annotate(f"{chosen} bits", (chosen, 0.02), xycoords=("data", "axes fraction"), xytext=(5, 0),
+                   textcoords="offset points", fontsize=8.5, weight="bold", color=INK)  # fmt: skip
+    label_ends(right, bits[-1], ends)
+    figure.suptitle(title, fontsize=10, color=INK)
+    return figure

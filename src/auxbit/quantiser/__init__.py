@@ -1,0 +1,1 @@
+"""Codes for search by the decoder, which are not in the paper."""

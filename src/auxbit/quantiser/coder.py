@@ -1,0 +1,351 @@
+"""The best codes for a decoder: min ‖x − f(z)‖² + μ‖z − h(x)‖² a row, not only near h(x) as in the Z step.
+
+μ is a dial: 0 takes the code that reconstructs a row best (quantisation), a large one h(x) itself (hashing).
+What is found for a row depends on the row alone: every sum runs in an order of its own, every choice that
+could be random is the same for all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.codes import pack_bools, unpack
+from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
+from auxbit.core.parallel import Workers
+from auxbit.core.types import Float32, Float64, Packed
+from auxbit.errors import InvalidParameter
+from auxbit.quantiser import kernels
+from auxbit.quantiser.kernels import Panels, row_products, tile_products, to_panels
+
+# ---- The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation
+#
+# With one or two bytes all values are tried; with more a local search changes a byte at a time. It looks
+# up what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these would take
+# too much memory, and each byte is held against what the others leave of the row instead: slower, fewer
+# tries.
+
+PAIRED_BYTES = 16  # 34 MB of pairs
+EXACT_BYTES = 2
+LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair: within int16
+SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
+# of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
+# sweeps over all bytes in a round
+ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 40, 24, 4, 2
+RESIDUAL_SWEEPS = 3
+TOGETHER = 64  # rows that take the steps of local search together
+
+
+def values_of_bytes(n_bits: int, width: int) -> npt.NDArray[np.int64]:
+    """How many values each byte of a code can have, (M,)."""
+    values = np.full(width, VALUES, dtype=np.int64)
+    values[-1] = 1 << (n_bits - 8 * (width - 1))
+    return values
+
+
+@dataclass(frozen=True)
+class ExactTableCoder:
+    """Codes of at most two bytes that minimise ‖x − f(z)‖² + μ‖z − h(x)‖², in float64, by trying them all.
+
+    columns : (D, M·256) the tables' vectors; norms : (M·256,) their squares; pairs : (256, 256).
+    """
+
+    b: Float64
+    mu: float
+    columns: Float64
+    norms: Float64
+    pairs: Float64
+    n_values: npt.NDArray[np.int64]
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> ExactTableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64, M at most 2."""
+        flat = tables.reshape(-1, tables.shape[2])
+        pairs = 2 * (tables[0] @ tables[-1].T)
+        norms = np.einsum("vd,vd->v", flat, flat)
+        return cls(b, mu, np.ascontiguousarray(flat.T), norms, pairs, values_of_bytes(n_bits, len(tables)))
+
+    def solve(self, X: Float32 | Float64, H: Packed, start: Packed) -> Packed:
+        """The codes of a block of rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        products = np.empty((len(X), self.columns.shape[1]))
+        row_products(X, self.b, self.columns, products)
+        U = costs_by_themselves(products, self.norms, H, self.mu)
+        Z = np.empty_like(H)
+        if H.shape[1] == 1:
+            Z[:, 0] = U[:, 0, : self.n_values[0]].argmin(axis=1)
+        else:
+            kernels.enumerate_two(U, self.pairs, self.n_values, Z)
+        return Z
+
+
+@dataclass(frozen=True)
+class TableCoder:
+    """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by iterated local search.
+
+    panels : the tables' vectors as columns; norms : (M·256,) their squares; pairs, limits, unit as
+    `pairs_in_whole_numbers` gives them; moves : the bytes that rounds move, the same for every row.
+    """
+
+    b: Float32
+    mu: float
+    tables: Float32
+    panels: Panels
+    norms: Float32
+    pairs: npt.NDArray[np.int16]
+    limits: Float32
+    unit: np.float32
+    n_values: npt.NDArray[np.int64]
+    moves: npt.NDArray[np.int64]
+    moved: int
+    rounds: int
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> TableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64; rounds of search by effort."""
+        M, _, D = tables.shape
+        rounds = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort)
+        moved = min(MOVED, M - 1)
+        flat, n_values = tables.reshape(M * VALUES, D), values_of_bytes(n_bits, M)
+        pairs, limits, unit = pairs_in_whole_numbers(tables, n_values)
+        rng, needed = np.random.RandomState(0), rounds * (moved + 1) + 2
+        moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
+        panels = to_panels(flat.T)
+        norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
+        return cls(
+            b.astype(np.float32), mu, tables.astype(np.float32), panels, norms, pairs, limits,
+            np.float32(unit), n_values, moves, moved, rounds,
+        )  # fmt: skip
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        products = tile_products(X - self.b, self.panels)
+        U = costs_by_themselves(products, self.norms, H, self.mu)
+        Z = start.copy()
+        whole = np.empty((min(len(X), TOGETHER), *U.shape[1:]), dtype=np.int32)
+        for first in range(0, len(X), TOGETHER):
+            some = slice(first, min(first + TOGETHER, len(X)))
+            W, z = whole[: some.stop - first], Z[some]
+            kernels.in_whole_numbers(U[some], self.limits, self.n_values, self.unit, W)
+            kernels.local_search(W, self.pairs, z, self.moves, self.moved, SWEEPS, self.rounds)
+            kernels.keep_better(W, self.pairs, X[some], self.b, self.tables, H[some], self.mu, start[some], z)
+        return Z
+
+
+@dataclass(frozen=True)
+class WideTableCoder:
+    """As TableCoder, for so many bytes that no table of pairs is kept: sweeps from one start."""
+
+    b: Float64
+    mu: float
+    tables: Float64  # (M, D, 256)
+    norms: Float64
+    n_values: npt.NDArray[np.int64]
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> WideTableCoder:
+        """Prepare what all rows share. tables : (M, 256, D) float64."""
+        by_dimension = np.ascontiguousarray(tables.transpose(0, 2, 1))
+        norms = np.einsum("mvd,mvd->mv", tables, tables)
+        return cls(b, mu, by_dimension, norms, values_of_bytes(n_bits, len(tables)))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        Z = start.copy()
+        kernels.sweep_residuals(
+            X - self.b, self.tables, self.norms, H, self.mu, self.n_values, RESIDUAL_SWEEPS, Z
+        )
+        return Z
+
+
+def costs_by_themselves(
+    products: npt.NDArray[np.floating[Any]], norms: Any, H: Packed, mu: float
+) -> npt.NDArray[np.floating[Any]]:
+    """‖T_j[v]‖² − 2⟨x − b, T_j[v]⟩ + μ·(bits in which v differs from byte j of h), (n, M, 256).
+
+    products : (n, M·256), ⟨x − b, T_j[v]⟩, which is overwritten.
+    """
+    products *= -2
+    products += norms
+    costs = products.reshape(len(products), -1, VALUES)
+    if mu:
+        kernels.add_mismatches(costs, H, mu)
+    return costs
+
+
+def pairs_in_whole_numbers(
+    tables: Float64, n_values: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int16], Float32, float]:
+    """2⟨T_i[u], T_j[v]⟩ as whole numbers, (M, M, 256, 256) int16 at [j, i, u, v], 0 where i = j.
+
+    Also how far apart the costs of a byte's values by themselves may lie before what other bytes cost
+    can no longer make up for it, (M,), and the whole numbers that a unit of cost has.
+    A constant is taken from each two tables' products, which changes no comparison of codes.
+    """
+    M = len(n_values)
+    middle, spread = np.zeros((M, M)), np.zeros((M, M))
+    T = tables.astype(np.float32)
+    for j in range(M):
+        for i in range(j):
+            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
+            low, high = float(products.min()), float(products.max())
+            middle[i, j] = middle[j, i] = (low + high) / 2
+            spread[i, j] = spread[j, i] = high - low
+    largest = float(spread.max())
+    unit = LARGEST_PAIR / largest if largest > SMALLEST_PAIR else 1.0
+    pairs = np.zeros((M, M, VALUES, VALUES), dtype=np.int16)
+    for j in range(M):
+        for i in range(j):
+            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
+            whole = np.rint((products - middle[i, j]) * unit)
+            pairs[j, i, : n_values[i], : n_values[j]] = whole
+            pairs[i, j, : n_values[j], : n_values[i]] = whole.T
+    return pairs, (spread.sum(axis=1) * 1.001).astype(np.float32), unit
+
+
+# ---- The best codes for a decoder
+
+STEPS_A_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
+LARGEST_MU = 1e12
+SMALLEST_COST = 1e-200  # whose inverse can be multiplied with
+FARTHEST = 1e9  # coordinate of a scaled row; sums of squares stay finite in float32
+LARGEST_COST = 2.0**28  # of a bit by itself, in whole numbers; with all couplings below 2^30
+
+
+def check_mu(mu: object) -> float:
+    """Return μ as a float that is finite and not negative."""
+    if isinstance(mu, bool) or not isinstance(mu, Real) or not 0.0 <= float(mu) <= LARGEST_MU:
+        allowed = f"a number from 0 (free codes) to {LARGEST_MU:g}"
+        raise InvalidParameter("mu", mu, allowed, "At 1e3 codes are those of h for all but far rows.")
+    return float(mu)
+
+
+class Coder(Protocol):
+    """Codes for one decoder and one μ; `solve` may be called from several threads."""
+
+    @property
+    def block_rows(self) -> int:
+        """How many rows are best solved together."""
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """X : (n, D) scaled, H : (n, M) h(x), start : (n, M) codes not to be worse than → (n, M)."""
+
+
+def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
+    """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
+    if isinstance(f, LinearDecoder):
+        if f.n_bits > 8 * EXACT_BYTES:
+            return LinearCoder.of(f, mu, effort)
+        return ExactLinearCoder.of(f, mu)
+    assert isinstance(f, TableDecoder)
+    values = f.tables.astype(np.float64)
+    if len(values) <= EXACT_BYTES:
+        return ExactTableCoder.of(values, f.b, f.n_bits, mu)
+    if len(values) <= PAIRED_BYTES:
+        return TableCoder.of(values, f.b, f.n_bits, mu, effort)
+    return WideTableCoder.of(values, f.b, f.n_bits, mu)
+
+
+def within_reach(X: Float32) -> Float32:
+    """Scaled rows with coordinates that can be computed with: those of fit lie within 1 of each other."""
+    return np.clip(X, -FARTHEST, FARTHEST)
+
+
+def optimal_codes(X: Float32, H: Packed, start: Packed, coder: Coder, workers: Workers) -> Packed:
+    """The coder's codes of all rows. X : (n, D) scaled, H, start : (n, M) → (n, M)."""
+    out = np.empty_like(H)
+
+    def fill(rows: slice) -> None:
+        out[rows] = coder.solve(X[rows], H[rows], start[rows])
+
+    workers.run(fill, len(X), coder.block_rows)
+    return out
+
+
+@dataclass(frozen=True)
+class ExactLinearCoder:
+    """All codes of at most 16 bits are tried, on y = Qᵀ(x − b) for A = QR: L numbers a row instead of D."""
+
+    b: Float64
+    Q: Float64
+    inner: ExactTableCoder
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, f: LinearDecoder, mu: float) -> ExactLinearCoder:
+        """Prepare what all rows share."""
+        Q, R = np.linalg.qr(f.A)
+        zero = np.zeros(len(R))
+        values = byte_contributions(LinearDecoder(R, zero))
+        return cls(f.b, np.ascontiguousarray(Q), ExactTableCoder.of(values, zero, f.n_bits, mu))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        Y = np.empty((len(X), self.Q.shape[1]))
+        kernels.row_products(X, self.b, self.Q, Y)
+        return self.inner.solve(Y, H, start)
+
+
+@dataclass(frozen=True)
+class LinearCoder:
+    """Tabu search from the better of two starts, then single and pairwise flips in float64.
+
+    A : (D, L), G : (L, L) AᵀA + μI, free : (L, L) its pseudo-inverse, which leads to the best real code;
+    couplings : (L, L) int32, 2AᵀA less its diagonal, in whole multiples of `place`, `unit` a unit of cost;
+    reach : (L,) what all other bits can change of a bit's cost.
+    """
+
+    b: Float64
+    A: Float64
+    mu: float
+    G: Float64
+    free: Float64
+    couplings: npt.NDArray[np.int32]
+    reach: Float64
+    unit: float
+    place: int
+    n_steps: int
+    block_rows: int = 256
+
+    @classmethod
+    def of(cls, f: LinearDecoder, mu: float, effort: float = 1.0) -> LinearCoder:
+        """Prepare what all rows share."""
+        gram, L = f.A.T @ f.A, f.n_bits
+        G = gram + mu * np.eye(L)
+        couplings = 2 * gram
+        np.fill_diagonal(couplings, 0.0)
+        # a bit whose cost alone is beyond what all others can add or take is decided by it
+        reach = 1.001 * np.abs(couplings).sum(axis=1)
+        largest = float(reach.max())
+        place = 1 << (L - 1).bit_length()
+        unit = LARGEST_COST / place / largest if largest > SMALLEST_COST else 1.0
+        whole = np.rint(couplings * unit).astype(np.int32) * np.int32(place)
+        steps = max(L, round(min(max(STEPS_A_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
+        free: Float64 = np.asarray(np.linalg.pinv(G, rcond=1e-10, hermitian=True), dtype=np.float64)
+        return cls(f.b, f.A, mu, G, free, whole, reach, unit, place, steps)
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        n, L = len(X), len(self.G)
+        bits = unpack(H, L)
+        C = np.empty((n, L))
+        kernels.row_products(X, self.b, self.A, C)
+        alone = self.G.diagonal() - self.mu - 2 * C  # what setting a bit costs, if no other is set
+        alone += self.mu * (1.0 - 2.0 * bits)
+        C += self.mu * bits
+        starts = np.empty((n, 2, L), dtype=np.uint8)
+        relaxed = np.empty((n, L))
+        kernels.row_products(C, np.zeros(L), self.free, relaxed)
+        starts[:, 0], starts[:, 1] = unpack(start, L), relaxed > 0.5
+        np.clip(alone, -self.reach, self.reach, out=alone)
+        whole = np.rint(alone * self.unit).astype(np.int32) * np.int32(self.place)
+        Z = np.empty((n, L), dtype=np.uint8)
+        kernels.tabu_search(self.couplings, whole, starts, self.n_steps, Z)
+        kernels.settle(self.G, C, starts[:, 0], Z)
+        return pack_bools(Z)

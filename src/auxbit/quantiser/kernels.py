@@ -1,0 +1,550 @@
+"""Kernels for the best code of a row under a linear decoder: products in fixed order, tabu search, settling.
+
+A row's best code minimises e(z) = zᵀGz − 2cᵀz over z in {0, 1}^L. Tabu search always takes the best flip,
+up or down, but not of the bits that it flipped last, and keeps the best code that it passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic
+
+from auxbit.core.parallel import kernel
+from auxbit.core.types import Float32
+from auxbit.mac.z_kernels import alternate_bits, flip, half_gradient
+
+COLUMNS = 1024  # of W, a row's products with which are made at once: with D of some hundreds they stay in L2
+RING = 64  # more than the longest tenure
+SHORTEST_TENURE, TENURE_SPREAD = np.int64(5), np.int64(3)  # steps for which a bit stays flipped: 5 to 8
+FORBIDDEN = np.int32(2**30)  # more than any change of e in whole numbers
+
+
+@kernel
+def row_products(X: Any, b: Any, W: Any, out: Any) -> None:
+    """(x − b)ᵀW for each row. X : (n, D), W : (D, K), out : (n, K) of W's type.
+
+    Not by BLAS, whose rounding depends on how many rows there are: each sum runs over d = 0, 1, 2, … in
+    this order, so that the result for a row does not depend on the rows beside it.
+    """
+    n, D = X.shape
+    kind = W.dtype.type
+    for low in range(0, W.shape[1], COLUMNS):
+        high = min(low + COLUMNS, W.shape[1])
+        for r in range(n):
+            sums = out[r, low:high]
+            sums[:] = kind(0)
+            d = 0
+            while d + 4 <= D:  # four at a time: the sums are read and written less often
+                x0, x1 = kind(X[r, d]) - b[d], kind(X[r, d + 1]) - b[d + 1]
+                x2, x3 = kind(X[r, d + 2]) - b[d + 2], kind(X[r, d + 3]) - b[d + 3]
+                w0, w1, w2, w3 = W[d, low:high], W[d + 1, low:high], W[d + 2, low:high], W[d + 3, low:high]
+                for k in range(sums.size):
+                    sums[k] = sums[k] + x0 * w0[k] + x1 * w1[k] + x2 * w2[k] + x3 * w3[k]
+                d += 4
+            while d < D:
+                x0, w0 = kind(X[r, d]) - b[d], W[d, low:high]
+                for k in range(sums.size):
+                    sums[k] = sums[k] + x0 * w0[k]
+                d += 1
+
+
+@kernel
+def tabu_search(couplings: Any, alone: Any, starts: Any, n_steps: Any, Z: Any) -> None:
+    """Z : (n, L) becomes the best code on a walk from the better of a row's two starts.
+
+    In whole numbers, multiples of 2^s ≥ L, so that a flip's change and its bit are found by one minimum:
+    couplings : (L, L) int32, 2G without its diagonal; alone : (n, L) int32, the cost of each bit by itself.
+    starts : (n, 2, L) uint8. The sum of |couplings| of a bit and its cost alone stay below 2^29.
+    """
+    n, L = Z.shape
+    sign, best_sign = np.empty(L, dtype=np.int32), np.empty(L, dtype=np.int32)  # 1 for a bit that is set
+    change, tag = np.empty(L, dtype=np.int32), np.empty(L, dtype=np.int32)
+    ring = np.empty(RING, dtype=np.int64)
+    place = 1
+    while place < L:
+        place *= 2
+    for r in range(n):
+        value = np.int64(0)
+        first = 0
+        for which in range(2):  # the lower of the two starts is the one that is walked to last
+            here = starts[r, which]
+            e = np.int64(0)
+            for i in range(L):
+                if here[i]:
+                    e += alone[r, i]
+                    for j in range(i):
+                        if here[j]:
+                            e += couplings[i, j]
+            if which == 0 or e < value:
+                value, first = e, which
+        for i in range(L):
+            sign[i], tag[i], change[i] = -1, i, alone[r, i]
+        for i in range(L):
+            if starts[r, first, i]:
+                _flip_whole(couplings, sign, change, i)
+        best = value
+        best_sign[:] = sign
+        head, tail = np.int64(0), np.int64(0)
+        for step in range(n_steps):
+            least = np.int32(2**31 - 1)
+            for i in range(L):
+                least = min(least, np.int32(change[i] + tag[i]))
+            bit = np.int64(least) & (place - 1)
+            value += change[bit]
+            _flip_whole(couplings, sign, change, bit)
+            tag[bit] += FORBIDDEN
+            ring[head % RING] = bit
+            head += 1
+            while head - tail > SHORTEST_TENURE + (step & TENURE_SPREAD):
+                tag[ring[tail % RING]] -= FORBIDDEN
+                tail += 1
+            if value < best:
+                best = value
+                best_sign[:] = sign
+        for i in range(L):
+            Z[r, i] = best_sign[i] > 0
+
+
+@kernel
+def _flip_whole(couplings: Any, sign: Any, change: Any, i: Any) -> None:
+    """Flip bit i and correct what the flips of all bits would change."""
+    own = change[i]
+    if sign[i] > 0:
+        for j in range(sign.size):
+            change[j] += sign[j] * couplings[i, j]
+    else:
+        for j in range(sign.size):
+            change[j] -= sign[j] * couplings[i, j]
+    change[i] = -own
+    sign[i] = -sign[i]
+
+
+@kernel
+def settle(G: Any, C: Any, start: Any, Z: Any) -> None:
+    """Flip single bits and pairs of bits of each row of Z : (n, L) while that lowers e, in float64.
+
+    start : (n, L) codes that come instead, where e is lower there: whole numbers are only nearly right.
+    """
+    n, L = Z.shape
+    v, alone, sign = np.empty(L), np.empty(L), np.empty(L)
+    largest = 0.0
+    for i in range(L):
+        largest = max(largest, G[i, i])
+    tol = 1e-12 * largest
+    for r in range(n):
+        half_gradient(G, C[r], start[r], v)
+        held = _value(C[r], start[r], v)
+        for attempt in range(2):
+            z = Z[r]
+            half_gradient(G, C[r], z, v)
+            while True:
+                alternate_bits(G, z, v, tol)
+                i, j = _best_pair(G, z, v, alone, sign, tol)
+                if i < 0:
+                    break
+                flip(G, z, v, i)
+                flip(G, z, v, j)
+            if attempt == 1 or _value(C[r], z, v) <= held:
+                break
+            z[:] = start[r]
+
+
+@kernel
+def _value(c: Any, z: Any, v: Any) -> float:
+    """e(z) = zᵀ(v − c) for v = Gz − c."""
+    e = 0.0
+    for i in range(z.size):
+        if z[i]:
+            e += v[i] - c[i]
+    return e
+
+
+@kernel
+def _best_pair(G: Any, z: Any, v: Any, alone: Any, sign: Any, tol: Any) -> tuple[int, int]:
+    """The two bits whose flip lowers e most, or (−1, −1) if none lowers it by more than tol."""
+    L = z.size
+    for i in range(L):
+        sign[i] = 1.0 if z[i] else -1.0
+        alone[i] = G[i, i] - 2.0 * sign[i] * v[i]
+    best, best_i, best_j = -tol, -1, -1
+    for i in range(L):
+        twice = 2.0 * sign[i]
+        for j in range(i):
+            if alone[i] + alone[j] + twice * sign[j] * G[i, j] < best:
+                best, best_i, best_j = alone[i] + alone[j] + twice * sign[j] * G[i, j], i, j
+    return best_i, best_j
+
+
+# ---- Kernels for the best bytes of a row under a decoder of tables: enumeration of two, local search
+# of more.
+#
+# A row's best bytes minimise e(z) = Σ_j U_j[z_j] + Σ_{i<j} P_ji[z_i, z_j], U what each value of a byte
+# costs by itself and P what two of them cost each other: 2⟨T_i[u], T_j[v]⟩, the same for all rows.
+
+VALUES = 256
+LEAST_BITS = np.int32(VALUES - 1)  # of a cost in whole numbers: the value of the byte that has it
+NEVER = np.int32(2**30)  # more than any cost in whole numbers
+MOST_SWEEPS = 100  # until a code settles; a few are enough
+
+
+@kernel
+def add_mismatches(U: Any, H: Any, mu: Any) -> None:
+    """Add μ times the number of bits in which each value of a byte differs from h(x)'s. U : (n, M, 256)."""
+    set_bits = np.zeros(VALUES, dtype=np.uint8)
+    for v in range(1, VALUES):
+        set_bits[v] = set_bits[v >> 1] + (v & 1)
+    for r in range(U.shape[0]):
+        for j in range(U.shape[1]):
+            for v in range(VALUES):
+                U[r, j, v] += U.dtype.type(mu * set_bits[v ^ H[r, j]])
+
+
+@kernel
+def in_whole_numbers(U: Any, limits: Any, n_values: Any, unit: Any, out: Any) -> None:
+    """U : (n, M, 256) as whole multiples of the unit times 256, plus the value of the byte.
+
+    What costs more than the limit of its byte above the cheapest value can never be chosen, whatever the
+    other bytes are: cut off there, so that a row far away needs no larger numbers.
+    """
+    for r in range(U.shape[0]):
+        for j in range(U.shape[1]):
+            u = U[r, j]
+            least = u[0]
+            for v in range(1, n_values[j]):
+                least = min(least, u[v])
+            for v in range(n_values[j]):
+                out[r, j, v] = np.int32(np.rint(min(u[v] - least, limits[j]) * unit)) * VALUES + v
+            for v in range(n_values[j], VALUES):
+                out[r, j, v] = NEVER + v
+
+
+@kernel
+def enumerate_two(U: Any, P: Any, n_values: Any, Z: Any) -> None:
+    """The best of all pairs of values of two bytes. U : (n, 2, 256), P : (256, 256) by values of 0 and 1."""
+    lowest, owner = np.empty(VALUES), np.empty(VALUES, dtype=np.int64)
+    for r in range(Z.shape[0]):
+        lowest[:] = np.inf
+        for u in range(n_values[0]):
+            own, row = U[r, 0, u], P[u]
+            for v in range(VALUES):  # 256 minima at once: no order of comparisons to keep
+                cost = own + row[v]
+                better = cost < lowest[v]
+                lowest[v] = cost if better else lowest[v]
+                owner[v] = u if better else owner[v]
+        best = np.inf
+        for v in range(n_values[1]):
+            if lowest[v] + U[r, 1, v] < best:
+                best = lowest[v] + U[r, 1, v]
+                Z[r, 0], Z[r, 1] = owner[v], v
+
+
+@kernel
+def costs_of_values(U: Any, P: Any, Z: Any, r: Any, j: Any, first: Any, sums: Any) -> None:
+    """What each value of byte j of row r costs beside the row's `first` bytes, into sums : (256,) int32.
+
+    Arrays are indexed, not cut into views: counting the references to views takes longer than the sums.
+    """
+    for v in range(VALUES):
+        sums[v] = 0
+    i = 0
+    while i + 4 <= first:
+        a, b, c, d = np.int64(Z[r, i]), np.int64(Z[r, i + 1]), np.int64(Z[r, i + 2]), np.int64(Z[r, i + 3])
+        for v in range(VALUES):
+            sums[v] = sums[v] + P[j, i, a, v] + P[j, i + 1, b, v] + P[j, i + 2, c, v] + P[j, i + 3, d, v]
+        i += 4
+    while i < first:
+        a = np.int64(Z[r, i])
+        for v in range(VALUES):
+            sums[v] = sums[v] + P[j, i, a, v]
+        i += 1
+    for v in range(VALUES):
+        sums[v] = sums[v] * VALUES + U[r, j, v]
+
+
+@kernel
+def cheapest(sums: Any) -> Any:
+    """The least cost, in whose last eight bits its value is."""
+    least = sums[0]
+    for v in range(1, VALUES):
+        least = min(least, sums[v])
+    return least
+
+
+@kernel
+def local_search(U: Any, P: Any, Z: Any, moves: Any, n_moved: Any, n_sweeps: Any, n_rounds: Any) -> None:
+    """Iterated local search; no row's code gets worse than in Z : (n, M) uint8, which has the results.
+
+    U : (n, M, 256) int32 of `in_whole_numbers`; P : (M, M, 256, 256) int16, P[j, i, z_i, z_j], 0 for i = j.
+    A round moves some bytes to the best of their other values, then sweeps over all bytes, setting each to
+    its best; what comes out worse than the best so far is taken back. moves : the bytes in their order,
+    the same for every row. All rows take a step together, which so finds a byte's share of P in the cache.
+    """
+    n, M = Z.shape
+    sums, best = np.empty(VALUES, dtype=np.int32), Z.copy()
+    since, gain = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    for r in range(n):  # another start than Z: bytes one by one, each the best beside those before it
+        change = np.int64(0)
+        for j in range(M):
+            change -= U[r, j, best[r, j]]
+            for i in range(j):
+                change -= VALUES * np.int64(P[j, i, best[r, i], best[r, j]])
+            costs_of_values(U, P, Z, r, j, j, sums)
+            least = cheapest(sums)
+            Z[r, j] = least & LEAST_BITS
+            change += least
+        for j in range(M):
+            if change < 0:
+                best[r, j] = Z[r, j]
+            else:
+                Z[r, j] = best[r, j]
+    place = 0
+    for round_ in range(n_rounds + 2):
+        if 0 < round_ <= n_rounds:
+            for _ in range(n_moved):
+                j = moves[place]
+                place += 1
+                for r in range(n):
+                    costs_of_values(U, P, Z, r, j, M, sums)
+                    before = sums[Z[r, j]]
+                    sums[Z[r, j]] = np.int32(2**31 - 1)
+                    least = cheapest(sums)
+                    gain[r] += least - before
+                    Z[r, j] = least & LEAST_BITS
+        j = moves[place]
+        place += 1
+        since[:] = 0
+        # in the end the best code is swept over until it settles
+        for _ in range((n_sweeps if round_ <= n_rounds else MOST_SWEEPS) * M):
+            j = j + 1 if j + 1 < M else 0
+            moving = False
+            for r in range(n):
+                if since[r] < M:
+                    moving = True
+                    costs_of_values(U, P, Z, r, j, M, sums)
+                    least = cheapest(sums)
+                    change = least - sums[Z[r, j]]
+                    since[r] = 0 if change < 0 else since[r] + 1
+                    gain[r] += change
+                    Z[r, j] = least & LEAST_BITS
+            if not moving:
+                break
+        for r in range(n):
+            for j in range(M):
+                if gain[r] < 0:
+                    best[r, j] = Z[r, j]
+                else:
+                    Z[r, j] = best[r, j]
+            gain[r] = 0
+
+
+@kernel
+def whole_cost(U: Any, P: Any, Z: Any, r: Any) -> int:
+    """What the code of row r costs, in whole numbers."""
+    cost = np.int64(0)
+    for j in range(Z.shape[1]):
+        cost += U[r, j, Z[r, j]]
+        for i in range(j):
+            cost += VALUES * np.int64(P[j, i, Z[r, i], Z[r, j]])
+    return int(cost)
+
+
+@kernel
+def keep_better(U: Any, P: Any, X: Any, b: Any, tables: Any, H: Any, mu: Any, start: Any, Z: Any) -> None:
+    """Put the start back where it is the better code: whole numbers are only nearly right.
+
+    U, P : as for local_search, which tell most; X : (n, D), tables : (M, 256, D), H, start, Z : (n, M) uint8,
+    to compare the others in float64.
+    """
+    n, M = Z.shape
+    rest = np.empty(X.shape[1])
+    doubt = VALUES * M * (M + 1)  # more than what rounding changes of two codes' costs
+    for r in range(n):
+        same = True
+        for j in range(M):
+            same &= Z[r, j] == start[r, j]
+        if same or whole_cost(U, P, Z, r) + doubt < whole_cost(U, P, start, r):
+            continue
+        values = (0.0, 0.0)
+        for which in range(2):
+            value = 0.0
+            for d in range(rest.size):
+                rest[d] = X[r, d] - b[d]
+            for j in range(M):
+                byte = np.int64(start[r, j] if which else Z[r, j])
+                for d in range(rest.size):
+                    rest[d] -= tables[j, byte, d]
+                differing = byte ^ np.int64(H[r, j])
+                while differing:
+                    value += mu * (differing & 1)
+                    differing >>= 1
+            for d in range(rest.size):
+                value += rest[d] * rest[d]
+            values = (value, values[0])
+        if values[0] < values[1]:
+            for j in range(M):
+                Z[r, j] = start[r, j]
+
+
+@kernel
+def sweep_residuals(
+    X: Any, tables: Any, norms: Any, H: Any, mu: Any, n_values: Any, n_sweeps: Any, Z: Any
+) -> None:
+    """Set each byte to its best beside the others, in sweeps, without tables of pairs: for wide codes.
+
+    X : (n, D) float64, rows less b; tables : (M, D, 256), norms : (M, 256), all float64.
+    """
+    n, M = Z.shape
+    D = X.shape[1]
+    rest, sums = np.empty(D), np.empty(VALUES)
+    for r in range(n):
+        rest[:] = X[r]
+        for j in range(M):
+            for d in range(D):
+                rest[d] -= tables[j, d, Z[r, j]]
+        since, j = 0, 0
+        for _ in range(n_sweeps * M):
+            if since == M:
+                break
+            old = Z[r, j]
+            sums[:] = norms[j]
+            for d in range(D):
+                x = rest[d] + tables[j, d, old]
+                rest[d] = x
+                row = tables[j, d]
+                for v in range(VALUES):
+                    sums[v] = sums[v] - 2.0 * x * row[v]
+            for v in range(VALUES):
+                differing = v ^ H[r, j]
+                while differing:
+                    sums[v] += mu * (differing & 1)
+                    differing >>= 1
+            new = old
+            for v in range(n_values[j]):
+                if sums[v] < sums[new]:
+                    new = np.uint8(v)
+            since = since + 1 if new == old else 0
+            Z[r, j] = new
+            for d in range(D):
+                rest[d] -= tables[j, d, new]
+            j = j + 1 if j + 1 < M else 0
+
+
+@kernel
+def count_pairs(Z: Any, counts: Any) -> None:
+    """How often two values of two bytes stand in one row. Z : (n, M) uint8, counts : (M·256, M·256)."""
+    n, M = Z.shape
+    for r in range(n):
+        for i in range(M):
+            row = counts[i * VALUES + Z[r, i]]
+            for j in range(M):
+                row[j * VALUES + Z[r, j]] += 1
+
+
+@kernel
+def add_rows(X: Any, Z: Any, sums: Any) -> None:
+    """Add each row to the sums of its bytes' values. X : (n, D), Z : (n, M) uint8, sums : (M·256, D)."""
+    for r in range(Z.shape[0]):
+        for j in range(Z.shape[1]):
+            total = sums[j * VALUES + Z[r, j]]
+            for d in range(X.shape[1]):
+                total[d] += X[r, d]
+
+
+# ---- Products of rows with many columns, as fast as BLAS's, and the same for a row whatever rows are
+# beside it.
+#
+# BLAS rounds by how many rows there are, so that the code of a row would depend on its neighbours. Here
+# every sum runs over the dimensions in their order; a tile of 4 rows × 64 columns of sums stays in
+# registers.
+
+Panels = npt.NDArray[np.float32]  # (K / 64, D, 64)
+
+ROWS, VECTORS, TILE_LANES = 4, 4, 16  # a tile: so many rows by so many vectors of so many columns
+TILE_COLUMNS = VECTORS * TILE_LANES
+GROUP = 128  # rows that go through all panels before the next ones
+
+_FLOAT, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_FLOAT, TILE_LANES)
+_cgutils: Any = untyped_cgutils
+
+
+def _tile(
+    typing_context: Any, rows: Any, row_step: Any, panel: Any, depth: Any, out: Any, out_step: Any
+) -> tuple[Any, Any]:
+    """Four rows times a panel, from addresses on, rows and out in steps of bytes."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        rows_at, rows_by, panel_at, n, out_at, out_by = arguments
+
+        def at(start: Any, *offsets: Any) -> Any:
+            for offset in offsets:
+                start = builder.add(start, offset)
+            return start
+
+        def pointer(address: Any, kind: Any) -> Any:
+            return builder.inttoptr(address, kind.as_pointer())
+
+        zero = ir.Constant(_VECTOR, None)
+        sums = [[_cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
+        signature_ = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+        multiply_add = _cgutils.get_or_insert_function(builder.module, signature_, "llvm.fmuladd.v16f32")
+        spread = ir.Constant(ir.VectorType(_I32, TILE_LANES), [0] * TILE_LANES)
+        with _cgutils.for_range(builder, n, intp=_I64) as loop:
+            line = at(panel_at, builder.mul(loop.index, _I64(4 * TILE_COLUMNS)))
+            vectors = [
+                builder.load(pointer(at(line, _I64(4 * TILE_LANES * v)), _VECTOR), align=4)
+                for v in range(VECTORS)
+            ]
+            for r in range(ROWS):
+                place = at(rows_at, builder.mul(_I64(r), rows_by), builder.mul(loop.index, _I64(4)))
+                x = builder.load(pointer(place, _FLOAT), align=4)
+                first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), x, _I32(0))
+                everywhere = builder.shuffle_vector(first, first, spread)
+                for v in range(VECTORS):
+                    total = builder.call(multiply_add, [everywhere, vectors[v], builder.load(sums[r][v])])
+                    builder.store(total, sums[r][v])
+        for r in range(ROWS):
+            for v in range(VECTORS):
+                place = at(out_at, builder.mul(_I64(r), out_by), _I64(4 * TILE_LANES * v))
+                builder.store(builder.load(sums[r][v]), pointer(place, _VECTOR), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), emit
+
+
+_multiply_tile: Any = intrinsic(_tile)
+
+
+def to_panels(columns: npt.NDArray[np.floating[Any]]) -> Panels:
+    """Columns, (D, K) with K a multiple of 64, in panels of 64 that are read from front to end."""
+    D, K = columns.shape
+    panels = columns.astype(np.float32).reshape(D, K // TILE_COLUMNS, TILE_COLUMNS).transpose(1, 0, 2)
+    return np.ascontiguousarray(panels)
+
+
+def tile_products(X: Float32, panels: Panels) -> Float32:
+    """X times the columns of the panels, (n, D) → (n, K) float32."""
+    n, D = X.shape
+    rows = np.zeros((-(-n // ROWS) * ROWS, D), dtype=np.float32)
+    rows[:n] = X
+    out = np.empty((len(rows), panels.shape[0] * TILE_COLUMNS), dtype=np.float32)
+    _multiply(rows, panels, out)
+    return out[:n]
+
+
+@kernel
+def _multiply(X: Any, panels: Any, out: Any) -> None:
+    n, D = X.shape
+    K = out.shape[1]
+    X_at, panels_at, out_at = X.ctypes.data, panels.ctypes.data, out.ctypes.data
+    for group in range(0, n, GROUP):
+        for p in range(len(panels)):
+            for r in range(group, min(n, group + GROUP), ROWS):
+                here = out_at + 4 * (r * K + p * TILE_COLUMNS)
+                _multiply_tile(X_at + 4 * r * D, 4 * D, panels_at + 4 * p * D * TILE_COLUMNS, D, here, 4 * K)

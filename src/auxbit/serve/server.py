@@ -1,0 +1,239 @@
+"""Running the server: from a folder to a socket that listens, and an end that finishes what is running."""
+
+from __future__ import annotations
+
+import gc
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from auxbit.core.checks import require
+from auxbit.core.parallel import resolve_n_jobs
+from auxbit.data.vectors import embedded_digits
+from auxbit.errors import AuxbitError, InvalidParameter
+from auxbit.images.build import Plan, Progress, build, compare_pictures
+from auxbit.images.decode import decode
+from auxbit.images.features import Recipe
+from auxbit.images.sources import Source
+from auxbit.serve.app import png
+from auxbit.serve.security import Limits
+
+SHUTDOWN_SECONDS = 30  # for requests that are running when the server is told to end
+
+
+@dataclass(frozen=True)
+class Settings:
+    """path : the folder of a picture collection, None for the embedded digits; jobs : None for all cores."""
+
+    path: str | None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    browser: bool = True
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is served, and where. address : without the token."""
+
+    name: str
+    items: int
+    address: str
+
+
+def serve(
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    ready: Callable[[Serving], object] = lambda _: None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then finish what is running. ready : called when the socket listens."""
+    for module in ("fastapi", "uvicorn", "python_multipart", "PIL.Image"):
+        require(module, extra="web", purpose="the web page")
+    _check_token(settings)
+    n_processes = resolve_n_jobs(settings.jobs)
+    with ExitStack() as stack:
+        stack.enter_context(_terminated_like_interrupted())
+        listening = stack.enter_context(_listening(settings.host, settings.port))
+        from auxbit.images.decode import Decoders
+        from auxbit.images.pictures import Pictures
+        from auxbit.serve.app import make_app
+        from auxbit.serve.search import warm_up
+        from auxbit.serve.security import LOOPBACK_NAMES
+
+        if settings.path is not None:
+            path = Path(settings.path)
+        else:
+            path = stack.enter_context(digits_collection(progress, settings.jobs))
+        # a search of one query is over before a second thread could help with it
+        pictures = stack.enter_context(Pictures.open(path, n_jobs=1))
+        decoders = stack.enter_context(Decoders(n_processes))
+        hosts = None if not is_loopback(settings.host) else LOOPBACK_NAMES | {settings.host}
+        app = make_app(
+            pictures, token=settings.token, allowed_hosts=hosts, limits=settings.limits, decoders=decoders
+        )
+        warm_up(app.state.site)
+        gc.collect()
+        gc.freeze()  # what is there stays: to look through all of it again takes a tenth of a second
+        serving = Serving(path.name, len(pictures), _address(settings.host, listening))
+
+        def listens() -> None:
+            ready(serving)
+            if settings.browser:
+                query = f"?token={quote(settings.token)}" if settings.token else ""
+                threading.Thread(target=webbrowser.open, args=[serving.address + query], daemon=True).start()
+
+        _run(app, listening, listens)
+
+
+def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listens()
+
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # who sent a bad form is told of it
+    config = uvicorn.Config(
+        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )  # fmt: skip
+    # requests run side by side: one that took all cores for its products would slow down the others
+    with threadpool_limits(limits=1), _signals_end_here():
+        Server(config).run([listening])
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, as Ctrl-C does, so that temporary folders are removed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with _handled([signal.SIGTERM], interrupt):
+        yield
+
+
+@contextmanager
+def _signals_end_here() -> Iterator[None]:
+    """The server raises the signals that ended it once more after its end: then nothing else is to end."""
+    with _handled([signal.SIGINT, signal.SIGTERM], lambda number, frame: None):
+        yield
+
+
+@contextmanager
+def _handled(numbers: list[signal.Signals], handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+# ---- addresses
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is of this machine alone."""
+    return all(ipaddress.ip_address(each).is_loopback for each in _addresses(host))
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        remedy = "Leave it out for 127.0.0.1."
+        raise InvalidParameter("host", host, "a name or address of this machine", remedy) from error
+    return [str(each[4][0]).partition("%")[0] for each in found]
+
+
+def _check_token(settings: Settings) -> None:
+    token = settings.token
+    if token is None:
+        if not is_loopback(settings.host):
+            raise InvalidParameter(
+                "host", settings.host, "127.0.0.1, or a token beside it",
+                "Others can reach this address: add --token SECRET, or set AUXBIT_TOKEN.",
+            )  # fmt: skip
+    elif not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidParameter("token", "…", "ASCII letters, digits and signs, without spaces")
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that is bound; that it cannot be is said before any work is done."""
+    address = _addresses(host)[0]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # named as TCP, asyncio sends answers at once; else the body of each waits 40 ms for an acknowledgement
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        if os.name == "posix":  # elsewhere it would let two servers have one port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((address, port))
+            listening.listen()
+        except OSError as error:
+            raise AuxbitError(
+                f"port {port} of {host} cannot be listened at: {error.strerror}. Choose another, as in "
+                f"--port {port + 1 if 1023 < port < 65535 else 8000}, or --port 0 for any that is free."
+            ) from error
+        yield listening
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    """Where a browser on this machine finds the page."""
+    port = listening.getsockname()[1]
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+# ---- The embedded digits as a collection of pictures, in a temporary folder, with a small comparison
+
+NAME = "digits"
+SIDE, BITS = 8, 32
+LEVELS = 16  # the digits' greys are 0 to 16
+METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
+
+
+@contextmanager
+def digits_collection(progress: Progress | None = None, n_jobs: int | None = None) -> Iterator[Path]:
+    """The folder of the collection, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="auxbit-demo-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, NAME)
+        recipe = Recipe("pixels", SIDE, grey=True)
+        sources = list(_sources(Path(folder, "pictures")))
+        build(sources, path, recipe, bits=BITS, n_jobs=n_jobs, decode=decode, progress=progress)
+        plan = Plan(METHODS, COMPARED_BITS, n_queries=300)
+        compare_pictures(path, plan, command="auxbit serve --demo", n_jobs=n_jobs, progress=progress)
+        yield path
+
+
+def _sources(folder: Path) -> Iterator[Source]:
+    """The digits as PNG files, named by what they show."""
+    folder.mkdir()
+    X, labels = embedded_digits()
+    grey = np.rint(X.reshape(-1, SIDE, SIDE) * (255 / LEVELS)).astype(np.uint8)
+    for number, (picture, label) in enumerate(zip(grey, labels)):
+        path, content = folder / f"digit-{label}-{number:04d}.png", png(picture)
+        path.write_bytes(content)
+        yield Source(str(folder), path.name, len(content), path.stat().st_mtime_ns, path.read_bytes)

@@ -1,0 +1,525 @@
+"""What all endpoints share: the pictures, the limits, and what is remembered."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from starlette.concurrency import run_in_threadpool
+
+from auxbit.collection.collection import Collection
+from auxbit.collection.storage import Manifest
+from auxbit.core.codes import unpack
+from auxbit.core.types import Float64, Ids, Packed
+from auxbit.errors import InvalidInput
+from auxbit.evaluate import code_counts, effective_bits_bound
+from auxbit.hashers.registry import label_of
+from auxbit.images.decode import Decoders
+from auxbit.images.pictures import Pictures
+from auxbit.serve.security import Limits, Problem
+
+# ---- A collection changes while it is served: what to compute anew, and answers made of one state alone
+
+Made = TypeVar("Made")
+State = tuple[str, int, int, int]  # key, generation, rows removed, changes
+
+TRIES = 10
+
+
+def state_of(collection: Collection) -> State:
+    """What tells one state of a collection from another; the first two change with the codes' meaning."""
+    manifest = collection.manifest
+    return manifest.key, manifest.generation, manifest.n_removed, manifest.changes
+
+
+def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
+    """What `work` makes of several questions to a collection, of which none fell before a retraining.
+
+    It is done again where an item was deleted, or all codes were replaced, between them.
+    """
+    for attempt in range(TRIES):
+        before = state_of(collection)
+        try:
+            made = work()
+        except Exception:  # parts of two states fit together in no way that could be foreseen
+            if attempt == TRIES - 1 or state_of(collection) == before:
+                raise
+            continue
+        if state_of(collection)[:2] == before[:2]:
+            break
+    return made
+
+
+class Cached(Generic[Made]):
+    """What is made of a collection, kept until that changes."""
+
+    def __init__(self, collection: Collection, make: Callable[[], Made]) -> None:
+        self._collection, self._make = collection, make
+        self._lock = threading.Lock()
+        self._kept: tuple[State, Made] | None = None
+
+    def __call__(self) -> Made:
+        """As of now."""
+        with self._lock:
+            state = state_of(self._collection)
+            if self._kept is None or self._kept[0] != state:
+                self._kept = state, self._make()
+            return self._kept[1]
+
+
+# ---- The file names of a collection in memory, and its orders: added, by name, random
+
+Order = npt.NDArray[np.intp]
+
+CHUNK = 16_384  # rows of metadata parsed at once
+KEPT_ORDERS = 4
+ORDER_TRIES = 5  # at a collection that changes while it is read
+_NUMBERS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Ids in the order in which they were added, and their names; state : what it was read from."""
+
+    state: State
+    ids: Ids
+    names: list[str]
+    _random: OrderedDict[int, Order] = field(default_factory=OrderedDict)
+
+    def select(self, part: str, order: str, seed: int) -> Ids:
+        """The ids whose names have this part, in either case, in the order wanted."""
+        rows = {"added": self._added, "name": self._by_name}.get(order)
+        places = rows() if rows is not None else self._shuffled(seed)
+        if part:
+            wanted = part.casefold()
+            matches = np.fromiter((wanted in name for name in self._folded), np.bool_, len(self.names))
+            places = places[matches[places]]
+        found: Ids = self.ids[places]
+        return found
+
+    def _added(self) -> Order:
+        return np.arange(len(self.ids))
+
+    def _by_name(self) -> Order:
+        return self._name_order
+
+    def _shuffled(self, seed: int) -> Order:
+        """By a hash of seed and id: what is added later leaves the order of the rest as it was."""
+        found = self._random.get(seed)
+        if found is None:
+            found = np.argsort(_mixed(self.ids.astype(np.uint64), seed), kind="stable")
+            self._random[seed] = found
+            while len(self._random) > KEPT_ORDERS:
+                self._random.popitem(last=False)
+        return found
+
+    @cached_property
+    def _folded(self) -> list[str]:
+        return [name.casefold() for name in self.names]
+
+    @cached_property
+    def _name_order(self) -> Order:
+        keys = [natural(name) for name in self._folded]
+        return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
+
+
+class Catalogue:
+    """The listing of a collection, read anew when that has changed, and read on where it has grown."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection = collection
+        self._lock = threading.Lock()
+        self._listing: Listing | None = None
+
+    def __call__(self) -> Listing:
+        """The listing as of now."""
+        state = state_of(self._collection)
+        with self._lock:
+            listing = self._listing
+            if listing is None or listing.state != state:
+                listing = self._listing = self._read(listing)
+            return listing
+
+    def _read(self, before: Listing | None) -> Listing:
+        for attempt in range(ORDER_TRIES):
+            state, ids = state_of(self._collection), self._collection.ids
+            grown = before is not None and before.state[:3] == state[:3]
+            names = list(before.names) if before is not None and grown else []
+            try:
+                for first in range(len(names), len(ids), CHUNK):
+                    rows = self._collection.metadata(ids[first : first + CHUNK])
+                    names += [name_in(row) for row in rows]
+            except InvalidInput:  # one of them has been deleted meanwhile
+                if attempt == ORDER_TRIES - 1:
+                    raise
+                continue
+            if len(names) == len(ids) and state_of(self._collection) == state:
+                break
+        # of a collection that never rests, what was read last
+        return Listing(state, ids[: len(names)], names[: len(ids)])
+
+
+def name_in(row: dict[str, object]) -> str:
+    """The file name in an item's metadata, as text that UTF-8 has."""
+    return str(row.get("file", "")).encode(errors="replace").decode()
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key by which img2 comes before img10: numbers by their length, then their digits."""
+    parts = _NUMBERS.split(text)
+    parts[1::2] = [digits.lstrip("0") for digits in parts[1::2]]
+    return [(len(part) if place % 2 else -1, part) for place, part in enumerate(parts)]
+
+
+def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
+    """A number for each id and seed that looks random: the finaliser of splitmix64."""
+    x = ids + np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+# ---- What answers say of items, kept by id as long as the collection stays as it is
+
+ITEMS = "/api/v1/items"
+MOST = 50_000  # items; a few hundred bytes each
+
+
+class Known(NamedTuple):
+    """An item: its document, its code as bytes, and as text of 0 and 1."""
+
+    item: dict[str, Any]
+    code: bytes
+    bits: str
+
+
+class KnownItems:
+    """Items that have been in an answer: to parse their metadata takes longer than to search."""
+
+    def __init__(self, collection: Collection) -> None:
+        self._collection, self._lock = collection, threading.Lock()
+        self._state: State | None = None
+        self._kept: dict[int, Known] = {}
+
+    def of(self, ids: Sequence[int]) -> list[Known]:
+        """What is known of these items; InvalidInput where one is not in the collection."""
+        collection, state = self._collection, state_of(self._collection)
+        with self._lock:
+            if state != self._state or len(self._kept) > MOST:
+                self._state, self._kept = state, {}
+            kept = self._kept
+        missing = [id_ for id_ in ids if id_ not in kept]
+        if missing:
+            codes = collection.codes(missing)
+            texts = bits_text(codes, collection.n_bits)
+            found = zip(missing, collection.metadata(missing), codes, texts, strict=True)
+            made = {id_: Known(item_of(id_, row), code.tobytes(), text) for id_, row, code, text in found}
+            if state_of(collection) != state:  # a change fell between: what was read is for this answer alone
+                kept = dict(kept)
+            kept.update(made)
+        return [kept[id_] for id_ in ids]
+
+
+def bits_text(codes: Packed, n_bits: int) -> list[str]:
+    """Codes as text of 0 and 1. codes : (n, bytes) packed → n texts of n_bits characters."""
+    text = (unpack(codes, n_bits) + ord("0")).tobytes().decode("ascii")
+    return [text[first : first + n_bits] for first in range(0, len(text), n_bits)]
+
+
+def version_of(row: dict[str, Any]) -> str:
+    """What changes when the picture of an item does, from its metadata."""
+    return str(row.get("sha256", ""))[:12]
+
+
+def item_of(id_: int, row: dict[str, Any]) -> dict[str, Any]:
+    """What every listing says of an item, from its metadata."""
+    return {
+        "id": id_,
+        "file": name_in(row),
+        "width": row.get("width", 0),
+        "height": row.get("height", 0),
+        "thumbnail": f"{ITEMS}/{id_}/thumbnail?v={version_of(row)}",
+    }
+
+
+# ---- The model's training, and how its codes use their bits
+
+BLOCK = 8192
+FIELDS = ("iteration", "mu", "E_Q", "E_BA", "changed", "mismatched", "precision")
+
+
+def report(collection: Collection) -> bytes:
+    """The report as JSON; it takes a pass over all codes."""
+    document = consistently(collection, lambda: _document(collection))
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _document(collection: Collection) -> dict[str, Any]:
+    model, codes, n_bits = collection.model, collection.codes(), collection.n_bits
+    balance, correlation = bit_statistics(codes, n_bits)
+    counts = code_counts(codes) if len(codes) else np.zeros(0, dtype=np.int64)
+    sizes, buckets = np.unique(counts, return_counts=True)
+    return {
+        "method": label_of(model),
+        "bits": n_bits,
+        "items": len(codes),
+        "dimension": int(model.n_features_in_),
+        "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+        "history": [_iteration(record) for record in getattr(model, "history_", [])],
+        "effective_bits": {
+            "bits": n_bits,
+            "effective": round(_entropy(counts), 4),
+            "bound": round(effective_bits_bound(n_bits, len(codes)), 4) if len(codes) else 0.0,
+        },
+        "balance": np.round(balance, 4).tolist(),
+        "correlation": (np.round(correlation, 3) + 0.0).tolist(),
+        "buckets": {
+            "distinct": len(counts),
+            "largest": int(counts[0]) if len(counts) else 0,
+            "sizes": [
+                {"items": size, "buckets": number} for size, number in zip(sizes.tolist(), buckets.tolist())
+            ],
+        },
+        "training": _training(getattr(model, "training_", None)),
+    }
+
+
+def bit_statistics(codes: Packed, n_bits: int) -> tuple[Float64, Float64]:
+    """The share of ones of each bit, (L,), and the correlations of bits, (L, L); 0 of one that never varies.
+
+    codes : (n, ceil(L/8)) packed
+    """
+    ones, both = np.zeros(n_bits), np.zeros((n_bits, n_bits))
+    for first in range(0, len(codes), BLOCK):
+        Z = unpack(codes[first : first + BLOCK], n_bits).astype(np.float32)  # sums of a block are exact
+        ones += Z.sum(axis=0)
+        both += Z.T @ Z
+    n = max(1, len(codes))
+    share = ones / n
+    covariance = both / n - np.outer(share, share)
+    spread = np.sqrt(share * (1 - share))
+    scale = np.outer(spread, spread)
+    correlation = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0)
+    np.fill_diagonal(correlation, np.where(spread > 0, 1.0, 0.0))
+    return share, np.clip(correlation, -1.0, 1.0)
+
+
+def _entropy(counts: npt.NDArray[np.int64]) -> float:
+    if not len(counts):
+        return 0.0
+    share = counts / counts.sum()
+    return max(0.0, float(-(share * np.log2(share)).sum()))
+
+
+def _iteration(record: Any) -> dict[str, Any]:
+    return {name: _plain(getattr(record, name)) for name in FIELDS}
+
+
+def _training(record: Any) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "rows": int(record.n_rows),
+        "error": float(record.error),
+        "coding": record.coding,
+        "mu": float(record.mu),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what is no number, text or list of them is named by its type."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)) and len(value) <= 100:
+        return [_plain(each) for each in value]
+    return type(value).__name__
+
+
+# ---- The collection in figures
+
+
+def modes_of(manifest: Manifest) -> tuple[list[str], str]:
+    """How a collection can be searched, and how it is unless told."""
+    modes = ["hamming", "asymmetric", *(["reranked"] if manifest.vectors is not None else [])]
+    return modes, "asymmetric" if manifest.coding == "optimal" else "hamming"
+
+
+def measure(pictures: Pictures) -> dict[str, Any]:
+    """What does not change as long as the collection does not."""
+    collection, recipe = pictures.collection, pictures.recipe
+    manifest, found = collection.manifest, collection.stats()
+    modes, default = modes_of(manifest)
+    return {
+        "name": collection.path.name.removesuffix(".auxbit"),
+        "items": found.items,
+        "bits": found.n_bits,
+        "method": label_of(collection.model),
+        "coding": manifest.coding,
+        "mu": float(manifest.mu),
+        "dimension": found.n_features or 0,
+        "features": {
+            "kind": recipe.kind, "side": recipe.side, "colour": float(recipe.colour), "grey": recipe.grey
+        },
+        "modes": modes,
+        "default_mode": default,
+        "reconstructs": recipe.kind == "pixels",
+        "bytes": found.bytes,
+        "added_since_training": found.added,
+        "retrain": found.retrain,
+        "reasons": found.reasons,
+    }  # fmt: skip
+
+
+# ---- Uploaded pictures that are remembered, so that an answer to one can be asked for again by its hash
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """hash : SHA-256 of the file; file : the name that it came with; vector : (D,) float32.
+
+    key : of the collection whose recipe made the vector
+    """
+
+    hash: str
+    key: str
+    file: str
+    thumbnail: bytes
+    width: int
+    height: int
+    vector: npt.NDArray[np.float32]
+
+    @property
+    def n_bytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.thumbnail) + self.vector.nbytes + 1000
+
+
+class Uploads:
+    """At most so many, of at most so many bytes together; those asked for last are kept."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Upload] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, hash_: str, key: str) -> Upload | None:
+        """The upload, which now is the one asked for last; None where it is unknown in this collection."""
+        with self._lock:
+            found = self._kept.get(hash_)
+            if found is None or found.key != key:
+                return None
+            self._kept.move_to_end(hash_)
+            return found
+
+    def get(self, hash_: str, key: str) -> Upload:
+        """The same; a problem where it is unknown."""
+        found = self.find(hash_, key)
+        if found is None:
+            raise Problem(
+                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
+            )
+        return found
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, upload: Upload) -> None:
+        """Remember one, and forget what was not asked for longest."""
+        with self._lock:
+            before = self._kept.pop(upload.hash, None)
+            self._bytes += upload.n_bytes - (before.n_bytes if before is not None else 0)
+            self._kept[upload.hash] = upload
+            while len(self._kept) > 1 and (len(self._kept) > self._most or self._bytes > self._most_bytes):
+                self._bytes -= self._kept.popitem(last=False)[1].n_bytes
+
+
+# ---- What all endpoints share
+
+DECODING_THREADS = 8
+QUICK_ITEMS = 200_000  # a search of so many takes a few milliseconds
+
+
+class Site:
+    """A collection of pictures that is being served.
+
+    decoders : what decodes uploads, closed by who made it; None: processes of the site's own
+    """
+
+    def __init__(self, pictures: Pictures, limits: Limits, decoders: Decoders | None = None) -> None:
+        self.pictures, self.limits = pictures, limits
+        self._given = decoders
+        self._own: Decoders | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
+        self.catalogue = Catalogue(self.collection)
+        self.known = KnownItems(self.collection)
+        self.report: Cached[bytes] = Cached(self.collection, lambda: report(self.collection))
+        self.stats: Cached[dict[str, Any]] = Cached(self.collection, lambda: measure(pictures))
+
+    @property
+    def decoders(self) -> Decoders:
+        """What decodes uploads."""
+        with self._lock:
+            if self._given is not None:
+                return self._given
+            self._own = self._own or Decoders()
+            return self._own
+
+    @property
+    def decoding(self) -> ThreadPoolExecutor:
+        """Threads that wait for decoders: slow pictures must not keep searches waiting."""
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(DECODING_THREADS, "decoding")
+            return self._pool
+
+    @property
+    def collection(self) -> Collection:
+        """The collection of the pictures."""
+        return self.pictures.collection
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether a code can be shown as the picture that the decoder makes of it."""
+        return self.pictures.recipe.kind == "pixels"
+
+    def upload(self, hash_: str) -> Upload:
+        """A picture that was uploaded before; a problem where it is forgotten."""
+        return self.uploads.get(hash_, self.collection.manifest.key)
+
+    async def soon(self, work: Callable[[], Made]) -> Made:
+        """Do something short at once, where it is: beside other threads it would mostly wait for its turn.
+
+        In a large collection a search is not short.
+        """
+        if len(self.collection) <= QUICK_ITEMS:
+            return work()
+        return await run_in_threadpool(work)
+
+    def close(self) -> None:
+        """Wait for what is being decoded; the pictures stay open, and all can be used again."""
+        with self._lock:
+            pool, own = self._pool, self._own
+            self._pool = self._own = None
+        if pool is not None:
+            pool.shutdown()
+        if own is not None:
+            own.close()

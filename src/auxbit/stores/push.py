@@ -1,0 +1,237 @@
+"""Bringing all rows of a collection, or of arrays, into a store: in batches, and on from where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.collection.collection import Collection
+from auxbit.core import files
+from auxbit.core.codes import check_packed
+from auxbit.core.types import Array, Ids
+from auxbit.errors import DataFileError, InvalidInput, StoreError
+from auxbit.index.codes import check_ids, repeats
+from auxbit.stores.base import Progress, Store, checked_floats
+
+CHUNK_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows to push. identity : names them and no others, so that a push of them can go on.
+
+    read : of a slice of the rows, what Store.add takes beside ids. n_features : None without vectors.
+    """
+
+    identity: str
+    n_bits: int
+    n_features: int | None
+    ids: Ids
+    read: Callable[[slice], dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push has done: `rows` brought in, from row `first` of the source on."""
+
+    rows: int
+    first: int
+    created: bool
+
+
+def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
+    """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
+
+    Vectors are divided by their norms where the model does so, as the collection's own re-ranking has it.
+    """
+    state = collection.manifest
+    if vectors and state.vectors is None:
+        raise InvalidInput(f"{collection.path} keeps no vectors: push its codes alone.")
+    normalize = vectors and state.model is not None and bool(collection.model.scaling_.normalize)
+    ids = collection.ids
+
+    def read(rows: slice) -> dict[str, Any]:
+        some = ids[rows]
+        batch: dict[str, Any] = {"codes": collection.codes(some), "metadata": collection.metadata(some)}
+        if vectors:
+            X = collection.vectors(some).astype(np.float32)
+            batch["vectors"] = normalized(X) if normalize else X
+        return batch
+
+    what = "vectors" if vectors else "codes"
+    identity = f"collection {state.key} {state.generation} {state.changes} {what}"
+    return Source(identity, state.n_bits, state.n_features if vectors else None, ids, read)
+
+
+def of_arrays(
+    codes: npt.ArrayLike,
+    n_bits: int,
+    *,
+    ids: npt.ArrayLike | None = None,
+    metadata: Sequence[Any] | None = None,
+    vectors: npt.ArrayLike | None = None,
+    identity: str = "",
+) -> Source:
+    """Packed codes (n, ceil(n_bits/8)) uint8 with ids (n,), 0 to n − 1 unless given, metadata and vectors.
+
+    identity : see `identity_of_files`; without one a push cannot be resumed.
+    """
+    packed = check_packed(codes, n_bits)
+    numbers = np.arange(len(packed), dtype=np.int64) if ids is None else check_ids(ids, len(packed))
+    if repeats(numbers).any():
+        raise InvalidInput(f"ids must differ, and {numbers[repeats(numbers)][0]} comes more than once.")
+    if metadata is not None and len(metadata) != len(packed):
+        raise InvalidInput(f"metadata has {len(metadata)} rows for {len(packed)} codes.")
+    X = None if vectors is None else np.asarray(vectors)
+    if X is not None and (X.ndim != 2 or len(X) != len(packed)):
+        raise InvalidInput(f"vectors must be {len(packed)} rows, one a code; got shape {X.shape}.")
+
+    def read(rows: slice) -> dict[str, Any]:
+        batch: dict[str, Any] = {"codes": packed[rows]}
+        if metadata is not None:
+            batch["metadata"] = list(metadata[rows])
+        if X is not None:
+            batch["vectors"] = checked_floats(X[rows], X.shape[1], len(X[rows]), "vectors")
+        return batch
+
+    return Source(identity, n_bits, None if X is None else X.shape[1], numbers, read)
+
+
+def identity_of_files(paths: Iterable[str | None], n_bits: int) -> str:
+    """A checksum of all that is in these files."""
+
+    def chunks() -> Iterable[bytes]:
+        for path in paths:
+            yield f"{path is not None} {n_bits} ".encode()
+            if path is None:
+                continue
+            try:
+                with Path(path).open("rb") as file:
+                    while chunk := file.read(CHUNK_BYTES):
+                        yield chunk
+            except OSError as error:
+                raise DataFileError(f"{path} cannot be read: {error.strerror}.") from error
+
+    return f"files {files.checksum(chunks())}"
+
+
+def push(
+    store: Store,
+    source: Source,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    index: str | None = None,
+    progress: Progress | None = None,
+    stopped: Callable[[int], object] | None = None,
+) -> Pushed:
+    """Bring all rows of a source into a store, which is made where it is not there; ids replace their rows.
+
+    resume : go on where an interrupted push of the same source stopped; without such, begin. overwrite :
+    replace the store by an empty one first. index : build this approximate index afterwards. stopped :
+    called with the number of rows that are in where it ends early.
+    """
+    if resume and overwrite:
+        raise InvalidInput("what is replaced cannot be gone on with: resume or overwrite, not both.")
+    created = overwrite or not store.exists
+    if created:
+        store.create(source.n_bits, n_features=source.n_features, overwrite=overwrite)
+    else:
+        _check_same(store, source)
+    first = store.pushed(source.identity) if resume and source.identity else 0
+    first = first if 0 <= first <= len(source) else 0
+    if progress is not None and first:
+        progress(first)
+    done = first
+    try:
+        while done < len(source):
+            rows = slice(done, min(done + store.batch_rows, len(source)))
+            batch = source.read(rows)
+            with store.transaction():
+                store.add(batch.pop("codes"), source.ids[rows], **batch, progress=progress)
+                if source.identity:
+                    store.remember_push(source.identity, rows.stop)
+            done = rows.stop
+        if index is not None and store.exact:
+            store.create_index(index)
+        if source.identity:
+            store.remember_push(source.identity, None)
+    except BaseException:
+        if stopped is not None:
+            stopped(done)
+        raise
+    return Pushed(len(source) - first, first, created)
+
+
+def _check_same(store: Store, source: Source) -> None:
+    """Refuse rows that do not go with what is there."""
+    remedy = "Choose another name, or replace it with --force (overwrite=True)."
+    if store.n_bits != source.n_bits:
+        raise StoreError(
+            f"{store!r} holds codes of {store.n_bits} bits, and these have {source.n_bits}. {remedy}"
+        )
+    if store.n_features != source.n_features:
+        kept, given = (
+            f"vectors of {n}" if n else "no vectors" for n in (store.n_features, source.n_features)
+        )
+        raise StoreError(f"{store!r} keeps {kept}, and these rows have {given}. {remedy}")
+
+
+def normalized(X: Array) -> Array:
+    """Rows divided by their norms, those of zeros left."""
+    norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
+    divided: Array = (X / np.where(norms > 0, norms, 1)).astype(np.float32)
+    return divided
+
+
+# ---- How far pushes are, noted in a small file here, for stores that cannot note it themselves
+
+
+def state_folder() -> Path:
+    """Where the notes are: $XDG_STATE_HOME/auxbit/pushes, or that of ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "auxbit" / "pushes"
+
+
+class LocalPushes:
+    """Notes about pushes into one store, which its `key` names; a store that is made anew has another key.
+
+    A note is written after its rows are in, so it never says too much; rows that are pushed again because it
+    says too little replace themselves.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._path = state_folder() / f"{key}.json"
+
+    def pushed(self, source: str) -> int:
+        """How many rows of a source are in, 0 where nothing is known."""
+        return self._read().get(source, 0)
+
+    def remember(self, source: str, rows: int | None) -> None:
+        """Note that so many rows are in; None: all of them, and the note is removed."""
+        notes = self._read()
+        notes.pop(source, None)
+        if rows is not None:
+            notes[source] = rows
+        if notes:
+            files.write_text(self._path, json.dumps(notes))
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, int]:
+        try:
+            notes = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # no note, or one that is damaged: then everything is pushed again
+            return {}
+        whole = isinstance(notes, dict) and all(isinstance(rows, int) for rows in notes.values())
+        return notes if whole else {}

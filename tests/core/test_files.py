@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from auxbit.core import files
+from auxbit.errors import FileExists, FileProblem
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir() if entry.name.endswith(".part")]
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    files.write_bytes(tmp_path / "a.bin", b"\x00\xff")
+    files.write_text(tmp_path / "b.txt", "μ\n")
+    assert (tmp_path / "a.bin").read_bytes() == b"\x00\xff"
+    assert (tmp_path / "b.txt").read_bytes() == "μ\n".encode()
+    assert leftovers(tmp_path) == []
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    files.write_text(tmp_path / "new" / "deeper" / "a.txt", "a")
+    assert (tmp_path / "new" / "deeper" / "a.txt").read_text() == "a"
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
+    files.write_text(tmp_path / ("é" * 125 + ".npy"), "a")
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_an_exception_leaves_the_folder_as_it_was(tmp_path, overwrite):
+    target = tmp_path / "a.txt"
+    if overwrite:
+        target.write_text("old")
+
+    def stop_half_way():
+        with files.replacing(target, overwrite=overwrite) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        stop_half_way()
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("a.txt", "old")] * overwrite
+
+
+KILLED = """
+import os, sys
+from auxbit.core import files
+with files.replacing(sys.argv[1]) as temporary:
+    with temporary.open("wb") as file:
+        file.write(b"new" * 100_000)
+        file.flush()
+        print("written", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_kill_in_the_middle_leaves_the_old_file_whole_and_a_later_run_works(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    command = [sys.executable, "-c", KILLED, str(target)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert target.read_text() == "old"
+    files.write_text(target, "new")
+    assert target.read_text() == "new"
+
+
+def test_an_existing_file_is_not_overwritten_unless_asked(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    with pytest.raises(FileExists, match=r"a\.txt exists\. Choose another name, or overwrite"):
+        files.write_text(target, "new", overwrite=False)
+    assert target.read_text() == "old"
+    files.write_text(target, "new", overwrite=True)
+    assert target.read_text() == "new"
+
+
+def test_a_refused_block_does_not_run(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(FileExists, match="exists"), files.replacing(tmp_path / "a.txt", overwrite=False):
+        raise AssertionError("the block ran")
+
+
+def test_a_file_made_meanwhile_is_kept(tmp_path):
+    target = tmp_path / "a.txt"
+
+    def be_overtaken():
+        with files.replacing(target, overwrite=False) as temporary:
+            temporary.write_text("ours")
+            target.write_text("theirs")
+
+    with pytest.raises(FileExists, match=r"a\.txt exists"):
+        be_overtaken()
+    assert target.read_text() == "theirs"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_link_to_nowhere_counts_as_existing(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExists, match="link exists"):
+        files.write_text(tmp_path / "link", "new", overwrite=False)
+
+
+def test_a_folder_is_refused_before_the_work(tmp_path):
+    with pytest.raises(FileProblem, match="is a folder"), files.replacing(tmp_path):
+        raise AssertionError("the block ran")
+
+
+def test_without_hard_links_an_existing_file_is_still_refused(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    files.write_text(tmp_path / "a.txt", "a", overwrite=False)
+    with pytest.raises(FileExists, match="exists"):
+        files.write_text(tmp_path / "a.txt", "b", overwrite=False)
+    assert (tmp_path / "a.txt").read_text() == "a"
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_of_two_writers_that_race_without_overwriting_exactly_one_wins(tmp_path, round_):
+    target = tmp_path / "a.txt"
+    both_written = threading.Barrier(2)
+    outcomes = []
+
+    def write(content):
+        try:
+            with files.replacing(target, overwrite=False) as temporary:
+                temporary.write_text(content)
+                both_written.wait(10)
+            outcomes.append(content)
+        except FileExists:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("refused") == 1
+    assert target.read_text() in outcomes
+    assert leftovers(tmp_path) == []
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0)
+    os.umask(before)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_follow_the_umask(tmp_path, umask, mask, mode):
+    umask(mask)
+    files.write_text(tmp_path / "a.txt", "a")
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == mode
+
+
+def test_permissions_follow_the_umask_where_the_block_puts_another_file_there(tmp_path, umask):
+    umask(0o022)
+    with files.replacing(tmp_path / "a.txt") as temporary:
+        private = tmp_path / "private"
+        private.touch(mode=0o600)
+        private.rename(temporary)
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o644
+
+
+def test_the_umask_is_never_changed_not_even_for_a_moment(tmp_path, monkeypatch):
+    def changed(mask):
+        raise AssertionError("os.umask was called")
+
+    monkeypatch.setattr(os, "umask", changed)
+    files.write_text(tmp_path / "a.txt", "a")
+
+
+def test_a_checksum_does_not_depend_on_the_chunks():
+    whole = hashlib.sha256(b"abcdef").hexdigest()
+    assert files.checksum([b"abcdef"]) == files.checksum([b"ab", memoryview(b"cdef"), b""]) == whole

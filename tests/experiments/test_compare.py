@@ -1,0 +1,231 @@
+"""Comparisons: what a row says, means over seeds, PQ and OPQ, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from auxbit import ITQ, evaluate
+from auxbit.cli.app import app
+from auxbit.data import vectors
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.evaluate import ground_truth
+from auxbit.experiments.compare import ProductQuantizer, cells, choose_shape, compare, mean_over_seeds
+from auxbit.experiments.study import KeptRows, array_checksum
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    return vectors.embedded_digits()[0]
+
+
+@pytest.fixture(scope="module")
+def rows(digits: Any) -> Any:
+    base, queries = digits[300:900], digits[:300]
+    return compare(base, base, queries, ["itq", "tpca", "pq", "opq"], [8, 16], K=20, k=10, seeds=(0, 1))
+
+
+def test_a_row_says_what_evaluate_says_of_the_same_model(digits: Any, rows: Any) -> None:
+    base, queries = digits[300:900], digits[:300]
+    row = next(row for row in rows if (row["method"], row["bits"], row["seed"]) == ("ITQ", 16, 1))
+    model = ITQ(16, random_state=1).fit(base)
+    truth = ground_truth(base, queries, 20)
+    ranking = evaluate.hamming_ranking(model.encode(base), model.encode(queries), truth, 16)
+    assert (row["precision"], row["recall"]) == evaluate.precision_recall_at_k(ranking, 10)
+    averaged = evaluate.precision_recall_at_k(ranking, 10, ties="average")
+    assert (row["precision_average"], row["recall_average"]) == averaged
+    assert row["precision_radius"] == evaluate.precision_recall_at_radius(ranking, 2).precision
+    assert row["reconstruction_error"] == -model.score(base)
+    assert row["effective_bits"] == evaluate.effective_bits(model.encode(base))
+
+
+def test_each_cell_is_there_once_and_methods_without_randomness_have_one_seed(rows: Any) -> None:
+    found = [(row["method"], row["bits"], row["seed"]) for row in rows]
+    assert found == cells(["itq", "tpca", "pq", "opq"], [8, 16], [0, 1])
+    assert sum(method == "tPCA" for method, _, _ in found) == 2
+    assert sum(method == "ITQ" for method, _, _ in found) == 4
+
+
+def test_product_quantisers_are_marked_asymmetric_and_have_no_hamming_figures(rows: Any) -> None:
+    for row in rows:
+        is_product = row["method"] in ("PQ", "OPQ")
+        assert row["search"] == ("asymmetric" if is_product else "Hamming")
+        assert (row["precision_radius"] is None) == is_product
+        assert row["precision"] > 0.1
+        assert 0 < row["effective_bits"] <= row["effective_bits_bound"]
+
+
+def test_product_quantisation_matches_a_plain_search_of_its_reconstructions(digits: Any) -> None:
+    base, queries = digits[300:700], digits[:20]
+    for rotate in (False, True):
+        model = ProductQuantizer(16, rotate=rotate)
+        model.fit(base)
+        codes = model.encode(base)
+        assert codes.shape == (len(base), 2)
+        decoded = model._index.sa_decode(codes).astype(np.float64)
+        assert model.error(base, codes) == pytest.approx(((base - decoded) ** 2).sum(axis=1).mean())
+        distances = ((queries[:, None, :] - decoded[None]) ** 2).sum(axis=2)
+        found = np.take_along_axis(distances, model.search(base, queries, 5), axis=1)
+        np.testing.assert_allclose(np.sort(found, axis=1), np.sort(distances, axis=1)[:, :5], rtol=1e-4)
+
+
+def test_product_quantisation_prints_nothing_while_it_trains(digits: Any, capfd: Any) -> None:
+    for rotate in (False, True):
+        ProductQuantizer(8, rotate=rotate).fit(digits[:300])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("bits", "n_dims", "shape"), [(8, 64, (1, 8)), (16, 64, (2, 8)), (24, 64, (4, 6)), (32, 128, (4, 8))]
+)
+def test_the_shape_of_a_product_uses_all_bits_and_stays_near_8(bits: int, n_dims: int, shape: Any) -> None:
+    assert choose_shape(bits, n_dims, 10_000) == shape
+
+
+def test_bits_that_no_product_has_are_left_out_with_the_reason(digits: Any) -> None:
+    with pytest.raises(InvalidParameter, match="M dividing 64 dimensions"):
+        choose_shape(13, 64, 10_000)
+    base = digits[300:]
+    (row,) = compare(base, base, digits[:50], ["pq"], [13], K=10, k=10, seeds=[0])
+    assert "M dividing 64" in row["skipped"]
+    (row,) = compare(base, base, digits[:50], ["itq"], [65], K=10, k=10, seeds=[0])
+    assert "at most 64" in row["skipped"]
+    assert mean_over_seeds([row])[0]["skipped"] == row["skipped"]
+
+
+def test_means_over_seeds_have_their_spread(rows: Any) -> None:
+    means = mean_over_seeds(rows)
+    assert len(means) == 8
+    mean = next(mean for mean in means if (mean["method"], mean["bits"]) == ("ITQ", 8))
+    values = [row["precision"] for row in rows if (row["method"], row["bits"]) == ("ITQ", 8)]
+    assert mean["precision"] == pytest.approx(np.mean(values))
+    assert mean["precision_std"] == pytest.approx(np.std(values))
+    assert mean["seeds"] == 2
+    assert next(mean for mean in means if mean["method"] == "PQ")["map"] is None
+
+
+def test_known_rows_are_not_computed_again(digits: Any, rows: Any) -> None:
+    known = {(row["method"], row["bits"], row["seed"]): row for row in rows}
+    fresh: list[Any] = []
+    again = compare(
+        digits[300:900], digits[300:900], digits[:300], ["itq", "lsh"], [8], K=20, k=10, seeds=(0, 1),
+        known=known, on_row=fresh.append,
+    )  # fmt: skip
+    assert [row["method"] for row in fresh] == ["LSH", "LSH"]
+    assert again[:2] == [row for row in rows if (row["method"], row["bits"]) == ("ITQ", 8)]
+
+
+def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None:
+    base, queries = digits[300:], digits[:300]
+    with pytest.raises(InvalidParameter, match="Did you mean itq"):
+        compare(base, base, queries, ["iqt"], [8])
+    with pytest.raises(InvalidInput, match="k=1500 is more than the 1497 rows"):
+        compare(base, base, queries, ["lsh"], [8], k=1500)
+    with pytest.raises(InvalidInput, match="must not be empty"):
+        compare(base, base, queries, [], [8])
+    with pytest.raises(InvalidInput, match="the queries contains NaN at row 0, column 0"):
+        compare(base, base, np.full((1, 64), np.nan), ["lsh"], [8])
+    with pytest.raises(InvalidInput, match="with 64 columns"):
+        compare(base[:, :5], base, queries, ["lsh"], [8])
+
+
+# ---- rows kept on disk
+
+
+def test_kept_rows_survive_a_line_cut_short_and_belong_to_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = {"method": "BA", "bits": 8, "seed": 0, "precision": 0.5}
+    kept = KeptRows(path, {"K": 50})
+    kept.add(row)
+    with path.open("a") as file:
+        file.write('{"key": "cut sho')
+    kept.add(row | {"seed": 1})
+    assert kept.read() == {("BA", 8, 0): row, ("BA", 8, 1): row | {"seed": 1}}
+    assert KeptRows(path, {"K": 51}).read() == {}
+
+
+def test_the_checksum_of_an_array_depends_on_values_shape_and_type() -> None:
+    X = np.arange(12, dtype=np.float32).reshape(3, 4)
+    others = [X.reshape(4, 3), X.astype(np.float64), X + 1]
+    assert len({array_checksum(each) for each in [X, *others]}) == 4
+    assert array_checksum(np.asfortranarray(X)) == array_checksum(X)
+
+
+def invoke(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result
+
+
+def test_compare_writes_table_results_and_plot(tmp_path: Path, digits: Any) -> None:
+    np.save(tmp_path / "x.npy", digits)
+    out = tmp_path / "out"
+    result = invoke(
+        "compare", tmp_path / "x.npy", "--methods", "itq,lsh,pq", "--bits", "8,13", "--seeds", 1, "--out", out
+    )
+    assert {path.name for path in out.iterdir()} == {
+        "table.csv",
+        "results.json",
+        "precision.png",
+        "rows.jsonl",
+    }
+    assert "Left out: PQ at 13 bits" in result.stdout
+    assert "LSH" in result.stderr  # rows appear as they finish
+    assert len((out / "table.csv").read_text().splitlines()) == 1 + 6
+    again = invoke("compare", tmp_path / "x.npy", "--methods", "itq", "--bits", 8, "--out", out, code=1)
+    assert "--force" in again.stderr
+
+
+def test_compare_needs_no_files_for_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("compare", "digits", "--methods", "lsh", "--bits", "8", "--seeds", 2, "--json")
+    document = json.loads(result.stdout)
+    assert document["rows"][0]["seeds"] == 2
+    assert result.stderr == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_lists_of_bits_are_wrong_usage() -> None:
+    assert "--bits" in invoke("compare", "digits", "--bits", "8,x", code=2).stderr
+    assert "Did you mean itq" in invoke("compare", "digits", "--methods", "iqt", code=2).stderr
+
+
+def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> None:
+    assert "at most 1795" in invoke("compare", "digits", "--n-queries", 1797, code=1).stderr
+    np.save(tmp_path / "one.npy", np.ones((1, 4)))
+    assert (
+        "has 1 row; a comparison needs at least 3" in invoke("compare", tmp_path / "one.npy", code=1).stderr
+    )
+
+
+def test_an_interrupted_comparison_keeps_its_rows_and_goes_on(tmp_path: Path) -> None:
+    arguments = ["compare", "digits", "--methods", "lsh,ba", "--bits", "8", "--seeds", "3", "--out", "out"]
+    command = [sys.executable, "-m", "auxbit.cli", *arguments]
+    rows = tmp_path / "out" / "rows.jsonl"
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") >= 4):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "goes on from there" in stderr
+    kept = rows.read_text().splitlines()
+    assert 4 <= len(kept) < 6
+    assert {path.name for path in rows.parent.iterdir()} == {"rows.jsonl"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 6 - len(kept)
+    assert rows.read_text().splitlines()[: len(kept)] == kept
+    assert (rows.parent / "table.csv").exists()

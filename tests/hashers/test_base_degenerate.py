@@ -1,0 +1,94 @@
+"""Every hasher on degenerate data: rows that are equal, few, tiny or huge, and more bits than dimensions."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from auxbit import ITQ, LSH, ThresholdedPCA
+from auxbit.errors import InvalidParameter
+from helpers import hasher_models
+from helpers.every_hasher import DEGENERATE, every_hasher
+from helpers.hasher_models import TRAINED, made
+
+digits = hasher_models.digits
+
+
+def quietly_fitted(model, X):
+    """Fit where only the warnings that are meant to be given may be."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_bits=.* is more than (init=|AnchorGraphHashing)")
+        return model.fit(X)
+
+
+@every_hasher
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_degenerate_rows_are_coded_all_the_same(hasher, kind, digits):
+    X = DEGENERATE[kind](digits[:120].astype(np.float64))
+    n_bits = min(len(X), 4)
+    model = quietly_fitted(made(hasher, n_bits), X)
+    bits = model.transform(X)
+    assert bits.shape == (len(X), n_bits)
+    spread = ((X - X.mean(axis=0)) ** 2).sum() / len(X)
+    assert np.isfinite(model.inverse_transform(bits)).all()
+    assert -1.0001 * spread - 1e-12 <= model.score(X) <= 0  # no worse than the mean of all rows
+
+
+@every_hasher
+def test_equal_rows_get_equal_codes(hasher, digits):
+    X = np.repeat(digits[:100], 3, axis=0)
+    codes = made(hasher).fit(X).encode(X)
+    assert (codes.reshape(100, 3, -1) == codes[::3, None]).all()
+
+
+@every_hasher
+@pytest.mark.parametrize("n_bits", [1, 2])
+def test_one_bit_and_one_dimension_are_enough(hasher, n_bits):
+    X = np.concatenate([np.zeros(60), np.ones(60)])[:, None]
+    if n_bits > 1 and hasher in (ThresholdedPCA, ITQ):
+        pytest.skip("needs as many dimensions as bits, which another test shows")
+    model = quietly_fitted(made(hasher, n_bits), X)
+    codes = model.encode(X)[:, 0]
+    assert (codes[:60] == codes[0]).all()
+    assert (codes[60:] == codes[-1]).all()
+    assert codes[0] != codes[-1]
+    np.testing.assert_allclose(model.decode(model.encode(X)), X, atol=1e-6)
+
+
+@pytest.mark.parametrize("hasher", [ThresholdedPCA, ITQ], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("shape", [(200, 5), (5, 200)])
+def test_more_bits_than_principal_axes_is_an_error_that_names_the_methods_that_allow_it(hasher, shape):
+    X = np.random.default_rng(0).normal(size=shape)
+    assert made(hasher, 5).fit(X).transform(X).shape == (shape[0], 5)
+    with pytest.raises(
+        InvalidParameter, match=r"n_bits=6 .* at most 5 .*LSH, SpectralHashing, .*BinaryAutoencoder, Binary"
+    ):
+        made(hasher, 6).fit(X)
+
+
+@pytest.mark.parametrize("hasher", TRAINED, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("init", ["itq", "tpca"])
+def test_more_bits_than_dimensions_warns_that_a_pca_based_start_is_filled_up(hasher, init):
+    X = np.random.default_rng(0).normal(size=(200, 5))
+    with pytest.warns(
+        UserWarning, match=rf"n_bits=12 is more than init='{init}' has axes for \(5\)"
+    ) as caught:
+        model = made(hasher, 12, init=init).fit(X)
+    assert caught[0].filename == __file__
+    assert len(np.unique(model.transform(X), axis=1).T) > 5
+
+
+@pytest.mark.parametrize("hasher", TRAINED, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("init", ["lsh", "random"])
+def test_more_bits_than_dimensions_is_no_matter_for_a_random_start(hasher, init):
+    X = np.random.default_rng(0).normal(size=(200, 5))
+    assert made(hasher, 12, init=init).fit(X).transform(X).shape == (200, 12)
+
+
+def test_lsh_has_any_number_of_bits_and_more_of_them_reconstruct_better():
+    X = np.random.default_rng(0).normal(size=(300, 5))
+    scores = [LSH(n_bits, random_state=0).fit(X).score(X) for n_bits in (1, 8, 1024)]
+    assert scores == sorted(scores)
+    assert LSH(1024, random_state=0).fit(X).encode(X).shape == (300, 128)

@@ -1,0 +1,1 @@
+"""What several test files share: slow truths, data that is made, servers, clusters, crashes."""

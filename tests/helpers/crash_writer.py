@@ -1,0 +1,121 @@
+"""Rounds of killing a writer at random moments: `python tests/helpers/crash_writer.py FOLDER ROUNDS SEED`.
+
+Each round forks a writer that acknowledges its changes on a pipe, kills it, and compares what is on disk with
+the contents after the last acknowledged change, or after the one under way. The first difference is printed
+and ends it with status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from helpers.collection_truth import Contents, change, difference, found_after
+
+ROUNDS_OF_A_FOLDER = 25
+CALLS = ("open", "close", "write", "lseek", "fsync", "replace", "link", "unlink", "mkdir")
+
+
+def be_killed_at(call: int, before: bool) -> None:
+    """Let this process be killed at its n-th call of the system, before or after it, or in the middle."""
+    calls = count()
+
+    def counted(real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def do(*args: Any, **options: Any) -> Any:
+            if next(calls) != call:
+                return real(*args, **options)
+            try:
+                if not before:
+                    real(args[0], args[1][: len(args[1]) // 2]) if name == "write" else real(*args, **options)
+            finally:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return do
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name), name))
+
+
+def write_on(path: Path, contents: Contents | None, seed: int, number: int, acknowledge: int) -> None:
+    """Make changes one after another, for as long as this process lives."""
+    collection = None
+    send = os.write
+    for n in count(number):
+        make, contents = change(contents, seed, n)
+        collection = make(path, collection)
+        send(acknowledge, b".")
+
+
+def warm_up(path: Path) -> None:
+    """Import and compile all that a writer needs, so that each need not do it anew."""
+    contents, collection = None, None
+    for number in range(40):
+        make, contents = change(contents, 0, number)
+        collection = make(path, collection)
+    found = difference(collection, contents) or collection.check()
+    collection.close()
+    shutil.rmtree(path)
+    if found:
+        raise SystemExit(f"without a crash: {found}")
+
+
+def killed_writer(path: Path, contents: Contents | None, seed: int, number: int, rng: random.Random) -> int:
+    """Fork a writer and kill it; returns how many changes it has acknowledged."""
+    heard, acknowledge = os.pipe()
+    by_itself, call, before = rng.random() < 0.5, int(rng.expovariate(1 / 60)), rng.random() < 0.5
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            if by_itself:
+                be_killed_at(call, before)
+            write_on(path, contents, seed, number, acknowledge)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    os.close(acknowledge)
+    if not by_itself:
+        time.sleep(rng.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with open(heard, "rb") as pipe:
+        acknowledged = len(pipe.read())
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        raise SystemExit(f"the writer ended otherwise, status {status}")
+    return acknowledged
+
+
+def main(folder: Path, n_rounds: int, seed: int) -> None:
+    """Rounds of killing, a new collection every few of them."""
+    warm_up(folder / "warm")
+    rng = random.Random(seed)
+    acknowledged = 0
+    for round_ in range(n_rounds):
+        if round_ % ROUNDS_OF_A_FOLDER == 0:
+            run = seed * 1000 + round_ // ROUNDS_OF_A_FOLDER
+            path, number, contents = folder / f"collection-{run}", 0, None
+        done = killed_writer(path, contents, run, number, rng)
+        for n in range(number, number + done):
+            contents = change(contents, run, n)[1]
+        following = change(contents, run, number + done)[1]
+        wrong, came_about = found_after(path, contents, following)
+        if wrong:
+            raise SystemExit(f"round {round_} of seed {seed}, change {number + done} of {run}: {wrong}")
+        contents = following if came_about else contents
+        number, acknowledged = number + done + came_about, acknowledged + done
+        if (round_ + 1) % ROUNDS_OF_A_FOLDER == 0:
+            shutil.rmtree(path, ignore_errors=True)
+    print(f"{n_rounds} kills, {acknowledged} acknowledged changes, none lost and none half")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,185 @@
+"""Searching collections of pictures, and comparing methods on them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from auxbit.collection.collection import Collection
+from auxbit.errors import BadPicture, CollectionError, FileProblem, InvalidInput, InvalidParameter
+from auxbit.images.build import Plan, compare_pictures
+from auxbit.images.decode import decode
+from auxbit.images.pictures import MODES, Pictures
+from helpers.picture_collections import Told, again, create, folder_of, put
+from helpers.picture_files import noise, saved
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 40 pictures in `in`, and the collection `out` of them."""
+    folder = tmp_path_factory.mktemp("pets")
+    create(folder_of(folder / "in", 40), folder / "out", bits=16)
+    return folder
+
+
+def truth(pictures: Pictures, vector: np.ndarray, k: int) -> list[int]:
+    """The ids of the k nearest vectors."""
+    ids = pictures.collection.ids
+    vectors = pictures.collection.vectors(ids).astype(np.float64)
+    return ids[np.argsort(((vectors - vector) ** 2).sum(axis=1), kind="stable")[:k]].tolist()
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_an_item_is_not_among_its_own_answers(pets: Path, mode: str | None) -> None:
+    with Pictures.open(pets / "out") as pictures:
+        for id_ in (0, 17, 39):
+            found = pictures.search(id_, k=7, mode=mode)
+            assert len(found) == len({each.id for each in found}) == 7
+            assert id_ not in {each.id for each in found}
+            assert [each.distance for each in found] == sorted(each.distance for each in found)
+            assert all(each.file == f"img{each.id}.png" for each in found)
+        assert len(pictures.search(5, k=1000, mode=mode)) == 39
+
+
+def test_a_file_its_bytes_and_its_path_find_the_same_and_itself_first(pets: Path) -> None:
+    path = pets / "in" / "img7.png"
+    with Pictures.open(pets / "out") as pictures:
+        found = pictures.search(path, k=5, mode="reranked")
+        assert found[0] == (7, "img7.png", 0.0)
+        assert pictures.search(str(path), k=5, mode="reranked") == found
+        assert pictures.search(path.read_bytes(), k=5, mode="reranked") == found
+        assert [each.id for each in found][1:] == [
+            each.id for each in pictures.search(7, k=4, mode="reranked")
+        ]
+
+
+def test_distances_are_bits_or_euclidean(pets: Path) -> None:
+    content = saved(noise(30, 30, seed=1000))
+    with Pictures.open(pets / "out") as pictures:
+        vector = pictures.describe(decode(content, pictures.recipe.side))
+        collection, model = pictures.collection, pictures.collection.model
+        by_bits = pictures.search(content, k=40, mode="hamming")
+        codes = np.unpackbits(collection.codes() ^ model.encode(vector[None]), axis=1).sum(axis=1)
+        assert [(each.id, each.distance) for each in by_bits] == sorted(
+            enumerate(codes.tolist()), key=lambda x: (x[1], x[0])
+        )
+        assert all(isinstance(each.distance, int) for each in by_bits)
+        by_decoder = pictures.search(content, k=3, mode="asymmetric")
+        made = model.decode(collection.codes())
+        for each in by_decoder:
+            assert each.distance == pytest.approx(np.linalg.norm(vector - made[each.id]), rel=1e-4)
+        assert pictures.search(content, k=3) == by_decoder
+        reranked = pictures.search(content, k=4, mode="reranked")  # of 40 candidates, which are all
+        assert [each.id for each in reranked] == truth(pictures, vector, 4)
+
+
+def test_what_is_no_picture_is_refused(pets: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    with Pictures.open(pets / "out") as pictures:
+        with pytest.raises(BadPicture, match=r"text\.png is no JPEG"):
+            pictures.search(tmp_path / "text.png")
+        with pytest.raises(BadPicture, match="picture"):
+            pictures.search(b"no picture")
+        with pytest.raises(FileProblem, match=r"nowhere\.png cannot be read: No such file"):
+            pictures.search(tmp_path / "nowhere.png")
+        with pytest.raises(BadPicture, match="is a folder"):
+            pictures.search(tmp_path)
+        with pytest.raises(InvalidInput, match="item 40 is not in the collection of 40 pictures"):
+            pictures.search(40)
+        with pytest.raises(InvalidInput, match="item -1 is not in"):
+            pictures.search(-1)
+        with pytest.raises(InvalidParameter, match="mode='haming' is invalid: expected one of hamming"):
+            pictures.search(0, mode="haming")
+        with pytest.raises(InvalidParameter, match="k=0 is invalid"):
+            pictures.search(0, k=0)
+
+
+def test_originals_are_given_out_only_as_they_were(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "in", 5)
+    create(folder, tmp_path / "out", bits=2)
+    with Pictures.open(tmp_path / "out") as pictures:
+        assert pictures.original(2) == (folder / "img2.png").read_bytes()
+        put(folder / "img2.png", 99)
+        with pytest.raises(FileProblem, match="has changed since item 2"):
+            pictures.original(2)
+        again(folder, tmp_path / "out")
+        assert pictures.original(2) == (folder / "img2.png").read_bytes()  # an open reader sees it
+        (folder / "img3.png").unlink()
+        with pytest.raises(FileProblem, match="item 3 was made, cannot be read: No such file"):
+            pictures.original(3)
+        (folder / "img4.png").unlink()
+        os.mkfifo(folder / "img4.png")
+        with pytest.raises(FileProblem, match="item 4 was made, cannot be read: is not a file"):
+            pictures.original(4)
+        with pytest.raises(InvalidInput, match="id 5 is not in the collection"):
+            pictures.original(5)
+        assert pictures.thumbnail(3)
+
+
+def test_what_is_no_collection_of_pictures_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CollectionError, match=r"folder is not a collection.*auxbit images create"):
+        Pictures.open(tmp_path / "folder")
+    Collection.create(tmp_path / "rows.auxbit", n_bits=8).close()
+    with pytest.raises(CollectionError, match="is a collection, but not of pictures"):
+        Pictures.open(tmp_path / "rows.auxbit")
+    with pytest.raises(CollectionError, match=r"row\.auxbit does not exist\. Did you mean rows\.auxbit"):
+        Pictures.open(tmp_path / "row.auxbit")
+
+
+def test_an_item_without_a_picture_is_told_apart(tmp_path: Path) -> None:
+    create(folder_of(tmp_path / "in", 5), tmp_path / "out", bits=2)
+    with Collection.open(tmp_path / "out") as collection:
+        collection.add(np.zeros((1, 192)), metadata=[{"note": "a row"}])
+    with Pictures.open(tmp_path / "out") as pictures:
+        with pytest.raises(InvalidInput, match="item 5 is not a picture"):
+            pictures.thumbnail(5)
+        assert len(pictures.search(0, k=10)) == 5
+    assert again(tmp_path / "in", tmp_path / "out").unchanged == 5
+
+
+# ---- comparing
+
+
+def test_a_comparison_is_kept_with_the_collection(pets: Path) -> None:
+    told = Told()
+    plan = Plan(["itq", "lsh"], [4, 8], k=5, K=6, seeds=2)
+    found = compare_pictures(pets / "out", plan, command="auxbit images compare …", progress=told)
+    assert found == json.loads((pets / "out" / "comparison.json").read_text())
+    assert [(row["method"], row["bits"], row["seeds"]) for row in found["rows"]] == [
+        ("ITQ", 4, 2), ("ITQ", 8, 2), ("LSH", 4, 2), ("LSH", 8, 2),
+    ]  # fmt: skip
+    assert (found["queries"], found["items"], found["k"], found["K"]) == (8, 32, 5, 6)
+    assert found["command"] == "auxbit images compare …"
+    for row in found["rows"]:
+        assert 0 <= row["precision"] <= 1
+        assert row["recall"] == pytest.approx(row["precision"] * 5 / 6)
+        assert row["squared_error"] > 0
+        assert row["effective_bits"] <= row["bits"]
+    assert [(each.what, each.done, each.total) for each in told.stages] == [("comparing", 8, 8)]
+    again_told = Told()
+    repeated = compare_pictures(pets / "out", plan, progress=again_told)
+    assert repeated["rows"] == found["rows"]  # the seconds, too: nothing is measured twice
+    with Pictures.open(pets / "out") as pictures:
+        assert len(pictures) == 40
+
+
+def test_bits_that_a_method_cannot_have_are_left_out_with_a_reason(pets: Path) -> None:
+    rows = compare_pictures(pets / "out", Plan(["itq"], [4, 64], k=5))["rows"]
+    assert rows[0]["skipped"] is None
+    assert "n_bits=64" in rows[1]["skipped"]
+    assert rows[1]["precision"] is None
+
+
+def test_what_cannot_be_compared_is_refused(pets: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="must not be empty"):
+        compare_pictures(pets / "out", Plan([], [8]))
+    with pytest.raises(InvalidParameter, match="method='baa' is invalid"):
+        compare_pictures(pets / "out", Plan(["baa"], [8]))
+    create(folder_of(tmp_path / "in", 5), tmp_path / "out", bits=2)
+    with pytest.raises(InvalidInput, match="at least 10 pictures, and there are 5"):
+        compare_pictures(tmp_path / "out", Plan(["itq"], [2]))

@@ -1,0 +1,233 @@
+"""HammingIndex.search_asymmetric: from hashers to ids. Kernels are tested in test_asymmetric.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from auxbit import ITQ, BinaryAutoencoder, HammingIndex
+from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.index.codes import CodeBlocks, IdTable, LaneSet
+from helpers.every_hasher import HASHERS
+from helpers.index_truth import KINDS
+
+
+def slow_asymmetric(decoder, codes, ids, queries, k):
+    """‖x − f(z)‖² of all pairs in float64, sorted."""
+    gaps = np.square(queries[:, None].astype(float) - decoder.decode(codes)[None]).sum(axis=2)
+    order = np.argsort(gaps, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(gaps, order, axis=1), np.asarray(ids)[order]
+
+
+def check(found, decoder, codes, ids, queries, k):
+    """The distances are the true ones to float32's digits, and belong to the ids."""
+    wanted, _ = slow_asymmetric(decoder, codes, ids, queries, k)
+    distances, got = found
+    assert (distances.dtype, got.dtype) == (np.float32, np.int64)
+    scale = np.square(decoder.centred(queries)).sum(axis=1).max()
+    np.testing.assert_allclose(distances[:, : wanted.shape[1]], wanted, atol=1e-5 * scale)
+    where = {each: row for row, each in enumerate(np.asarray(ids).tolist())}
+    for query, row, near in zip(queries, got, distances, strict=True):
+        rows = [where[each] for each in row.tolist() if each >= 0]
+        assert len(set(rows)) == len(rows) == wanted.shape[1]
+        true = np.square(query - decoder.decode(codes[rows])).sum(axis=1)
+        np.testing.assert_allclose(near[: len(rows)], true, atol=1e-5 * scale)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(900, 20)) @ rng.normal(size=(20, 20)) + 5
+
+
+@pytest.mark.parametrize("method", HASHERS, ids=lambda each: each.__name__)
+def test_every_hasher_can_be_searched_by_its_decoder(method, rows):
+    hasher = method(n_bits=12, random_state=0).fit(rows)
+    codes = hasher.encode(rows)
+    index = HammingIndex(hasher.n_bits, decoder=hasher.decoder_)
+    index.add(codes)
+    check(index.search_asymmetric(rows[:30], 12), hasher.decoder_, codes, np.arange(900), rows[:30], 12)
+
+
+@pytest.fixture(scope="module", params=["linear", "tables"])
+def hasher(request, rows):
+    fitted = ITQ(n_bits=19, random_state=0).fit(rows)
+    if request.param == "tables":
+        fitted.fit_decoder(rows, "tables", n_iter=3)
+        assert isinstance(fitted.decoder_, TableDecoder)
+    return fitted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removed_replaced_and_filtered_codes(kind, hasher, rows):
+    codes, ids = (
+        hasher.encode(rows, coding="optimal").copy(),
+        np.random.default_rng(1).permutation(5000)[:900],
+    )
+    index = HammingIndex(19, kind=kind, decoder=hasher.decoder_)
+    index.add(codes[:300], ids[:300])
+    index.search_asymmetric(rows[:2], 3)
+    index.add(codes[300:], ids[300:])
+    codes[40:60] = codes[500:520]
+    index.add(codes[40:60], ids[40:60], upsert=True)
+    index.remove(ids[100:200])
+    left = np.delete(np.arange(900), slice(100, 200))
+    queries = rows[:20]
+    check(index.search_asymmetric(queries, 15), hasher.decoder_, codes[left], ids[left], queries, 15)
+    some = left[::7]
+    mask = np.isin(left, some)
+    for among in (ids[some], mask):
+        found = index.search_asymmetric(queries, 15, among=among)
+        check(found, hasher.decoder_, codes[some], ids[some], queries, 15)
+    distances, got = index.search_asymmetric(queries, 850)
+    assert (got[:, 800:] == -1).all()
+    assert np.isinf(distances[:, 800:]).all()
+
+
+def test_a_shortlist_of_all_is_the_whole_search(hasher, rows):
+    index = HammingIndex(19, decoder=hasher.decoder_)
+    index.add(hasher.encode(rows))
+    whole = index.search_asymmetric(rows[:20], 9)
+    asked = hasher.encode(rows[:20])
+    for ours, theirs in zip(
+        whole, index.search_asymmetric(rows[:20], 9, query_codes=asked, shortlist=900), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    _, ids = index.search_asymmetric(rows[:20], 9, query_codes=asked)
+    near = index.search(asked, 90)[1]
+    assert all(set(row) <= set(listed) for row, listed in zip(ids.tolist(), near.tolist(), strict=True))
+
+
+def test_the_queries_of_a_hasher_that_normalises_are_normalised_too():
+    X = np.random.default_rng(0).normal(size=(400, 10)) + 1
+    model = BinaryAutoencoder(9, normalize=True, max_iter=3, random_state=0).fit(X)
+    index = HammingIndex(9, decoder=model.decoder_)
+    index.add(model.encode(X))
+    small, large = index.search_asymmetric(X[:9] * 1e-3, 5), index.search_asymmetric(X[:9] * 1e3, 5)
+    np.testing.assert_array_equal(small[1], large[1])
+    unit = X[:9] / np.linalg.norm(X[:9], axis=1, keepdims=True)
+    check(small, model.decoder_, model.encode(X), np.arange(400), unit, 5)
+
+
+def test_an_empty_index_answers_with_padding(hasher, rows):
+    distances, ids = HammingIndex(19, decoder=hasher.decoder_).search_asymmetric(rows[:3], 4)
+    assert np.isinf(distances).all()
+    assert (ids == -1).all()
+
+
+def test_it_finds_more_of_the_true_neighbours_than_hamming_distance(rows):
+    model = ITQ(n_bits=16, random_state=0).fit(rows)
+    index = HammingIndex(16, decoder=model.decoder_)
+    index.add(model.encode(rows))
+    truth = np.argsort(np.square(rows[:100, None] - rows[None]).sum(axis=2), axis=1)[:, :20]
+    found = [
+        np.mean([len(set(a) & set(b)) for a, b in zip(truth.tolist(), ids.tolist(), strict=True)])
+        for ids in (index.search(model.encode(rows[:100]), 20)[1], index.search_asymmetric(rows[:100], 20)[1])
+    ]
+    assert found[1] > 1.2 * found[0]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.full((2, 20), np.nan), "X contains NaN at row 0, column 0"),
+        (np.full((2, 20), np.inf), "X contains inf"),
+        (np.zeros((2, 19)), r"rows of 20 numbers.*got shape \(2, 19\)"),
+        (np.zeros(20), r"got shape \(20,\)"),
+        (np.full((2, 20), "a"), "of <U1"),
+        (np.zeros((2, 20), dtype="datetime64[s]"), "datetime64"),
+    ],
+)
+def test_queries_that_cannot_be_used_are_refused(hasher, X, message):
+    index = HammingIndex(19, decoder=hasher.decoder_)
+    index.add(np.zeros((1, 3), dtype=np.uint8))
+    with pytest.raises(InvalidInput, match=message):
+        index.search_asymmetric(X, 1)
+
+
+def test_what_does_not_go_together_is_refused(hasher, rows):
+    index = HammingIndex(19, decoder=hasher.decoder_)
+    with pytest.raises(InvalidInput, match=r"give query_codes=hasher\.encode\(X\)"):
+        index.search_asymmetric(rows[:2], 3, shortlist=30)
+    with pytest.raises(InvalidParameter, match=r"shortlist=2 is invalid.*It must hold the k=3 answers"):
+        index.search_asymmetric(rows[:2], 3, shortlist=2, query_codes=hasher.encode(rows[:2]))
+    with pytest.raises(InvalidInput, match="X has 2 rows, query_codes 3"):
+        index.search_asymmetric(rows[:2], 3, query_codes=hasher.encode(rows[:3]))
+    with pytest.raises(InvalidInput, match="query_codes must be packed codes of 19 bits"):
+        index.search_asymmetric(rows[:2], 3, query_codes=rows[:2])
+    with pytest.raises(InvalidParameter, match="k=0 is invalid"):
+        index.search_asymmetric(rows[:2], 0)
+
+
+def test_a_hasher_in_the_place_of_its_decoder_is_recognised(hasher):
+    with pytest.raises(InvalidInput, match=r"got ITQ\. Did you mean its decoder_\?"):
+        HammingIndex(19, decoder=hasher)
+
+
+def test_numbers_beyond_float32_are_refused(rows):
+    hasher = ITQ(n_bits=8, random_state=0).fit(rows)
+    index = HammingIndex(8, decoder=hasher.decoder_)
+    index.add(hasher.encode(rows))
+    for factor in (1e20, 1e60):
+        with pytest.raises(InvalidInput, match=r"too large for float32\. Rescale"):
+            index.search_asymmetric(rows[:2] * factor, 1)
+    large = ITQ(n_bits=8, random_state=0).fit(rows * 1e22)
+    with pytest.raises(InvalidInput, match=r"too large to be squared in float32\. Rescale"):
+        HammingIndex(8, decoder=large.decoder_).add(large.encode(rows * 1e22))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_add_that_fails_midway_leaves_the_index_as_it_was(error, hasher, rows, monkeypatch):
+    codes = hasher.encode(rows)
+    index = HammingIndex(19, decoder=hasher.decoder_)
+    index.add(codes[:200])
+    for owner, name in (
+        (type(hasher.decoder_), "squared_norms"),
+        (CodeBlocks, "append"),
+        (IdTable, "append"),
+        (LaneSet, "append"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, raising(getattr(owner, name), error))
+            with pytest.raises(error):
+                index.add(codes[200:300], ids=np.arange(999, 899, -1))
+        assert len(index) == 200
+        assert index.ids.tolist() == list(range(200))
+    index.add(codes[200:])
+    check(index.search_asymmetric(rows[:9], 7), hasher.decoder_, codes, np.arange(900), rows[:9], 7)
+    assert index.ids.tolist() == list(range(900))
+
+
+def raising(function, error):
+    """The function, which fails the first time that it is called, after its work."""
+    calls = iter([True])
+
+    def once(*arguments):
+        result = function(*arguments)
+        if next(calls, False):
+            raise error
+        return result
+
+    return once
+
+
+def test_an_index_without_a_decoder_says_how_to_get_one(rows):
+    with pytest.raises(InvalidInput, match=r"HammingIndex\(n_bits, decoder=hasher\.decoder_\)"):
+        HammingIndex(19).search_asymmetric(rows[:2], 3)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [
+        (
+            LinearDecoder(np.zeros((4, 18)), np.zeros(4)),
+            "decoder is for codes of 18 bits, and n_bits is 19",
+        ),
+        ("linear", "must be a hasher's decoder_, got str"),
+        (ITQ(19), "got ITQ"),
+    ],
+)
+def test_a_decoder_that_cannot_be_used_is_refused(decoder, message):
+    with pytest.raises(InvalidInput, match=message):
+        HammingIndex(19, decoder=decoder)

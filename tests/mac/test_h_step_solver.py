@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from auxbit.core.parallel import Workers
+from auxbit.mac.h_step import ArraySvmRows, SvmOptions, gram_solver, line_search, solve_svms
+from helpers.slow_truths import random_rows
+from helpers.svm_cases import TIGHT, fit, flip, labelled_digits, svm_objective
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return labelled_digits()
+
+
+class Counted(ArraySvmRows):
+    """Counts the columns that go into products with X."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.columns, self.newton_steps = 0, 0
+
+    def count(self, bits):
+        self.columns += len(bits)
+        return super().count(bits)
+
+    def hessian_product(self, P, bits):
+        assert P.shape[1] == len(bits)
+        self.columns += 2 * len(bits)
+        return super().hessian_product(P, bits)
+
+    def aim(self, P, bits):
+        self.columns += len(bits)
+        self.newton_steps += 1
+        return super().aim(P, bits)
+
+
+def cold(X, Z, workers, options):
+    """Rows, all bits, and what `solve_svms` needs to solve them from W = 0."""
+    ones = np.c_[X, np.ones(len(X))].astype(float)
+    rows, bits = Counted(X, Z, workers), np.arange(Z.shape[1])
+    zero_norm = 2 * options.C * np.linalg.norm(ones.T @ (2.0 * Z - 1), axis=0)
+    W = np.zeros((X.shape[1] + 1, Z.shape[1]))
+    gram_solve, search = gram_solver(ones.T @ ones, options.C), partial(line_search, rows)
+    return rows, (W, bits, rows.count(bits), gram_solve, zero_norm, options, search)
+
+
+def test_a_bit_that_float32_cannot_take_further_is_left_alone(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    options = SvmOptions(tol=1e-7, max_newton=1000)
+    with Workers(1) as workers:
+        rows, problem = cold(X, Z, workers, options)
+        W, _ = solve_svms(rows, *problem)
+        assert rows.newton_steps < 100
+        rows.note(W)
+        gradient = W + 200 * rows.count(np.arange(4)).half_gradient
+    assert (np.linalg.norm(gradient, axis=0) / problem[4]).max() < 1e-4
+
+
+def test_bits_that_have_converged_cost_no_more_products(digits):
+    X, Z = digits[0], digits[1].copy()
+    Z[:, 1:] = flip(Z[:, 1:], 0.2)
+    with Workers(1) as workers:
+        alone = []
+        for bit in range(4):
+            rows, problem = cold(X, np.ascontiguousarray(Z[:, bit : bit + 1]), workers, SvmOptions())
+            solve_svms(rows, *problem)
+            alone.append(rows.columns)
+        rows, problem = cold(X, Z, workers, SvmOptions())
+        _, solved = solve_svms(rows, *problem)
+    assert solved.all()
+    assert rows.columns < 4 * max(alone)
+    assert rows.columns == pytest.approx(sum(alone), rel=0.1)
+
+
+def test_a_step_of_the_loop_is_one_product_each_way_with_many_rows_and_a_few_more_with_few(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    many, few = SvmOptions().for_next_steps(6400, 64), SvmOptions().for_next_steps(6399, 64)
+    products = {}
+    with Workers(1) as workers:
+        for options in (many, few):
+            rows, problem = cold(X, Z, workers, options)
+            solve_svms(rows, *problem)
+            products[options] = rows.columns / 4
+    assert products[many] == 2
+    assert 2 < products[few] <= 2 + 2 * 4
+
+
+def test_the_preconditioner_knows_how_rows_with_slack_spread_along_the_weights(digits):
+    # the same solve from a warm start, with and without the rank-one correction
+    X, Z = digits[0], flip(digits[1], 0.05)
+    start = fit(X, flip(Z, 0.05, seed=2))
+    W = np.vstack([start.weights, start.bias]).astype(float)
+    costs = {}
+    with Workers(1) as workers:
+        for corrected in (True, False):
+            rows, (_, bits, _, *rest) = cold(X, Z, workers, TIGHT)
+            rows.note(W)
+            sums = rows.count(bits)
+            if not corrected:  # κ = 1
+                rows_count = rows.count
+
+                def count(bits, rows_count=rows_count):
+                    sums = rows_count(bits)
+                    return replace(sums, active_square=sums.square * sums.active / len(X))
+
+                rows.count, sums = count, count(bits)
+            rows.columns = 0
+            solve_svms(rows, W, bits, sums, *rest)
+            costs[corrected] = rows.columns
+    assert costs[True] < costs[False]
+
+
+def test_the_line_search_finds_the_minimum_along_a_step(digits):
+    X, Z = digits[0], flip(digits[1], 0.1)
+    rng = np.random.default_rng(0)
+    W, step = rng.normal(size=(65, 4)), rng.normal(size=(65, 4))
+    with Workers(1) as workers:
+        rows, bits = ArraySvmRows(X, Z, workers), np.arange(4)
+        rows.note(W)
+        sums = rows.count(bits)
+        gradient = W + 200 * sums.half_gradient
+        step *= -np.sign((gradient * step).sum(axis=0))  # downhill
+        size = line_search(rows, bits, W, step, gradient, sums.slack, 100.0)
+    for bit in range(4):
+
+        def along(t, bit=bit):
+            w = W[:, bit] + t * step[:, bit]
+            return svm_objective(X, Z[:, bit], w[:-1], w[-1])
+
+        truth = minimize_scalar(along, bounds=(0, 10), method="bounded", options={"xatol": 1e-10})
+        assert along(size[bit]) <= truth.fun + 1e-4 * (along(0) - truth.fun)
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**20))
+def test_a_line_search_never_raises_the_objective(n, D, L, seed):
+    X, Z, h, _ = random_rows(n, D, L, seed)
+    W = np.vstack([h.weights, h.bias]).astype(float)
+    step = np.random.default_rng(seed).normal(size=W.shape) * 10.0 ** np.random.default_rng(seed).integers(
+        -4, 5
+    )
+    with Workers(1) as workers:
+        rows, bits = ArraySvmRows(X, Z, workers), np.arange(L)
+        rows.note(W)
+        sums = rows.count(bits)
+        gradient = W + 200 * sums.half_gradient
+        size = line_search(rows, bits, W, step, gradient, sums.slack, 100.0)
+        moved, kept = W + size * step, rows.scores.copy()
+        rows.note(moved)
+    np.testing.assert_allclose(kept, rows.scores, rtol=1e-4, atol=1e-4 * (1 + np.abs(rows.scores).max()))
+    for bit in range(L):
+        before = svm_objective(X, Z[:, bit], W[:-1, bit], W[-1, bit])
+        assert svm_objective(X, Z[:, bit], moved[:-1, bit], moved[-1, bit]) <= before * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("C", [100.0, 1e6, 1e100])
+def test_rows_of_low_rank_have_a_preconditioner_all_the_same(C):
+    rng = np.random.RandomState(0)
+    X = (rng.rand(300, 2) @ rng.rand(2, 30)).astype(np.float32)
+    ones = np.c_[X, np.ones(300, np.float32)]
+    solved = gram_solver((ones.T @ ones).astype(np.float64), C)(np.eye(31))
+    assert np.isfinite(solved).all()
+    assert np.linalg.eigvalsh((solved + solved.T) / 2).min() > 0

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+
+from auxbit import BinaryAutoencoder, BinaryFactorAnalysis
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers
+from auxbit.errors import InvalidParameter
+from auxbit.mac import objective
+from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.loop import Step, alternate, follow
+from auxbit.mac.steps import Rows, ZReport
+from auxbit.mac.z_step import ZOptions
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().data[:400]
+
+
+def report(mismatched=1, E_Q=8.0, E_BA=9.0):
+    return ZReport(E_Q, E_BA, 2, mismatched, 3, 4, 5, 6, 7)
+
+
+class Script:
+    """Data that only notes what is asked of it; Z = h(X) after the Z step number `matches_at`."""
+
+    def __init__(self, matches_at=None):
+        self.calls, self.matches_at, self.n_z = [], matches_at, 0
+
+    def h_step(self, h):
+        self.calls.append(("h", h))
+        return f"h{sum(name == 'h' for name, _ in self.calls)}"
+
+    def f_step(self):
+        self.calls.append(("f", None))
+        return "f"
+
+    def z_step(self, h, f, mu):
+        self.n_z += 1
+        self.calls.append(("z", (h, f, mu)))
+        return report(mismatched=0 if self.n_z == self.matches_at else 1)
+
+
+def path(mus, mismatched=()):
+    """Steps along μ, each with the encoder named by its place."""
+    mus = list(mus)
+    for i, mu in enumerate(mus):
+        ends_mu = mus[i + 1 : i + 2] != [mu]
+        yield Step(mu, i, None, report(0 if i in mismatched else 1), (0.1, 0.2, 0.3), ends_mu)
+
+
+# alternate
+
+
+def test_an_iteration_is_the_h_step_the_f_step_and_the_z_step_with_their_results_passed_on():
+    data = Script()
+    steps = list(alternate(data, [0.1, 0.2]))
+    assert data.calls == [
+        ("h", None), ("f", None), ("z", ("h1", "f", 0.1)),
+        ("h", "h1"), ("f", None), ("z", ("h2", "f", 0.2)),
+    ]  # fmt: skip
+    assert [(step.mu, step.h, step.f) for step in steps] == [(0.1, "h1", "f"), (0.2, "h2", "f")]
+    assert all(len(step.seconds) == 3 and min(step.seconds) >= 0 for step in steps)
+
+
+def test_the_first_step_takes_the_encoder_given_and_fits_no_svms():
+    data = Script()
+    steps = list(alternate(data, [0.1, 0.2], first="start"))
+    assert data.calls == [
+        ("f", None), ("z", ("start", "f", 0.1)),
+        ("h", "start"), ("f", None), ("z", ("h1", "f", 0.2)),
+    ]  # fmt: skip
+    assert [step.h for step in steps] == ["start", "h1"]
+
+
+def test_the_alternation_ends_after_a_z_step_with_the_codes_of_h():
+    data = Script(matches_at=3)
+    steps = list(alternate(data, [1.0, 2.0, 4.0, 8.0, 16.0]))
+    assert [step.mu for step in steps] == [1.0, 2.0, 4.0]
+    assert steps[-1].report.mismatched == 0
+
+
+@pytest.mark.parametrize("solver", ["exact", "enumerate", "alternating"])
+def test_on_real_rows_it_ends_exactly_where_the_codes_are_those_of_h(digits, solver):
+    X = ((digits - digits.mean(axis=0)) / 16).astype(np.float32)
+    Z = np.random.default_rng(0).integers(0, 2, (len(X), 6)).astype(np.uint8)
+    schedule = [0.01 * 2.0**i for i in range(30)]
+    with Workers(1) as workers:
+        rows = Rows(X, Z, workers, svm=SvmOptions(), z=ZOptions.resolve(6, solver, "best", 1, None))
+        for step in alternate(rows, schedule):
+            same = (step.h(X) == rows.Z).all()
+            assert same == (step.report.mismatched == 0)
+            truth = objective.E_Q(X, rows.Z, step.h, step.f, step.mu, workers)
+            assert truth == pytest.approx(step.report.E_Q, rel=1e-5)
+        assert same
+        assert step.mu < schedule[-1]
+        # at this μ nothing changes any more but what the decoder still gains
+        bound = np.square(X - step.f(step.h(X))).sum(axis=1).max()
+        assert rows.z_step(step.h, step.f, 1.01 * float(bound)).changed == 0
+
+
+# follow
+
+
+def test_without_validation_the_last_encoder_is_kept():
+    outcome = follow(path([1, 2, 3]))
+    assert (outcome.h, outcome.stopped) == (2, "schedule")
+    assert [record.kept for record in outcome.history] == [True] * 3
+    assert [record.precision for record in outcome.history] == [None] * 3
+    assert follow(path([1, 2], mismatched=[1])).stopped == "matched"
+
+
+def test_a_record_holds_the_report_and_energies_in_the_unit_asked_for():
+    seen = []
+    outcome = follow(path([0.5]), energy_unit=10.0, callback=seen.append)
+    assert seen == outcome.history
+    record = seen[0]
+    assert (record.iteration, record.mu, record.E_Q, record.E_BA) == (1, 0.5, 80.0, 90.0)
+    assert (record.changed, record.mismatched) == (2, 1)
+    assert (record.pruned, record.certified, record.unproven) == (3, 4, 5)
+    assert (record.seconds_h, record.seconds_f, record.seconds_z) == (0.1, 0.2, 0.3)
+
+
+def test_the_most_precise_encoder_is_kept_and_the_others_skipped():
+    precision = [0.3, 0.2, 0.5, 0.5, 0.4, 0.1, 0.9]
+    outcome = follow(path(range(1, 8)), precision=precision.__getitem__, patience=3)
+    assert outcome.h == 2
+    assert outcome.stopped == "patience"
+    assert [record.precision for record in outcome.history] == precision[:6]
+    assert [record.kept for record in outcome.history] == [True, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+def test_the_walk_ends_after_as_many_misses_as_patience_allows(patience):
+    outcome = follow(path(range(1, 20)), precision=lambda h: 1.0 - h, patience=patience)
+    assert len(outcome.history) == 1 + patience
+    assert (outcome.h, outcome.stopped) == (0, "patience")
+
+
+def test_an_improvement_gives_patience_back():
+    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.9]
+    outcome = follow(path(range(1, 9)), precision=precision.__getitem__, patience=3)
+    assert outcome.h == 3
+    assert len(outcome.history) == 7
+
+
+def test_several_steps_at_one_mu_are_one_miss():
+    mus = [1, 1, 2, 2, 3, 3, 4, 4]
+    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1]
+    outcome = follow(path(mus), precision=precision.__getitem__, patience=2)
+    assert outcome.h == 3
+    assert len(outcome.history) == 8
+    outcome = follow(path([*mus, 5]), precision=[*precision, 1.0].__getitem__, patience=2)
+    assert (outcome.h, outcome.stopped, len(outcome.history)) == (3, "patience", 8)
+
+
+def test_no_iteration_is_computed_after_patience_has_run_out():
+    data = Script()
+    outcome = follow(alternate(data, [1, 1, 2, 2, 3, 3]), precision=lambda h: 0.5, patience=1)
+    assert (outcome.stopped, len(outcome.history), data.n_z) == ("patience", 4, 4)
+
+
+def test_a_model_of_no_precision_at_all_is_still_a_model():
+    outcome = follow(path([1, 2]), precision=lambda h: 0.0)
+    assert outcome.h == 0
+
+
+def test_a_schedule_without_a_value_is_an_error():
+    with pytest.raises(ValueError, match="the schedule has no value of mu"):
+        follow(path([]))
+
+
+# the estimators
+
+
+def schedule(model):
+    return [record.mu for record in model.history_]
+
+
+def test_the_papers_own_settings_run_to_their_finite_mu(digits):
+    ba = BinaryAutoencoder(
+        8, mu_factor=2, z_solver="enumerate", z_start="relaxed", validation=None, random_state=0
+    ).fit(digits)
+    assert schedule(ba) == pytest.approx([0.01 * 2**i for i in range(ba.n_iter_)])
+    mismatched = [record.mismatched for record in ba.history_]
+    assert mismatched[-1] == 0
+    assert min(mismatched[:-1]) > 0
+    last = ba.history_[-1]
+    np.testing.assert_allclose(last.E_Q, last.E_BA)
+
+
+@pytest.mark.parametrize("n_bits", [6, 20])
+def test_the_decoder_is_the_least_squares_fit_to_the_codes_that_transform_gives(digits, n_bits):
+    ba = BinaryAutoencoder(n_bits, validation=None, mu_factor=2, random_state=0).fit(digits)
+    Z = ba.transform(digits)
+    design = np.c_[Z, np.ones(len(Z))].astype(float)
+    fitted = design @ np.linalg.lstsq(design, digits, rcond=None)[0]
+    np.testing.assert_allclose(ba.inverse_transform(Z), fitted, atol=1e-3)
+    best = np.square(digits - fitted).sum()
+    assert -ba.score(digits) * len(digits) == pytest.approx(best, rel=1e-6)
+    # history has the energies in the units of X; at the end the decoder can only have gained
+    assert best <= ba.history_[-1].E_BA * (1 + 1e-6)
+    assert best == pytest.approx(ba.history_[-1].E_BA, rel=0.05)
+
+
+def test_the_fit_lowers_the_error_of_its_start(digits):
+    history = BinaryAutoencoder(8, init="tpca", validation=None, random_state=0).fit(digits).history_
+    assert history[-1].E_BA < 0.99 * history[0].E_BA
+
+
+def test_a_list_of_penalties_is_followed(digits):
+    mus = [0.02, 0.05, 0.5, 20.0, 50.0]
+    ba = BinaryAutoencoder(4, mu_schedule=mus, validation=None, random_state=0).fit(digits)
+    assert schedule(ba) == mus[: ba.n_iter_]
+    assert ba.history_[-1].mismatched == 0
+
+
+@pytest.mark.parametrize("mus", [[], [0.1, 0.1], [0.2, 0.1], [-1.0, 2.0], [np.nan]])
+def test_a_list_of_penalties_that_does_not_rise_is_refused(digits, mus):
+    with pytest.raises(InvalidParameter, match=r"mu_schedule=.* is invalid"):
+        BinaryAutoencoder(4, mu_schedule=mus).fit(digits)
+
+
+@pytest.mark.parametrize("mus", [None, [0.01, 0.03, 10.0]])
+def test_every_penalty_gets_its_steps(digits, mus):
+    ba = BinaryAutoencoder(
+        4, mu_schedule=mus, mu_factor=3, steps_per_mu=3, validation=None, max_iter=50, random_state=0
+    ).fit(digits)
+    expected = np.repeat(mus or 0.01 * 3.0 ** np.arange(20), 3)
+    assert ba.n_iter_ >= 6
+    assert schedule(ba) == pytest.approx(expected[: ba.n_iter_].tolist())
+    # at one μ, the Z step and the f step have E_Q fall; only the h step may raise it, and a little
+    assert ba.history_[2].E_Q < 1.01 * ba.history_[0].E_Q
+
+
+def test_max_iter_counts_iterations_not_penalties(digits):
+    with pytest.warns(ConvergenceWarning, match="The penalty ended at"):
+        ba = BinaryAutoencoder(4, steps_per_mu=3, max_iter=5, validation=None, random_state=0).fit(digits)
+    assert schedule(ba) == pytest.approx([0.01] * 3 + [0.014] * 2)
+
+
+def test_a_schedule_that_ends_with_mismatches_warns_only_without_validation(digits):
+    options = {"mu_schedule": [1e-4, 1e-3], "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match=r"ended at mu=0\.001 with \d+ bits of Z unlike h\(X\)"):
+        unfinished = BinaryAutoencoder(8, validation=None, **options).fit(digits)
+    assert unfinished.history_[-1].mismatched > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BinaryAutoencoder(8, **options).fit(digits)
+
+
+def test_validation_keeps_the_most_precise_model_and_ends_after_patience(digits):
+    queries = load_digits().data[400:500]
+    models = []
+    for patience in (1, 2):
+        ba = BinaryAutoencoder(
+            8, mu_factor=2, validation=queries, patience=patience, max_iter=30, random_state=0
+        ).fit(digits)
+        precision = [record.precision for record in ba.history_]
+        kept = [record.kept for record in ba.history_]
+        running = np.maximum.accumulate([-1.0, *precision[:-1]])
+        assert kept == [p > best for p, best in zip(precision, running, strict=True)]
+        assert max(precision) >= precision[0]
+        if ba.history_[-1].mismatched:
+            assert not any(kept[-patience:])
+        models.append(ba)
+    assert models[1].n_iter_ >= models[0].n_iter_
+    # the model returned is the one of the best record
+    best = int(np.argmax([record.precision for record in models[1].history_]))
+    stopped = [record.mu for record in models[1].history_][: best + 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        same = BinaryAutoencoder(8, mu_schedule=stopped, validation=None, random_state=0).fit(digits)
+    assert same.encoder_.weights.tobytes() == models[1].encoder_.weights.tobytes()
+
+
+def test_the_same_seed_gives_the_same_model_for_any_number_of_jobs(digits):
+    X = np.vstack([digits] * 11)  # more than one block of rows
+    X = X + np.random.default_rng(0).normal(size=X.shape)
+    models = [BinaryAutoencoder(8, max_iter=4, random_state=1, n_jobs=n).fit(X) for n in (1, 2)]
+    assert models[0].encoder_.weights.tobytes() == models[1].encoder_.weights.tobytes()
+    assert models[0].decoder_.A.tobytes() == models[1].decoder_.A.tobytes()
+    assert isinstance(models[0].encoder_, LinearEncoder)
+
+
+def test_factor_analysis_keeps_its_penalty_and_ends_with_classifiers_for_its_codes(digits):
+    bfa = BinaryFactorAnalysis(8, random_state=0).fit(digits)
+    assert set(schedule(bfa)) == {1e-4}
+    energies = [record.E_Q for record in bfa.history_]
+    assert energies[-1] < energies[0]
+    assert 1 < bfa.n_iter_ < 50
+    ba = BinaryAutoencoder(8, init="tpca", validation=None, random_state=0).fit(digits)
+    # with free codes the error is lower than with those of any h that we find
+    assert energies[-1] < ba.history_[-1].E_Q
+    assert energies[-1] < -bfa.score(digits) * len(digits)

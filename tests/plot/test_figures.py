@@ -1,0 +1,182 @@
+"""Figures: drawn from tables, written whole, the same look for a method everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from auxbit.errors import FileExists, InvalidParameter, MissingExtra
+from auxbit.plot import figures as plot
+
+HISTORY = [
+    {"iteration": i, "mu": 0.01 * 1.3**i, "E_Q": 90.0 - i, "E_BA": 100.0 - i, "precision": p, "kept": kept}
+    for i, (p, kept) in enumerate([(0.1, True), (0.3, True), (0.2, False)], start=1)
+]
+ROWS = [
+    {"method": method, "bits": bits, "precision": bits / 40 + shift, "precision_std": 0.01}
+    for shift, method in enumerate(("BA", "ITQ", "PQ"))
+    for bits in (8, 16, 32)
+]
+CURVE = [
+    {"method": method, "bits": 2, "radius": r, "precision": p, "recall": q}
+    for method in ("BA", "ITQ")
+    for r, p, q in ((0, None, None), (1, 0.8, 0.2), (2, 0.1, 1.0))
+]
+SPEEDUPS = [
+    {
+        "bits": bits,
+        "processors": p,
+        "seconds": 10 / p,
+        "seconds_h": 3 / p,
+        "seconds_f": 0.1 / p,
+        "seconds_z": 6 / p,
+        "speedup": p,
+        "speedup_h": 0.8 * p,
+        "speedup_f": 0.5,
+        "speedup_z": 0.9 * p,
+    }
+    for bits in (16, 32)
+    for p in (1, 2, 3)
+]
+
+
+def digit_panel() -> dict[str, Any]:
+    pictures = np.arange(4 * 64).reshape(4, 8, 8)
+    return {
+        "query": pictures[0],
+        "label": 1,
+        "rows": [("ITQ", pictures, [1, 2, 1, 3]), ("BA", pictures, [1] * 4)],
+    }
+
+
+def figures() -> dict[str, Any]:
+    return {
+        "history": plot.history(HISTORY),
+        "history without validation": plot.history([row | {"precision": None} for row in HISTORY]),
+        "lines": plot.precision(ROWS),
+        "bars": plot.precision([row for row in ROWS if row["bits"] == 8]),
+        "curves": plot.pr_curves(CURVE),
+        "one curve": plot.pr_curves(CURVE[:3]),
+        "speed-ups": plot.speedup(SPEEDUPS),
+        "speed-ups at one number of bits": plot.speedup(SPEEDUPS[:3]),
+        "retrieved": plot.retrieved([digit_panel()] * 3),
+    }
+
+
+@pytest.mark.parametrize("name", figures().keys())
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_every_figure_is_written_as_png_and_svg(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"figure{suffix}"
+    plot.write(figures()[name], path)
+    start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_method_has_one_colour_and_marker_of_its_own() -> None:
+    assert len({style.colour for style in plot.STYLES.values()}) == len(plot.STYLES)
+    assert len({style.marker for style in plot.STYLES.values()}) == len(plot.STYLES)
+    drawn = plot.precision(ROWS).axes[0].containers
+    assert {container[0].get_color() for container in drawn} == {
+        plot.STYLES[m].colour for m in ("BA", "ITQ", "PQ")
+    }
+
+
+def test_one_number_of_bits_makes_bars_that_start_at_zero() -> None:
+    axes = plot.precision([row for row in ROWS if row["bits"] == 8]).axes[0]
+    assert len(axes.patches) == 3
+    assert axes.get_ylim()[0] == 0
+
+
+def test_several_values_make_panels_with_one_scale_that_holds_all_bars() -> None:
+    rows = [{"method": "BA", "bits": 8, "low": 0.1, "high": 0.9}]
+    figure = plot.precision(rows, values={"low": "of 10", "high": "of 50"})
+    assert [axes.get_title() for axes in figure.axes] == ["of 10", "of 50"]
+    assert all(axes.get_ylim()[1] > 0.9 for axes in figure.axes)
+
+
+def test_rows_without_the_value_are_left_out() -> None:
+    rows = [*ROWS, {"method": "OPQ", "bits": 8, "precision": None}]
+    assert len(plot.precision(rows).axes[0].containers) == 3
+    with pytest.raises(InvalidParameter, match="at least one number"):
+        plot.precision(rows[-1:])
+
+
+def test_labels_at_line_ends_do_not_overlap() -> None:
+    crowded = [
+        {"method": method, "bits": bits, "precision": 0.5 + 0.001 * place}
+        for place, method in enumerate(plot.STYLES)
+        for bits in (8, 16)
+    ]
+    axes = plot.precision(crowded).axes[0]
+    places = sorted(text.xyann[1] for text in axes.texts)
+    gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
+    assert len(places) == len(plot.STYLES)
+    assert np.diff(places).min() > gap
+
+
+def test_wrong_neighbours_are_framed_and_right_ones_are_not() -> None:
+    axes = plot.retrieved([digit_panel()], columns=1).axes[0]
+    assert len(axes.patches) == 2
+
+
+def test_the_model_that_was_kept_is_marked_in_the_history() -> None:
+    panels = plot.history(HISTORY).axes
+    marked = panels[1].lines[-1]
+    assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (2, 0.3)
+
+
+def test_speed_ups_have_a_panel_for_each_number_of_bits_and_a_dashed_line_of_perfect_ones() -> None:
+    panels = plot.speedup(SPEEDUPS).axes
+    assert [axes.get_title() for axes in panels] == ["16 bits", "32 bits"]
+    for axes in panels:
+        perfect, *others = axes.lines
+        assert perfect.get_linestyle() == "--"
+        assert list(perfect.get_xdata()) == list(perfect.get_ydata()) == [1, 2, 3]
+        assert len(others) == 3
+        assert list(axes.get_xticks()) == [1, 2, 3]
+        assert {text.get_text() for text in axes.texts} == {
+            "perfect", "whole fit 3.00", "h step 2.40", "Z step 2.70",
+        }  # fmt: skip
+
+
+def test_a_step_is_drawn_where_it_takes_a_twentieth_of_the_time_or_more() -> None:
+    slow = [row | {"seconds_f": row["seconds"] / 19} for row in SPEEDUPS[:3]]
+    assert "f step 0.50" in {text.get_text() for text in plot.speedup(slow).axes[0].texts}
+    unknown = [row | {"speedup_h": None} for row in SPEEDUPS[:3]]
+    assert len(plot.speedup(unknown).axes[0].lines) == 3
+
+
+def test_speed_ups_on_many_processors_have_few_ticks_and_markers() -> None:
+    many = [SPEEDUPS[0] | {"processors": p, "speedup": p} for p in range(1, 65)]
+    axes = plot.speedup(many).axes[0]
+    assert list(axes.get_xticks()) == [1, 8, 16, 24, 32, 40, 48, 56, 64]
+
+
+def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        plot.write(plot.precision(ROWS), tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_an_existing_picture_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "old.png"
+    path.write_bytes(b"precious")
+    with pytest.raises(FileExists, match="exists"):
+        plot.write(plot.precision(ROWS), path)
+    assert path.read_bytes() == b"precious"
+    plot.write(plot.precision(ROWS), path, overwrite=True)
+    assert path.read_bytes() != b"precious"
+
+
+def test_an_unknown_extension_is_refused_before_anything_is_drawn() -> None:
+    with pytest.raises(InvalidParameter, match=r"ends in \.png or \.svg"):
+        plot.check_output("figure.bmp")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"plotting needs matplotlib: pip install 'auxbit\[plot\]'"):
+        plot.check_output("figure.png")

@@ -1,0 +1,376 @@
+"""A decoder of tables: its least squares, its best codes, its place in hashers and model files."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+import auxbit
+from auxbit import ITQ, LSH, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
+from auxbit.core.codes import pack, unpack
+from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit.core.parallel import Workers
+from auxbit.errors import InvalidParameter, ModelFileError
+from auxbit.hashers.registry import read_header
+from auxbit.quantiser import coder
+from auxbit.quantiser import fit as table_step_module
+from auxbit.quantiser.coder import coder_of
+from auxbit.quantiser.fit import alternate_codes, product_start, table_step
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """All 1797 digits, divided by 16."""
+    return load_digits().data / 16
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    """ThresholdedPCA of 24 bits with tables."""
+    return ThresholdedPCA(24).fit(digits).fit_decoder(digits, "tables", n_iter=3)
+
+
+def problem(n, D, n_bits, seed):
+    """Rows, h(x) and tables, all at random; bytes share their values' vectors' mean, which is not 0."""
+    rng = np.random.default_rng(seed)
+    width = -(-n_bits // 8)
+    T = (rng.normal(size=(width, 256, D)) + 0.5).astype(np.float32)
+    X = (rng.normal(size=(n, D)) * np.sqrt(width) + width / 2).astype(np.float32)
+    return X, pack(rng.integers(0, 2, size=(n, n_bits))), TableDecoder(T, rng.normal(size=D), n_bits)
+
+
+def objectives(X, H, f, codes, mu):
+    """‖x − f(z)‖² + μ‖z − h(x)‖² of each row, as it is written."""
+    return np.square(X - f.decode(codes)).sum(axis=1) + mu * np.bitwise_count(codes ^ H).sum(axis=1)
+
+
+def every_code(n_bits):
+    """All codes of at most 16 bits, packed."""
+    numbers = np.arange(2**n_bits, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
+    return np.ascontiguousarray(numbers[:, : -(-n_bits // 8)])
+
+
+def one_hot(codes):
+    """A row of 0 and 1 for each code, a 1 for the value of each byte, (n, M·256)."""
+    n, width = codes.shape
+    out = np.zeros((n, width, 256))
+    for j in range(width):
+        out[np.arange(n), j, codes[:, j]] = 1
+    return out.reshape(n, -1)
+
+
+# ---- codes
+
+
+@settings(max_examples=12)
+@given(n_bits=st.integers(1, 13), mu=st.sampled_from([0.0, 0.5, 4.0]), seed=st.integers(0, 999))
+def test_to_two_bytes_the_codes_are_the_best_of_all(n_bits, mu, seed):
+    X, H, f = problem(4, 5, n_bits, seed)
+    found = objectives(X, H, f, coder_of(f, mu).solve(X, H, H), mu)
+    every = every_code(n_bits)
+    for i in range(len(X)):
+        lowest = objectives(X[i], H[i], f, every, mu).min()
+        assert found[i] == pytest.approx(lowest, rel=1e-9)
+
+
+def test_at_16_bits_the_codes_are_the_best_of_all():
+    X, H, f = problem(3, 20, 16, 1)
+    codes, every = coder_of(f, 0.0).solve(X, H, H), every_code(16)
+    for i in range(len(X)):
+        assert objectives(X[i], H[i], f, codes[i : i + 1], 0.0)[0] == pytest.approx(
+            objectives(X[i], H[i], f, every, 0.0).min(), rel=1e-9
+        )
+
+
+@pytest.mark.parametrize(("n_bits", "mu"), [(20, 0.0), (24, 1.0), (41, 0.0), (64, 0.3), (136, 0.0)])
+def test_more_bytes_get_codes_that_no_other_value_of_one_byte_makes_better(n_bits, mu):
+    X, H, f = problem(20, 12, n_bits, 2)
+    codes = coder_of(f, mu).solve(X, H, H)
+    found = objectives(X, H, f, codes, mu)
+    assert (found <= objectives(X, H, f, H, mu)).all()
+    slack = 3e-3 * np.abs(f.tables).max() ** 2  # pairs are whole numbers of 16 bits
+    stayed = 0
+    for j in range(codes.shape[1]):
+        n_values = 256 if 8 * (j + 1) <= n_bits else 2 ** (n_bits % 8)
+        others = np.repeat(codes[None], n_values, axis=0)
+        others[:, :, j] = np.arange(n_values)[:, None]
+        lowest = np.min([objectives(X, H, f, other, mu) for other in others], axis=0)
+        stayed += (found <= lowest + slack).sum()
+    # wide codes end after a few sweeps, whether these have settled or not
+    assert stayed == codes.size if n_bits <= 128 else stayed >= 0.95 * codes.size
+
+
+def test_codes_of_three_bytes_are_mostly_the_best_of_all():
+    rng = np.random.default_rng(0)
+    T, b = rng.normal(size=(3, 256, 6)).astype(np.float32), np.zeros(6)
+    f = TableDecoder(T, b, 17)
+    X = rng.normal(size=(30, 6)).astype(np.float32) * 2
+    H = np.zeros((30, 3), dtype=np.uint8)
+    found = objectives(X, H, f, coder_of(f, 0.0).solve(X, H, H), 0.0)
+    first = (T[0][:, None] + T[1][None]).reshape(-1, 6)
+    reached = (first[:, None] + T[2][None, :2]).reshape(-1, 6)
+    lowest = np.array([np.square(x - reached).sum(axis=1).min() for x in X])
+    assert (found >= lowest - 1e-5).all()
+    assert (found <= lowest + 1e-5).mean() >= 0.3
+    assert found.mean() <= 1.5 * lowest.mean()
+
+
+def test_more_rounds_of_local_search_end_lower():
+    X, H, f = problem(60, 16, 64, 3)
+    values = [
+        objectives(
+            X,
+            H,
+            f,
+            coder.TableCoder.of(f.tables.astype(float), f.b, 64, 0.0, effort).solve(X, H, H),
+            0,
+        )
+        for effort in (0.0, 0.25, 1.0, 4.0)
+    ]
+    assert all(b.mean() < a.mean() for a, b in pairwise(values))
+
+
+def test_codes_do_not_get_worse_than_those_to_begin_with():
+    X, H, f = problem(40, 8, 48, 4)
+    good = coder.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 4.0).solve(X, H, H)
+    again = coder.TableCoder.of(f.tables.astype(float), f.b, 48, 0.0, 0.1).solve(X, H, good)
+    assert (objectives(X, H, f, again, 0.0) <= objectives(X, H, f, good, 0.0)).all()
+
+
+def test_rows_far_away_get_the_values_that_lie_farthest_that_way():
+    X, H, f = problem(6, 5, 32, 5)
+    far = X * np.float32(1e5)
+    codes = coder_of(f, 0.0).solve(far, H, H)
+    pulls = np.einsum("nd,mvd->nmv", far - f.b, f.tables.astype(np.float64))
+    assert np.array_equal(codes, pulls.argmax(axis=2))
+
+
+@pytest.mark.parametrize("n_bits", [12, 20, 136])
+def test_a_large_mu_gives_the_hash_codes(n_bits):
+    X, H, f = problem(20, 6, n_bits, 6)
+    for mu in (1e6, 1e12):
+        assert np.array_equal(coder_of(f, mu).solve(X, H, np.zeros_like(H)), H)
+
+
+@pytest.mark.parametrize("n_bits", [12, 24, 44])
+def test_the_code_of_a_row_does_not_depend_on_other_rows_or_threads(n_bits, digits):
+    model = LSH(n_bits, random_state=0, n_jobs=1).fit(digits).fit_decoder(digits, "tables", n_iter=1)
+    codes = model.encode(digits, coding="optimal", mu=0.01)
+    order = np.random.default_rng(0).permutation(len(digits))
+    assert np.array_equal(model.encode(digits[order], coding="optimal", mu=0.01), codes[order])
+    for i in range(20):
+        assert np.array_equal(model.encode(digits[i : i + 1], coding="optimal", mu=0.01), codes[i : i + 1])
+    model.set_params(n_jobs=3)
+    assert np.array_equal(model.encode(digits, coding="optimal", mu=0.01), codes)
+
+
+@pytest.mark.parametrize("kind", ["linear", "tables"])
+@pytest.mark.parametrize("n_bits", [12, 24])
+def test_rows_beyond_all_reach_get_codes_too(kind, n_bits, digits):
+    model = LSH(n_bits, random_state=0).fit(digits).fit_decoder(digits, kind, n_iter=1)
+    rows = digits[:4].copy()
+    rows[0] *= 1e100
+    rows[1, 3], rows[2, 5] = -1e130, 1e39
+    codes = model.encode(rows, coding="optimal")
+    assert codes.shape == (4, n_bits // 8 + (n_bits % 8 > 0))
+    assert np.array_equal(codes[3:], model.encode(digits[3:4], coding="optimal"))
+
+
+# ---- least squares
+
+
+@pytest.mark.parametrize("shrink", [1e-3, 2.0])
+@pytest.mark.parametrize("n_bits", [3, 8, 12, 19])
+def test_the_tables_are_those_of_ridge_regression_on_one_hot_rows(n_bits, shrink):
+    X, codes, present = problem(300, 4, n_bits, 7)
+    with Workers(1) as workers:
+        fitted = table_step(X, codes, present, shrink, workers)
+    rows = one_hot(codes)
+    design = np.vstack([rows, np.sqrt(shrink) * np.eye(rows.shape[1])])
+    held = present.tables.reshape(-1, 4).astype(np.float64)
+    wanted = np.vstack([X - present.b, np.sqrt(shrink) * held])
+    truth = np.linalg.lstsq(design, wanted, rcond=None)[0]
+    np.testing.assert_allclose(fitted.tables.reshape(-1, 4), truth, rtol=1e-4, atol=1e-4)
+    assert np.array_equal(fitted.b, present.b)
+    unseen = np.ones((fitted.tables.shape[0], 256), dtype=bool)
+    for j in range(len(unseen)):
+        unseen[j, codes[:, j]] = False
+    np.testing.assert_allclose(fitted.tables[unseen], present.tables[unseen], rtol=1e-6)
+
+
+def test_byte_by_byte_the_tables_come_near_those_of_all_at_once(monkeypatch):
+    X, codes, present = problem(2000, 4, 24, 8)
+    with Workers(1) as workers:
+        at_once = table_step(X, codes, present, 1.0, workers)
+        monkeypatch.setattr(table_step_module, "SOLVED_BYTES", 2)
+        swept = table_step(X, codes, present, 1.0, workers)
+
+    def value(f):
+        return np.square(X - f.decode(codes)).sum() + np.square(f.tables - present.tables).sum()
+
+    assert value(at_once) <= value(swept) * (1 + 1e-6)
+    assert value(swept) < value(at_once) + 0.05 * (value(present) - value(at_once))
+
+
+def test_the_tables_are_the_same_for_any_number_of_threads():
+    X, codes, present = problem(40_000, 3, 16, 9)
+    fitted = []
+    for n_jobs in (1, 3):
+        with Workers(n_jobs) as workers:
+            fitted.append(table_step(X, codes, present, 1.0, workers))
+    assert np.array_equal(fitted[0].tables, fitted[1].tables)
+
+
+# ---- the alternation
+
+
+@pytest.mark.parametrize(("n_bits", "mu"), [(12, 0.0), (24, 0.0), (24, 0.05), (40, 0.0)])
+def test_no_turn_of_the_alternation_raises_the_objective(n_bits, mu, digits):
+    X = (digits - digits.mean(axis=0)).astype(np.float32)
+    H = LSH(n_bits, random_state=0).fit(digits).encode(digits)
+    with Workers(1) as workers:
+        f, codes = product_start(X, n_bits, workers, np.random.RandomState(0))
+        values = [objectives(X, H, f, codes, mu).mean()]
+        for turn in alternate_codes(X, H, f, codes, mu, 4, workers):
+            values.append(objectives(X, H, turn.decoder, turn.codes, mu).mean())
+            assert turn.objective == pytest.approx(values[-1], rel=1e-6)
+    assert all(b <= a * (1 + 1e-6) for a, b in pairwise(values))
+    assert values[-1] < 0.8 * values[0]
+
+
+@pytest.mark.parametrize("n_bits", [8, 21, 64])
+def test_the_start_is_product_quantisation_of_its_own_error(n_bits, digits):
+    X = digits.astype(np.float32)
+    with Workers(1) as workers:
+        f, codes = product_start(X, n_bits, workers, np.random.RandomState(0))
+    assert unpack(codes, n_bits).shape == (len(X), n_bits)
+    parts = np.array_split(np.arange(64), codes.shape[1])
+    for j, dims in enumerate(parts):
+        outside = np.setdiff1d(np.arange(64), dims)
+        assert not f.tables[j][:, outside].any()
+        n_values = min(256, 2 ** (n_bits - 8 * j))
+        centres = f.tables[j, :n_values][:, dims]
+        distances = np.square(X[:, None, dims] - centres[None]).sum(axis=2)
+        chosen = np.take_along_axis(distances, codes[:, j : j + 1].astype(int), axis=1)[:, 0]
+        np.testing.assert_allclose(chosen, distances.min(axis=1), atol=1e-4)
+
+
+def test_tables_reconstruct_new_rows_better_than_a_linear_decoder(digits):
+    train, new = digits[:1500], digits[1500:]
+    model = ITQ(16, random_state=0).fit(train)
+    errors = []
+    for kind in ("linear", "tables"):
+        model.fit_decoder(train, kind, n_iter=5)
+        codes = model.encode(new, coding="optimal")
+        errors.append(np.square(new - model.decode(codes)).sum())
+    assert errors[1] < 0.97 * errors[0]
+
+
+def test_tables_for_a_mu_above_0_stay_near_the_hash_codes(digits):
+    model = ITQ(24, random_state=0).fit(digits)
+    hashed, before = model.encode(digits), -model.score(digits)
+    model.fit_decoder(digits, "tables", mu=0.05, n_iter=3)
+    codes = model.encode(digits, coding="optimal", mu=0.05)
+    assert np.bitwise_count(codes ^ hashed).sum() < 0.25 * 24 * len(digits)
+    assert np.square(digits - model.decode(codes)).sum() / len(digits) < before
+    free = model.encode(digits, coding="optimal")
+    assert np.bitwise_count(free ^ hashed).sum() > np.bitwise_count(codes ^ hashed).sum()
+
+
+def test_a_linear_decoder_can_come_after_tables(fitted, digits):
+    model = clone(fitted).fit(digits).fit_decoder(digits, "tables", n_iter=1)
+    model.fit_decoder(digits, "linear", mu=1e6, n_iter=1)
+    plain = clone(fitted).fit(digits)
+    np.testing.assert_allclose(model.decoder_.A, plain.decoder_.A, atol=1e-6)
+
+
+# ---- in hashers and files
+
+
+def test_decode_inverse_transform_and_score_agree_with_the_tables(fitted, digits):
+    bits, codes = fitted.transform(digits), fitted.encode(digits)
+    f = fitted.decoder_
+    by_hand = f.b + sum(f.tables[j].astype(np.float64)[codes[:, j]] for j in range(3))
+    np.testing.assert_allclose(fitted.decode(codes), by_hand, atol=1e-12)
+    np.testing.assert_allclose(fitted.inverse_transform(bits), by_hand, atol=1e-12)
+    assert fitted.score(digits) == pytest.approx(-np.square(digits - by_hand).sum() / len(digits), rel=1e-5)
+    assert fitted.get_feature_names_out().shape == (24,)
+
+
+def test_tables_of_a_linear_decoder_are_the_same_function():
+    rng = np.random.default_rng(0)
+    linear = LinearDecoder(rng.normal(size=(5, 19)), rng.normal(size=5), True)
+    Z = rng.integers(0, 2, size=(40, 19)).astype(np.uint8)
+    f = TableDecoder.of(linear)
+    np.testing.assert_allclose(f(Z), linear(Z), atol=1e-5)
+    assert f.normalize
+    assert f.n_bits == 19
+
+
+@pytest.mark.parametrize("model_class", [BinaryAutoencoder, BinaryFactorAnalysis])
+def test_a_model_with_tables_has_the_hash_function_of_one_without(model_class, digits):
+    parameters = {"n_bits": 16, "max_iter": 3, "random_state": 0}
+    if model_class is BinaryAutoencoder:
+        parameters |= {"mu_schedule": [0.1, 10.0, 1e4], "validation": None}
+    plain, model = model_class(**parameters).fit(digits), model_class(decoder="tables", **parameters)
+    assert model.get_params()["decoder"] == "tables"
+    model.fit(digits)
+    assert np.array_equal(model.encode(digits), plain.encode(digits))
+    assert isinstance(model.decoder_, TableDecoder)
+    codes = model.encode(digits, coding="optimal")
+    assert np.square(digits - model.decode(codes)).sum() < 0.5 * -plain.score(digits) * len(digits)
+    assert isinstance(clone(model).set_params(decoder="linear").fit(digits).decoder_, LinearDecoder)
+
+
+@pytest.mark.parametrize("decoder", ["table", None, 1])
+def test_an_unknown_decoder_is_refused_and_nothing_is_fitted(decoder, digits):
+    model = BinaryAutoencoder(8, decoder=decoder)
+    with pytest.raises(InvalidParameter, match="decoder="):
+        model.fit(digits)
+    assert not hasattr(model, "encoder_")
+
+
+def test_few_rows_and_equal_rows_get_tables():
+    for X in (
+        np.arange(6.0).reshape(2, 3),
+        np.full((40, 3), 7.0),
+        np.random.default_rng(0).normal(size=(9, 2)),
+    ):
+        for n_bits in (3, 16, 24):
+            model = LSH(n_bits, random_state=0).fit(X).fit_decoder(X, "tables", n_iter=2)
+            codes = model.encode(X, coding="optimal")
+            np.testing.assert_allclose(model.decode(codes), X, atol=1e-3 + (n_bits == 3) * 3)
+
+
+def test_a_model_with_tables_comes_back_the_same(fitted, digits, tmp_path):
+    fitted.save(tmp_path / "m")
+    assert read_header(tmp_path / "m")["format_version"] == 2
+    codes = fitted.encode(digits, coding="optimal")
+    for other in (auxbit.load(tmp_path / "m"), pickle.loads(pickle.dumps(fitted))):
+        assert other.decoder_.n_bits == 24
+        assert set(vars(other.decoder_)) == {"tables", "b", "n_bits", "normalize"}
+        assert np.array_equal(other.decoder_.tables, fitted.decoder_.tables)
+        assert np.array_equal(other.encode(digits), fitted.encode(digits))
+        assert np.array_equal(other.encode(digits, coding="optimal"), codes)
+        assert np.array_equal(other.decode(codes), fitted.decode(codes))
+        assert other.score(digits) == fitted.score(digits)
+
+
+def test_a_model_without_tables_is_written_as_older_versions_read_it(digits, tmp_path):
+    ITQ(8, random_state=0).fit(digits).save(tmp_path / "m")
+    assert read_header(tmp_path / "m")["format_version"] == 1
+
+
+def test_tables_that_do_not_fit_the_rest_of_a_file_are_refused(fitted, digits, tmp_path):
+    broken = pickle.loads(pickle.dumps(fitted))
+    broken.decoder_ = TableDecoder(fitted.decoder_.tables[:2], fitted.decoder_.b, 24)
+    broken.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match="not a complete"):
+        auxbit.load(tmp_path / "m")

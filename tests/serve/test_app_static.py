@@ -1,0 +1,38 @@
+"""The files of the page, and that no address reaches others."""
+
+from __future__ import annotations
+
+import pytest
+
+from auxbit.serve import app
+from helpers.serve_cases import Client, digits, refused
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(digits()) as client:
+        yield client
+
+
+def test_the_page_and_its_files_are_served_with_their_types(client):
+    files = app.load()
+    assert "index.html" in files
+    for name, file in files.items():
+        response = client.get(f"/static/{name}")
+        assert (response.status_code, response.content) == (200, file.content)
+        assert response.headers["content-type"] == file.media_type
+        again = client.get(f"/static/{name}", headers={"If-None-Match": response.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/").content == files["index.html"].content
+
+
+OTHERS = (
+    "../app.py ..%2fapp.py %2e%2e/app.py ..%5capp.py %252e%252e%252fapp.py index.html%00 /etc/passwd "
+    "%2fetc%2fpasswd ....//app.py index.html/ __init__.py . INDEX.HTML %ff%fe C:%5cwindows%5cwin.ini ~root "
+    "file:///etc/passwd"
+)
+
+
+@pytest.mark.parametrize("name", ["", *OTHERS.split(), "x" * 5000])
+def test_no_other_file_is_reached(client, name):
+    refused(client.get(f"/static/{name}"), 404, "not_found")

@@ -1,0 +1,72 @@
+"""Bodies of requests: how much is read, and how long it is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from auxbit.serve.security import Gate, Limits
+from helpers.serve_cases import Client, digits
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(digits()) as client:
+        yield client
+
+
+def call(client, path, parts, headers=(), seconds=120.0, announced=None):
+    """Send a body part by part, as a server does; None waits for ever."""
+    limits = Limits(upload_bytes=10_000, body_bytes=5_000, body_seconds=seconds)
+    gate = Gate(client.app, token=None, allowed_hosts=None, limits=limits)
+    sent, waiting = [], iter(parts)
+
+    async def receive():
+        part = next(waiting, None)
+        if part is None:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": part, "more_body": part != b""}
+
+    async def send(message):
+        sent.append(message)
+
+    fields = [(b"host", b"127.0.0.1"), *headers]
+    if announced is not None:
+        fields.append((b"content-length", announced))
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "headers": fields, "root_path": "", "scheme": "http"}
+    asyncio.run(gate(scope, receive, send))
+    return sent[0]["status"], json.loads(sent[1]["body"])["error"]["code"]
+
+
+FORM = [(b"content-type", b"multipart/form-data; boundary=b")]
+JSON = [(b"content-type", b"application/json")]
+START = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "first"),
+    [("/api/v1/search/upload", FORM, START), ("/api/v1/search/vector", JSON, b"["), ("/nowhere", (), b"x")],
+)
+def test_a_body_that_says_it_is_too_large_is_refused(client, path, headers, first):
+    parts = [first, b"1" * 1000, b""]
+    assert call(client, path, parts, headers, announced=b"1000000") == (413, "too_large")
+    assert call(client, path, parts, headers, announced=b"9" * 400) == (413, "too_large")
+
+
+@pytest.mark.parametrize("announced", [None, b"100", b"-5", b"x"])
+@pytest.mark.parametrize(
+    ("path", "headers", "first"),
+    [("/api/v1/search/upload", FORM, START), ("/api/v1/search/vector", JSON, b"[")],
+)
+def test_a_body_is_counted_whatever_it_says_of_itself(client, path, headers, first, announced):
+    parts = [first, *[b"1" * 1000] * 200, b""]
+    assert call(client, path, parts, headers, announced=announced) == (413, "too_large")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/search/upload", "/api/v1/search/vector"])
+def test_a_body_that_comes_too_slowly_is_given_up(client, path):
+    headers = FORM if path.endswith("upload") else JSON
+    assert call(client, path, [START, None], headers, seconds=0.05) == (408, "too_slow")

@@ -1,0 +1,143 @@
+"""Starting a server: options, addresses, the browser; what is refused before anything is done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import urllib.request
+
+import pytest
+from typer.testing import CliRunner
+
+from auxbit.cli.app import app
+from auxbit.errors import AuxbitError, InvalidParameter
+from auxbit.serve import server
+from helpers.serve_cases import N, digits
+
+
+def run(*arguments, **env):
+    return CliRunner().invoke(app, ["serve", *map(str, arguments)], env={"AUXBIT_TOKEN": "", **env})
+
+
+def test_without_arguments_both_uses_are_named():
+    result = run()
+    assert result.exit_code == 2
+    assert "auxbit serve pets.auxbit" in result.output
+    assert "--demo" in result.output
+
+
+def test_a_path_and_the_demo_at_once_are_refused():
+    assert "not both" in run("pets.auxbit", "--demo").output
+
+
+def test_what_is_not_a_collection_of_pictures_names_the_command_that_makes_one(filled, tmp_path):
+    for path in (tmp_path / "missing", tmp_path, filled.path):
+        result = run(path, "--port", "0", "--no-browser")
+        assert result.exit_code == 1
+        assert "auxbit images create" in result.output
+
+
+@pytest.mark.parametrize(
+    "option", ["--port=70000", "--port=x", "--max-upload-mb=0", "--max-upload-megapixels=-1"]
+)
+def test_options_out_of_range_are_refused(option):
+    assert run(digits(), option).exit_code == 2
+
+
+def test_a_port_that_is_taken_names_the_remedy():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run(digits(), "--port", port, "--no-browser")
+    assert result.exit_code == 1
+    assert f"port {port}" in result.output
+    assert "--port 0" in result.output
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_addresses_need_a_token(host):
+    result = run(digits(), "--host", host)
+    assert result.exit_code == 2
+    assert "--token" in result.output
+
+
+@pytest.mark.parametrize("token", ["", "two words", "café", "tab\t"])
+def test_tokens_that_a_header_cannot_hold_are_refused(token):
+    with pytest.raises(InvalidParameter, match="token"):
+        server.serve(server.Settings(str(digits()), token=token))
+
+
+def test_a_host_that_is_nowhere_is_refused():
+    with pytest.raises(InvalidParameter, match="host"):
+        server.serve(server.Settings(str(digits()), host="no such host"))
+
+
+# ---- in process
+
+
+def _status(port):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/health")
+    request.add_header("Authorization", "Bearer t&t")
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.status
+
+
+def test_the_browser_is_opened_once_the_socket_listens(monkeypatch):
+    opened = threading.Event()
+    seen = {}
+
+    def open_browser(address):
+        port = int(re.search(r":(\d+)/", address)[1])
+        seen["address"], seen["status"] = address, _status(port)
+        opened.set()
+
+    monkeypatch.setattr("webbrowser.open", open_browser)
+
+    async def wait_for_the_browser(self):
+        await asyncio.to_thread(opened.wait, 20)
+
+    monkeypatch.setattr("uvicorn.Server.main_loop", wait_for_the_browser)
+    told = []
+    settings = server.Settings(str(digits()), port=0, token="t&t")
+    server.serve(settings, ready=told.append)
+    assert seen["status"] == 200
+    assert seen["address"] == told[0].address + "?token=t%26t"
+    assert (told[0].name, told[0].items) == ("digits.auxbit", N)
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+    ],
+)
+def test_which_addresses_are_of_this_machine_alone(host, alone):
+    assert server.is_loopback(host) == alone
+
+
+def test_a_missing_dependency_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(AuxbitError, match=re.escape("pip install 'auxbit[web]'")):
+        server.serve(server.Settings(str(digits())))
+
+
+def test_an_interrupt_while_the_demo_is_made_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("auxbit.serve.server.build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.serve(server.Settings(None, port=0))
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from auxbit import Collection, HammingIndex
+from auxbit.errors import CollectionError, FileProblem, InUse
+from auxbit.hashers import registry
+from helpers.collection_truth import Contents, D, model
+
+TESTS = Path(__file__).parents[1]
+QUERIES = np.random.default_rng(1).normal(size=(4, D)).astype(np.float32)
+CODES = np.random.default_rng(2).integers(0, 256, size=(50, 2), dtype=np.uint8)
+
+READER = """
+import os
+import sys
+from auxbit import Collection
+import test_collection_processes as tests
+
+with Collection.open(sys.argv[1], read_only=True, n_jobs=1) as reader:
+    os.set_blocking(0, False)
+    print("ready", flush=True)
+    while not tests.told_to_stop():
+        print(tests.answers_of(reader), flush=True)
+        assert reader.check() == [], reader.check()
+print("done", flush=True)
+"""
+
+WRITER = """
+import sys
+from auxbit import Collection
+import test_collection_processes as tests
+
+writer = Collection.open(sys.argv[1], n_jobs=1)
+writer.add(codes=tests.CODES[:1])
+print("writes", flush=True)
+sys.stdin.read()
+"""
+
+
+def told_to_stop() -> bool:
+    """Whether the standard input of a reader has come to its end."""
+    try:
+        return os.read(0, 1) == b""
+    except BlockingIOError:
+        return False
+
+
+def answers_of(collection: Collection) -> str:
+    """One search by the model and the vectors, as a line of text."""
+    distances, ids = collection.search(QUERIES, k=5, rerank=8)
+    return " ".join(map(str, [*ids.ravel().tolist(), *distances.ravel().tolist()]))
+
+
+@contextmanager
+def process(program: str, path: Path):
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as started:
+        try:
+            assert started.stdout.readline() in ("ready\n", "writes\n"), started.stderr.read()
+            yield started
+        finally:
+            if started.poll() is None:
+                started.kill()
+
+
+def changes(collection: Collection, n: int, seed: int = 0):
+    """Make changes of all kinds one after another, and yield what a search must find after each."""
+    rng, contents = np.random.default_rng(seed), Contents.empty(0)
+    for _ in range(n):
+        kind = rng.choice(["add", "upsert", "delete", "compact", "retrain"], p=[0.4, 0.2, 0.15, 0.1, 0.15])
+        size = int(rng.integers(1, 20))
+        X = rng.normal(size=(size, D)).astype(np.float32)
+        if kind in ("add", "upsert"):
+            ids = contents.next_id + np.arange(size)
+            if kind == "upsert":
+                ids = rng.permutation(contents.next_id + size)[:size]
+            collection.add(X, ids=ids, upsert=kind == "upsert")
+            contents = contents.added(ids, model(contents.model).encode(X), None, X)
+        elif kind == "delete":
+            gone = rng.permutation(contents.ids)[: len(contents.ids) // 3]
+            collection.delete(gone)
+            contents = contents.without(gone)
+        elif kind == "compact":
+            collection.compact()
+        else:
+            new = int(rng.integers(3))
+            collection.retrain(model(new))
+            contents = contents.retrained(new)
+        yield expected_answers(contents)
+
+
+def expected_answers(contents: Contents) -> str:
+    """The slow truth about answers_of."""
+    index = HammingIndex(contents.n_bits, n_jobs=1)
+    index.add(contents.codes, ids=contents.ids)
+    _, near = index.search(model(contents.model).encode(QUERIES), 8)
+    ids, distances = np.full((4, 5), -1), np.full((4, 5), np.inf, np.float32)
+    for row, (x, found) in enumerate(zip(QUERIES, near, strict=True)):
+        at = np.flatnonzero(np.isin(contents.ids, found[found >= 0]))
+        squared = ((contents.vectors[at].astype(np.float64) - x) ** 2).sum(axis=1)
+        best = np.argsort(squared, kind="stable")[:5]
+        ids[row, : len(best)], distances[row, : len(best)] = contents.ids[at][best], squared[best]
+    return " ".join(map(str, [*ids.ravel().tolist(), *distances.ravel().tolist()]))
+
+
+def assert_in_order(seen: list[str], states: list[str]) -> int:
+    """Each of the answers is that of a state, none of one before; returns how many states were seen."""
+    at, visited = 0, set()
+    for answer in seen:
+        assert answer in states, "an answer of no committed state"
+        assert answer in states[at:], "an answer of a state before one that was seen"
+        at = states.index(answer, at)
+        visited.add(at)
+    return len(visited)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    with Collection.create(tmp_path / "c", model(0), vectors="float16", n_jobs=1) as made:
+        yield made
+
+
+def test_a_reader_in_another_process_sees_committed_states_alone_and_in_order(collection):
+    states = [expected_answers(Contents.empty(0))]
+    with process(READER, collection.path) as reader:
+        seen: list[str] = []
+        listening = threading.Thread(target=lambda: seen.extend(reader.stdout))
+        listening.start()
+        states += changes(collection, 250)
+        reader.stdin.close()
+        listening.join()
+        assert reader.wait() == 0, reader.stderr.read()
+    assert seen.pop() == "done\n"
+    seen = [line.rstrip("\n") for line in seen]
+    assert assert_in_order(seen, states) > 50
+    assert answers_of(collection) == states[-1]
+
+
+def test_threads_that_share_a_collection_see_committed_states_alone(collection):
+    states = [expected_answers(Contents.empty(0))]
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            seen.append(answers_of(collection))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        states += changes(collection, 120, seed=1)
+    finally:
+        stop.set()
+        reading.join()
+    assert assert_in_order(seen, states) > 10
+
+
+def test_a_retraining_while_a_reader_loads_the_model_gives_the_answer_of_a_state(collection):
+    list(changes(collection, 10))
+    before = answers_of(collection)
+    loading = iter([True])
+
+    def load(path):
+        if next(loading, False):
+            collection.retrain(model(2))
+        return real(path)
+
+    real = registry.load
+    with Collection.open(collection.path, n_jobs=1) as reader, mock.patch.object(registry, "load", load):
+        found = answers_of(reader)
+    assert next(loading, None) is None
+    assert found in (before, answers_of(collection))
+
+
+def test_a_second_writer_is_told_which_process_writes_and_may_write_when_that_is_dead(tmp_path):
+    path = tmp_path / "c"
+    Collection.create(path, n_bits=16).close()
+    with Collection.open(path, n_jobs=1) as second:
+        with process(WRITER, path) as first:
+            with pytest.raises(InUse, match=rf"is being written to by process {first.pid} on .* one writer"):
+                second.add(codes=CODES)
+            assert len(second) == 1  # reading goes on
+            with pytest.raises(InUse, match=str(first.pid)):
+                Collection.create(path, n_bits=16, overwrite=True)
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait()
+        second.add(codes=CODES)
+        assert len(second) == 1 + len(CODES)
+
+
+def test_a_second_writer_in_the_same_process_is_told_so_until_the_first_is_closed(tmp_path):
+    with Collection.create(tmp_path / "c", n_bits=16) as first, Collection.open(tmp_path / "c") as second:
+        first.add(codes=CODES)
+        for change in (second.compact, lambda: second.add(codes=CODES), lambda: second.delete([1])):
+            with pytest.raises(InUse, match=rf"process {os.getpid()} \(this process\)"):
+                change()
+        first.close()
+        second.add(codes=CODES)
+        assert len(second) == 2 * len(CODES)
+
+
+def test_a_reader_of_a_collection_that_is_replaced_sees_the_new_one(tmp_path):
+    with Collection.create(tmp_path / "c", n_bits=16, n_jobs=1) as old:
+        old.add(codes=CODES[:20])
+    with Collection.open(tmp_path / "c", n_jobs=1) as reader:
+        reader.search(codes=CODES, k=1)
+        with Collection.create(tmp_path / "c", n_bits=16, overwrite=True, n_jobs=1) as new:
+            new.add(codes=CODES[20:40])
+        np.testing.assert_array_equal(reader.codes(), CODES[20:40])
+        assert (reader.search(codes=CODES[20:40], k=1)[0] == 0).all()
+
+
+def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
+    Collection.create(tmp_path / "c", n_bits=16).close()
+    with (
+        Collection.open(tmp_path / "c", read_only=True) as reader,
+        pytest.raises(CollectionError, match="opened to be read"),
+    ):
+        reader.add(codes=CODES)
+
+
+def test_a_folder_that_may_not_be_written_to_can_be_read(tmp_path):
+    path = tmp_path / "c"
+    with Collection.create(path, n_bits=16) as made:
+        made.add(codes=CODES)
+    (path / "writer.lock").unlink()
+    path.chmod(0o555)
+    try:
+        if os.access(path, os.W_OK):
+            pytest.skip("root may write everywhere")
+        with Collection.open(path, n_jobs=1) as collection:
+            assert (collection.search(codes=CODES, k=1)[0] == 0).all()
+            with pytest.raises(FileProblem, match="cannot be written to: Permission denied"):
+                collection.add(codes=CODES)
+    finally:
+        path.chmod(0o755)
