@@ -109,11 +109,11 @@ def test_everything_is_escaped() -> None:
 
 def test_the_same_results_give_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_experiments_report as t; "
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_report as t; "
         "from auxbit.experiments.report import write_report; "
         "write_report([('digits', t.result())], sys.argv[2], settings={'seconds': 1.5})"
     )
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parent)
     subprocess.run([sys.executable, "-c", code, tests, str(tmp_path / "a.html")], check=True)
     report.write_report([("digits", result())], tmp_path / "b.html", settings={"seconds": 1.5})
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

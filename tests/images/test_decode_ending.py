@@ -90,7 +90,7 @@ def test_an_interrupt_from_the_keyboard_leaves_the_process_at_work():
 
 PARENT = """
 import os, sys, threading, time
-from auxbit.images.decoders import Decoders
+from auxbit.images.decode import Decoders
 content = sys.stdin.buffer.read()
 with Decoders(1) as decoders:
     decoders.decode(content, 8)

@@ -318,7 +318,7 @@ ANSWERS = """
 import sys
 import numpy as np
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_asymmetric import answers_on_this_machine
 np.savez({target!r}, *answers_on_this_machine())
 """
@@ -343,7 +343,8 @@ def test_machines_without_the_instructions_give_the_same_answers(without, tmp_pa
     environment = os.environ | {
         "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": kept, "NUMBA_CACHE_DIR": str(tmp_path),
     }  # fmt: skip
-    code = ANSWERS.format(tests=str(Path(__file__).parents[1]), target=str(tmp_path / "answers.npz"))
+    tests = [str(folder) for folder in Path(__file__).parents[:2]]
+    code = ANSWERS.format(tests=tests, target=str(tmp_path / "answers.npz"))
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     with np.load(tmp_path / "answers.npz") as theirs:
         there = [theirs[name] for name in theirs.files]

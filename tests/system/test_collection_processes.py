@@ -64,7 +64,8 @@ def answers_of(collection: Collection) -> str:
 
 @contextmanager
 def process(program: str, path: Path):
-    environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    path_of_tests = os.pathsep.join([str(TESTS), str(TESTS / "system"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path_of_tests, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(
         command,

@@ -18,7 +18,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from auxbit.core.types import Array
@@ -203,14 +202,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(function: F) -> F:
     """Compile with njit(nogil=True, cache=True), keeping the types for mypy."""
-    compiler: Any = njit(nogil=True, cache=True)
-    compiled: F = compiler(function)
-    return compiled
+    return _compiled(function)
 
 
 def reordering_kernel(function: F) -> F:
     """A kernel whose sums may be reordered and fused, so that they vectorise; NaN and ∞ are kept."""
-    compiler: Any = njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+    return _compiled(function, fastmath={"reassoc", "contract", "nsz"})
+
+
+def _compiled(function: F, **options: Any) -> F:
+    from numba import njit  # takes a second, which what has no kernels need not spend
+
+    compiler: Any = njit(nogil=True, cache=True, **options)
     compiled: F = compiler(function)
     return compiled
 
