@@ -102,7 +102,7 @@ def test_a_state_that_is_there_is_not_overwritten(folder):
         ({"max_iter": 9}, X, None, "another max_iter"),
         ({"random_state": 1}, X, None, "another random_state"),
         ({"h_solver": "ridge"}, X, None, "another h_solver"),
-        ({"z_options": {"theorem2": False}}, X, None, "another z_options"),
+        ({"z_options": {"theorem_4_3": False}}, X, None, "another z_options"),
         ({"validation": X[:20]}, X, None, "another validation"),
         ({}, X, "500MB", "another memory, which was 1000000000, and is 500000000"),
         ({}, X[:-1], None, "another number of rows, which was 600, and is 599"),

@@ -24,7 +24,7 @@ from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, 
 from auxbit.core.decoders import Decoder, LinearDecoder, TableDecoder
 from auxbit.core.maps import Encoder, Scaling, encode, encode_into
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
-from auxbit.core.types import Bits, Float32, Float64, Packed
+from auxbit.core.types import Array, Bits, Float32, Float64, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
@@ -120,11 +120,7 @@ CODINGS = ("hash", "optimal")
 
 @dataclass(frozen=True)
 class Training:
-    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled.
-
-    Where some are held out for validation: X are the others, `chosen` their indices in raw, and `held_out`
-    those, scaled as well.
-    """
+    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled."""
 
     raw: npt.NDArray[Any]
     X: Float32
@@ -132,16 +128,13 @@ class Training:
     n_bits: int
     workers: Workers
     rng: np.random.RandomState
-    chosen: npt.NDArray[np.intp] | None = None
-    held_out: Float32 | None = None
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What `_learn` returns: the encoder, a decoder if it has one of its own, further fitted attributes."""
+    """What `_learn` returns: the encoder, and further fitted attributes."""
 
     encoder: Encoder
-    decoder: LinearDecoder | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -163,10 +156,6 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
 
-    def _hold_out(self, n_rows: int, rng: np.random.RandomState) -> npt.NDArray[np.intp] | None:
-        """Which rows not to train on: none, unless a method validates on some."""
-        return None
-
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Learn the hash function from the rows of X, (n, D); y is ignored.
 
@@ -187,42 +176,30 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _fit(self, X: npt.ArrayLike) -> Self:
         n_bits = check_n_bits(self.n_bits)
         resolve_n_jobs(self.n_jobs)
-        _check_kind(self.decoder)
         rng = self._generator()
         raw = self._validate(X, reset=True)
         with Workers(self.n_jobs) as workers:
             scaling = Scaling.measure(raw, workers, normalize=bool(self.normalize))
-            held_out = self._hold_out(len(raw), rng)
-            if held_out is None:
-                rows = scaling.apply_all(raw, workers)
-                training = Training(raw, rows, scaling, n_bits, workers, rng)
-            else:
-                chosen = np.setdiff1d(np.arange(len(raw)), held_out)
-                rows = scaling.apply_all(raw, workers, chosen)
-                queries = scaling.apply(raw[held_out])
-                training = Training(raw, rows, scaling, n_bits, workers, rng, chosen, queries)
-            learned = self._learn(training)
-            decoder, codes = learned.decoder, None
-            if decoder is None:  # a method that holds out rows has one
-                codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
-                encode_into(codes, raw, learned.encoder, scaling, workers)
-                Z = unpack(codes, n_bits)
-                Z = Z if training.chosen is None else Z[training.chosen]
-                decoder = f_step(decoder_sums(rows, Z, workers))
-        self.scaling_ = scaling
-        self.encoder_ = learned.encoder
-        self.decoder_ = decoder.in_units_of(scaling)
+            rows = scaling.apply_all(raw, workers)
+            learned = self._learn(Training(raw, rows, scaling, n_bits, workers, rng))
+            codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
+            encode_into(codes, raw, learned.encoder, scaling, workers)
+            decoder = f_step(decoder_sums(rows, unpack(codes, n_bits), workers))
+        sample = sample_rows(len(rows))
+        self._adopt(scaling, learned.encoder, decoder, raw[sample], codes[sample], len(rows))
         for name, value in learned.attributes.items():
             setattr(self, name, value)
-        if self.decoder == "tables":
-            self._adopt_best_decoder(raw, "tables", 0.0, None)
-        else:
-            sample = sample_rows(len(rows))
-            sample = sample if training.chosen is None else training.chosen[sample]
-            some = raw[sample]
-            found = self._hash_codes(some) if codes is None else codes[sample]
-            self.training_ = record_of(some, found, self.decoder_, self.scaling_, len(rows))
         return self
+
+    def _adopt(
+        self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
+        n_rows: int,
+    ) -> None:  # fmt: skip
+        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : some of the rows."""
+        self.scaling_, self.encoder_ = scaling, encoder
+        self.decoder_ = decoder.in_units_of(scaling)
+        found = self._hash_codes(sample) if codes is None else codes
+        self.training_ = record_of(sample, found, self.decoder_, scaling, n_rows)
 
     def fit_decoder(
         self,
@@ -248,7 +225,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         All or nothing: where it fails, the model stays as it was.
         """
-        _check_kind(decoder)
+        check_kind(decoder)
         with self._all_or_nothing():
             self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter, callback)
         return self
@@ -406,6 +383,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return tags
 
 
-def _check_kind(decoder: object) -> None:
+def check_kind(decoder: object) -> None:
+    """Refuse what is no kind of decoder."""
     if not isinstance(decoder, str) or decoder not in KINDS:
         raise InvalidParameter("decoder", decoder, " or ".join(map(repr, KINDS)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,11 @@ from auxbit.core import files
 from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.core.types import Float64
-from auxbit.data.rows import Budget
 from auxbit.errors import FileExists, FileProblem, InvalidInput
-from auxbit.mac.loop import Record, Walk
+from auxbit.mac.loop import Record
+from auxbit.mac.rows import FileRows
 from auxbit.mac.steps import State
-
-if TYPE_CHECKING:
-    from auxbit.hashers.autoencoder import BinaryAutoencoder
+from auxbit.mac.validation import Walk
 
 NAME, LOCK = "state.safetensors", "fit.lock"
 CONTENT = "content of X"  # what `about` calls a checksum, which tells people nothing
@@ -86,16 +84,16 @@ class Checkpoint:
         """Let others have the folder."""
         self._lock.release()
 
-    def check_codes(self, resumed: Resumed, passes: Any) -> None:
-        """Refuse codes that are not those of the state. passes : with `checksum`."""
-        if passes.checksum() != resumed.checksum:
+    def check_codes(self, resumed: Resumed, rows: FileRows) -> None:
+        """Refuse codes that are not those of the state."""
+        if rows.codes.checksum() != resumed.checksum:
             raise FileProblem(
                 f"{self.folder} is damaged: its codes are not those of its state. Remove it and start anew."
             )
 
-    def write(self, prepared: Prepared, state: State, walk: Walk, passes: Any) -> None:
-        """Make this the state, durably. passes : with `sync`, `present`, `checksum`, `count`."""
-        passes.sync()
+    def write(self, prepared: Prepared, state: State, walk: Walk, rows: FileRows) -> None:
+        """Make this the state, durably: codes first, then the state that names them."""
+        rows.codes.sync()
         assert walk.best is not None or not walk.history
         arrays = {f"state.{name}": np.asarray(value) for name, value in vars(state).items()}
         arrays |= {"scaling.mean": prepared.scaling.mean, "gram": prepared.gram}
@@ -109,9 +107,9 @@ class Checkpoint:
             "scaling": {"scale": prepared.scaling.scale, "normalize": prepared.scaling.normalize},
             "history": [asdict(record) for record in walk.history],
             "walk": {"best_precision": walk.best_precision, "improved": walk.improved, "misses": walk.misses},
-            "present": passes.present,
-            "checksum": passes.checksum(),
-            "passes": passes.count,
+            "present": rows.codes.present,
+            "checksum": rows.codes.checksum(),
+            "passes": rows.n_passes,
         }
         FORMAT.write(self.folder / NAME, header, arrays)
 
@@ -146,11 +144,9 @@ class Checkpoint:
 FREE = frozenset({"n_jobs", "verbose", "callback"})
 
 
-def identity(model: BinaryAutoencoder, budget: Budget) -> dict[str, Any]:
-    """The parameters that the result depends on, as JSON; the budget decides on the sizes of samples."""
-    parameters = model.get_params(deep=False)
-    kept = {name: _plain(value) for name, value in sorted(parameters.items()) if name not in FREE}
-    return kept | {"memory": budget.total}
+def identity(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator that its result depends on, as JSON."""
+    return {name: _plain(value) for name, value in sorted(parameters.items()) if name not in FREE}
 
 
 def _plain(value: Any) -> Any:

@@ -27,7 +27,6 @@ MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0
 
 Solve = Callable[[Float64], Float64]
-Search = Callable[[Indices, Float64, Float64, Float64, Float64, float], Float64]
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,11 @@ class SvmRows(Protocol):
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
         """Σ over the rows with slack of x xᵀ P, (D+1, len(bits)). Two products."""
+
+    def search(
+        self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    ) -> Float64:
+        """`line_search` in these rows, whose scores follow: how far to go along each bit's step."""
 
 
 class LineRows(Protocol):
@@ -121,13 +125,11 @@ def solve_svms(
     gram_solve: Solve,
     zero_norm: Float64,
     options: SvmOptions,
-    search: Search,
 ) -> tuple[Float64, npt.NDArray[np.bool_]]:
     """Newton steps on `bits` at once from W, (D+1, L), where `sums` are theirs; W and the bits solved.
 
     gram_solve : see `gram_solver`; zero_norm : (L,) what each bit's ‖gradient‖ is held against: at W = 0,
-    times the share of the rarer class; search : `line_search` in these rows. A bit leaves when it is within
-    tolerance or cannot be moved.
+    times the share of the rarer class. A bit leaves when it is within tolerance or cannot be moved.
     """
     W, solved = W.copy(), np.zeros(W.shape[1], dtype=bool)
     for newton in range(options.max_newton):
@@ -141,7 +143,7 @@ def solve_svms(
             break
         precondition = _precondition(W[:, bits], sums, gram_solve, rows.n_rows, options.C)
         step = _conjugate_gradients(rows, bits, gradient, precondition, options)
-        size = search(bits, W[:, bits], step, gradient, sums.slack, options.C)
+        size = rows.search(bits, W[:, bits], step, gradient, sums.slack, options.C)
         W[:, bits] += size * step
         bits = bits[size > 0]  # the others: float32 has no digits left for them
         if not len(bits):
@@ -323,6 +325,11 @@ class ArraySvmRows:
 
         product, bias_sum = self._workers.sum(block, self.n_rows)
         return np.vstack([product, bias_sum])
+
+    def search(
+        self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    ) -> Float64:
+        return line_search(self, bits, W, step, gradient, slack, C)
 
     def aim(self, P: Float64, bits: Indices) -> Float64:
         weights, bias = _split(P)

@@ -105,7 +105,7 @@ class ZOptions:
     solver: str
     start: str = "best"
     group_size: int = 1
-    theorem2: bool = True
+    theorem_4_3: bool = True
     optimality: bool = True
     running_bound: bool = True
     incremental: bool = True
@@ -248,7 +248,7 @@ class ZSolver:
         V -= C
         counts = ZCounts(projected=float(np.vdot(Y, Y)))
         counts.hash_energy = z_kernels.at_hash_codes(
-            Y, H, C, V, problem.mu, self.options.theorem2, Z, block.energy, block.todo
+            Y, H, C, V, problem.mu, self.options.theorem_4_3, Z, block.energy, block.todo
         )
         C += problem.mu * H
         counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
