@@ -148,28 +148,28 @@ class BinaryAutoencoder(_Trained):
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
+    n_bits : bits per code, 1 to 1024.
     init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
         they are), or an array of codes with a row for each row of X.
     decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
         codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
-    mu0, mu_factor : the penalty starts at mu0 and grows by mu_factor each step; the paper's factor is 2, a
-        smaller one takes longer and ends lower (docs/training.md has the measurements).
+    mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
+        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md).
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
     C : weight of the slack in the SVMs of the h step.
-    h_solver : "svm"; or "ridge", least squares to ±1 in the place of SVMs: it needs no pass over the rows.
+    h_solver : "svm"; or "ridge", least squares to ±1 instead of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
     z_start : what alternation starts from: "warm", "relaxed", or both, the "best" result kept for each point.
     group_size : bits optimised jointly by alternation; costs 2^group_size.
     z_options : switches of the Z step: theorem_4_3, optimality, running_bound, incremental; admm_iterations
         (0: the relaxed solution is the one without the box, clipped to it) and admm_tol; max_nodes of
-        branch and bound a point, whose history_ counts the points that ran out of them as unproven.
+        branch and bound per point; history_ counts the points that ran out of them as unproven.
     validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with
         the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
-        None: run until Z = h(X).
+        None: run until Z = h(X) (theorem 4.1).
     patience : how many penalties in a row may fail to raise the validation precision.
     max_iter : iterations at most.
     callback : called with each Record.
@@ -180,9 +180,9 @@ class BinaryAutoencoder(_Trained):
     Attributes
     ----------
     encoder_, decoder_ : h on scaled rows, f in the units of X.
-    history_ : one Record an iteration.
+    history_ : one Record per iteration.
     n_iter_ : how many.
-    n_passes_ : how often all rows were read; None where they were in memory.
+    n_passes_ : how often all rows were read; None if they were in memory.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class BinaryFactorAnalysis(_Trained):
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
+    n_bits : bits per code, 1 to 1024.
     init : as for BinaryAutoencoder; "tpca" works best for BFA in the paper.
     mu : the constant penalty, on data scaled to a largest range of 1.
     tol : the alternation ends when E_Q falls by less than this share.

@@ -41,7 +41,7 @@ class TrainingRecord:
 
     codes : (m, ceil(n_bits/8)) uint8, packed; n_rows : how many rows were trained on, of which m are here;
     error : mean over the m rows of ‖x − f(z)‖², in the units of X; variation : the standard deviation of
-    that over its mean; n_vectors : how many vectors f is made of, which tells how closely n_rows fit it;
+    that over its mean; n_vectors : how many vectors f is made of, which says how closely n_rows fit it;
     coding, mu : how the codes were made, as in encode.
     """
 
@@ -66,7 +66,7 @@ class TrainingRecord:
     def from_parts(
         cls, header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], n_bits: int
     ) -> TrainingRecord:
-        """The record of `parts`; a KeyError, TypeError or ValueError where that is not what they are."""
+        """The record of `parts`; a KeyError, TypeError or ValueError if they are something else."""
         record = cls(check_packed(tensors["codes"], n_bits, "training.codes"), **header)
         numbers = (record.n_rows, record.error, record.variation, record.n_vectors, record.mu)
         if not isinstance(record.coding, str) or not 1 <= len(record.codes) <= min(record.n_rows, MOST_ROWS):
@@ -107,7 +107,7 @@ def record_of(
 
 
 def _n_vectors(decoder: Decoder) -> int:
-    """How many vectors a least-squares fit of the decoder chooses: one a bit, or one a value of each byte."""
+    """How many vectors a least-squares fit chooses: one per bit, or one per value of each byte."""
     if isinstance(decoder, TableDecoder):
         return 1 + sum(1 << min(8, decoder.n_bits - first) for first in range(0, decoder.n_bits, 8))
     return 1 + decoder.n_bits
@@ -142,7 +142,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     """Base of all hashing methods. Subclasses declare `n_bits`, `random_state` and `n_jobs`.
 
     `training_` records codes and error of a sample of the rows that `decoder_` was fitted to; it is None
-    where the model comes from a file that has no record.
+    if the model comes from a file that has no record.
     """
 
     n_bits: int
@@ -159,7 +159,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Learn the hash function from the rows of X, (n, D); y is ignored.
 
-        All or nothing: where it fails, a model fitted before stays as it was.
+        All or nothing: if it fails, a model fitted before stays as it was.
         """
         with self._all_or_nothing():
             return self._fit(X)
@@ -212,18 +212,18 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     ) -> Self:
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
-        Codes and decoder are improved by turns, n_iter times (None: 15), on the rows of X, (n, D). The new
+        Codes and decoder are improved in turn, n_iter times (None: 15), on the rows of X, (n, D). The new
         decoder fits those codes, no longer h(X): score, which is about h(X), may fall, by much for a mu of 0.
 
-        decoder : "linear", a vector a bit, starting from the present one; or "tables", a free vector for
+        decoder : "linear", one vector per bit, starting from the present one; or "tables", a free vector for
             each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
-            search, and wants many rows (256 vectors a byte). With mu = 0 they start from product
+            search, and wants many rows (256 vectors per byte). With mu = 0 they start from product
             quantisation.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
         callback : called after each turn with its number, from 1, and the number of turns.
 
-        All or nothing: where it fails, the model stays as it was.
+        All or nothing: if it fails, the model stays as it was.
         """
         check_kind(decoder)
         with self._all_or_nothing():
@@ -256,10 +256,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
-            f = `decoder_`, for search by ‖query − f(z)‖, where the query needs no code. To 16 bits it is the
-            very best; above it is as good as a local search of some 50 µs a row finds at 64 bits.
+            f = `decoder_`, for search by ‖query − f(z)‖, in which the query needs no code. Up to 16 bits it
+            is the very best; above, the best that a local search finds in about 50 µs per row at 64 bits.
         mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
-            best ranking by f) to large (h(x) itself); not looked at for coding="hash".
+            best ranking by f) to large (h(x) itself); unused for coding="hash".
         """
         if not isinstance(coding, str) or coding not in CODINGS:
             raise InvalidParameter("coding", coding, "'hash' or 'optimal'")

@@ -1,4 +1,4 @@
-"""A fit that can go on after a crash: its state after each iteration, in a folder beside the codes.
+"""A fit that can be resumed after a crash: its state after each iteration, in a folder beside the codes.
 
 The state names the file of codes that belongs to it; the next iteration writes to the other one, and ends
 with a state of its own. So whatever moment a process ends at, the last state on disk and its codes are whole.
@@ -25,7 +25,7 @@ from auxbit.mac.steps import State
 from auxbit.mac.validation import Walk
 
 NAME, LOCK = "state.safetensors", "fit.lock"
-CONTENT = "content of X"  # what `about` calls a checksum, which tells people nothing
+CONTENT = "content of X"  # what `about` calls a checksum, which would mean nothing to people
 FORMAT = Format(
     "auxbit checkpoint", "checkpoint", 1, "the state of a fit",
     "Such states are made by fit(…, checkpoint=…).", FileProblem,
@@ -34,7 +34,7 @@ FORMAT = Format(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit knows before its first iteration, and needs to go on."""
+    """What a fit knows before its first iteration, and needs to resume."""
 
     scaling: Scaling
     gram: Float64
@@ -55,14 +55,14 @@ class Resumed:
 
 
 class Checkpoint:
-    """The folder of a fit. about : what must be the same for a fit to go on, as JSON holds it."""
+    """The folder of a fit. about : what must be the same for a fit to resume, as JSON."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, json.loads(json.dumps(about))
         self._lock = WriterLock(folder / LOCK)
 
     def open(self, *, resume: bool) -> Resumed | None:
-        """The state to go on from, None where there is none; a folder with another's is refused.
+        """The state to resume from, None if there is none; a folder with another fit's is refused.
 
         No other process can have the folder until `close`.
         """
@@ -76,7 +76,7 @@ class Checkpoint:
         found = self._read(resume)
         if found is not None and not resume:
             raise FileExists(
-                f"{self.folder} holds the state of a fit. Go on with it (resume=True), or remove it."
+                f"{self.folder} holds the state of a fit. Resume it (resume=True), or remove it."
             )
         return found
 
@@ -88,7 +88,7 @@ class Checkpoint:
         """Refuse codes that are not those of the state."""
         if rows.codes.checksum() != resumed.checksum:
             raise FileProblem(
-                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start anew."
+                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
             )
 
     def write(self, prepared: Prepared, state: State, walk: Walk, rows: FileRows) -> None:
@@ -114,7 +114,7 @@ class Checkpoint:
         FORMAT.write(self.folder / NAME, header, arrays)
 
     def _read(self, resume: bool) -> Resumed | None:
-        """The state of the folder, None where it has none; an error where it is of another fit."""
+        """The state of the folder, None if it has none; an error if it is of another fit."""
         if not (self.folder / NAME).exists():
             return None
         header, arrays = FORMAT.read(self.folder / NAME)
@@ -124,7 +124,7 @@ class Checkpoint:
                 values = "" if name == CONTENT else f", which was {was!r}, and is {value!r} now"
                 raise InvalidInput(
                     f"{self.folder} holds the state of a fit with another {name}{values}. "
-                    "Go on with what it was begun with, or use another folder."
+                    "Resume with what it was begun with, or use another folder."
                 )
         scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
         prepared = Prepared(scaling, arrays["gram"], arrays.get("held_out"), arrays.get("truth"))
@@ -138,7 +138,7 @@ class Checkpoint:
         return Resumed(prepared, state, walk, header["present"], header["checksum"], header["passes"])
 
 
-# ---- What tells one fit from another: a fit that goes on from a checkpoint must be the one that began it
+# ---- What distinguishes fits: one that resumes from a checkpoint must be the one that began it
 
 # threads and messages change nothing
 FREE = frozenset({"n_jobs", "verbose", "callback"})

@@ -310,7 +310,7 @@ class ClusterRows(StreamedRows):
         return self._neighbours[shard]
 
 
-# ---- what workers do: raw are the rows of a shard, the first of which is row `first` of the table, and near
+# ---- What workers do: raw are the rows of a shard, the first of which is row `first` of the table, and near
 # those of them that are true neighbours of queries
 
 
@@ -402,7 +402,7 @@ def client_at(address: str) -> Any:
         return distributed.Client(address, timeout=CONNECTED_WITHIN)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         raise ClusterProblem(
-            f"No Dask scheduler answers at {address}: {error}. `dask scheduler` starts one and prints its "
+            f"No Dask scheduler responds at {address}: {error}. `dask scheduler` starts one and prints its "
             "address, as tcp://host:8786."
         ) from error
 
@@ -516,7 +516,7 @@ def _pieces(starts: list[int], first: int, last: int) -> list[Piece]:
 def _starts(whole: Ids, n: int, left_out: Ids) -> list[int]:
     """Where shards begin, and n. whole : their first rows, numbered without those that are left out.
 
-    Where those are multiples of a block, blocks are those of a fit on one machine, and so are its sums.
+    If those are multiples of a block, blocks and sums are those of a fit on one machine.
     """
     return [0, *places_of(whole[whole > 0], left_out).tolist(), n]
 

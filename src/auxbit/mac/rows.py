@@ -290,8 +290,8 @@ class ScaledRows:
     """Rows of `source`, scaled as they are read. left_out : numbers of rows, rising, that are not among them.
 
     Row i is the i-th of those that are left, so blocks are the same as of rows in memory. What a slice
-    returns is the thread's own room, filled anew when that thread asks again: fresh memory for each block
-    costs as much as the work on it where the allocator gives memory back at once, as Dask tells it to.
+    returns is the thread's own buffer, filled again when that thread reads on: fresh memory for each block
+    costs as much as the work on it if the allocator gives memory back at once, as Dask configures it to.
     """
 
     def __init__(self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None) -> None:
@@ -350,16 +350,16 @@ def places_of(rows: npt.NDArray[Any], left_out: npt.NDArray[Any]) -> npt.NDArray
     return np.asarray(rows + np.searchsorted(gaps, rows, side="right"))
 
 
-# ---- Codes of rows that are not in memory: packed bits, twice, in memory where they fit, else mapped files
+# ---- Codes of rows that are not in memory: packed bits, twice, in memory if they fit, else in mapped files
 
 NAMES = ("codes-0.bits", "codes-1.bits")
 CHUNK_BYTES = 1 << 24
 
 
 class CodePair:
-    """Packed codes twice: those as they are, and room for the next; `swap` makes the next the present.
+    """Packed codes twice: the present ones, and room for the next; `swap` makes the next the present.
 
-    A pass that is broken off leaves the codes as they are whole.
+    A pass that is interrupted leaves the present codes whole.
     """
 
     def __init__(self, n: int, n_bits: int, folder: Path | None = None, present: int = 0) -> None:
@@ -372,7 +372,7 @@ class CodePair:
 
     @property
     def now(self) -> Packed:
-        """The codes as they are, (n, M)."""
+        """The present codes, (n, M)."""
         return self._pair[self.present]
 
     @property
@@ -381,11 +381,11 @@ class CodePair:
         return self._pair[1 - self.present]
 
     def swap(self) -> None:
-        """The codes just written are the codes as they are."""
+        """The codes just written are the present ones."""
         self.present = 1 - self.present
 
     def sync(self) -> None:
-        """Make the codes as they are durable, where they are in a file."""
+        """Make the present codes durable, if they are in a file."""
         if isinstance(self.now, np.memmap) and self._folder is not None:
             self.now.flush()
             descriptor = os.open(self._folder / NAMES[self.present], os.O_RDWR)
@@ -395,7 +395,7 @@ class CodePair:
                 os.close(descriptor)
 
     def checksum(self) -> int:
-        """CRC-32 of the codes as they are: tells codes that are torn, lost or another's."""
+        """CRC-32 of the present codes: detects codes that are torn, lost or of another fit."""
         flat, found = self.now.reshape(-1), 0
         for start in range(0, flat.size, CHUNK_BYTES):
             found = zlib.crc32(flat[start : start + CHUNK_BYTES].data, found)
@@ -532,7 +532,7 @@ class StreamedRows(ABC):
     def search(
         self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
     ) -> Float64:
-        """As h_step.line_search, in one pass: a sample tells which sizes to evaluate on all rows."""
+        """As h_step.line_search, in one pass: a sample finds the sizes to evaluate on all rows."""
 
         def evaluate(sizes: Float64) -> Float64:
             return np.asarray(self._sums(along_step, self.W, step, bits, sizes)[0])

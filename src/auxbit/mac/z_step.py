@@ -100,7 +100,7 @@ LARGEST_GROUP = 20
 
 @dataclass(frozen=True)
 class ZOptions:
-    """How the Z step is solved; the switches are the paper's accelerations, on unless measured."""
+    """How the Z step is solved; the switches are the paper's accelerations, all on by default."""
 
     solver: str
     start: str = "best"
@@ -267,7 +267,7 @@ class ZSolver:
     ) -> None:
         """Alternation; V : (n, L) Gh − c. What is not certified remains to do."""
         problem, options, limits = self.problem, self.options, self.problem.thresholds
-        relaxed = gradient = V  # not looked at by a warm start
+        relaxed = gradient = V  # unused by a warm start
         if self._start != "warm":
             if self._admm is not None and warm is not None:
                 relaxed = self._admm.solve(block.C, *warm, block.todo)
