@@ -269,7 +269,7 @@ def passes(results: Results) -> str:
 
 def fitted_decoder(made: Any, h: Any) -> Any:
     """The decoder of the codes of h."""
-    from auxbit.mac.f_step import DecoderSums, f_step
+    from auxbit.mac.objective import DecoderSums, f_step
 
     total = made.moments()[1]
     ZZ, z, XZ = made.hash_sums(h)

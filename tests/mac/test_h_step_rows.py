@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from auxbit.core.parallel import Workers
-from auxbit.mac.f_step import decoder_sums
 from auxbit.mac.h_step import ArraySvmRows
+from auxbit.mac.objective import decoder_sums
 from helpers.slow_truths import random_rows
 from helpers.svm_cases import flip, labelled_digits
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from auxbit.core.parallel import BLOCK_ROWS, Workers
-from auxbit.mac import z_kernels, z_step
+from auxbit.mac import z_step
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.z_step import RelaxedSolver, ZOptions
 from helpers.memory_steps import MemorySteps
@@ -114,7 +114,7 @@ def test_greedy_binarisation_equals_its_definition(case, from_box):
     x = solve(case, max_iter=10)[0] if from_box else np.random.default_rng(0).random(case.H.shape)
     for c, start in zip(C, x, strict=True):
         z, moved = np.empty(len(c), dtype=np.uint8), np.empty(len(c))
-        z_kernels.binarise(G, start, G @ start - c, z, moved)
+        z_step.binarise(G, start, G @ start - c, z, moved)
         truth = greedy_bits(G, c, start)
         if not (z == truth).all():  # only where both values of a bit are equally good
             i = int((z != truth).argmax())
@@ -129,7 +129,7 @@ def test_greedy_binarisation_goes_from_the_first_bit_to_the_last():
     G, c = np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([0.8, 0.8])
     for start, wanted in (([0.0, 0.0], [1, 0]), ([0.0, 1.0], [0, 1])):
         z = np.empty(2, dtype=np.uint8)
-        z_kernels.binarise(G, np.array(start), G @ start - c, z, np.empty(2))
+        z_step.binarise(G, np.array(start), G @ start - c, z, np.empty(2))
         assert z.tolist() == wanted
 
 

@@ -18,7 +18,7 @@ from auxbit.core.codes import pack, unpack
 from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of
 from auxbit.quantiser.fit import alternate_codes
 from auxbit.quantiser.kernels import row_products

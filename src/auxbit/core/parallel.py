@@ -1,4 +1,4 @@
-"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel.
+"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel. Kernels and samples, too.
 
 Blocks do not depend on the number of threads, each block runs with BLAS on one thread, and sums are
 added in the order of the blocks, in float64. So results are the same to the last bit for any `n_jobs`.
@@ -195,7 +195,7 @@ def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np
     return np.sort(chosen).astype(np.intp)
 
 
-# ---- Compiled kernels: numba without the GIL, cached on disk, run by the thread pool of blocks.py
+# ---- Compiled kernels: numba without the GIL, cached on disk, run on the thread pool
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -218,7 +218,7 @@ def _compiled(function: F, **options: Any) -> F:
     return compiled
 
 
-# ---- Dask arrays: recognising one without importing Dask, and mapping its blocks of rows without computing
+# ---- Dask arrays, recognised without importing Dask; functions of their blocks of rows, not computed yet
 
 
 def is_dask_array(X: Any) -> bool:

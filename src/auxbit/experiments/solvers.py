@@ -16,7 +16,7 @@ from auxbit.core.maps import Scaling
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Bits, Float64
 from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained
-from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.mac.z_step import RelaxedSolver, ZProblem
 
 BITS = (8, 16, 32)

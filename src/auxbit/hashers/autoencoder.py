@@ -105,10 +105,9 @@ class _Trained(Hasher):
         if h_solver not in H_SOLVERS:
             raise InvalidParameter("h_solver", h_solver, " or ".join(map(repr, H_SOLVERS)))
         svm = SvmOptions(C=check_positive("C", self.C), ridge=h_solver == "ridge")
-        parameters = identity(self.get_params(deep=False))
         return Plan(
             n_bits, schedule, svm, z, partial(first_codes, self.init), normalize=bool(self.normalize),
-            report=self._report, identity=parameters, **options,
+            report=self._report, identity=lambda: identity(self.get_params(deep=False)), **options,
         )  # fmt: skip
 
     def _refuse_tables(self) -> None:
@@ -392,7 +391,7 @@ def _random_codes(given: Beginning) -> RandomCodes | GivenCodes:
     if given.budget is not None:  # blocks that know nothing of each other
         return RandomCodes(int(given.rng.randint(np.iinfo(np.int32).max)), n_bits)
     bits = np.zeros((given.table.shape[0], n_bits), dtype=np.uint8)
-    bits[given.places(np.arange(n))] = given.rng.randint(0, 2, (n, n_bits))
+    bits[given.rows.places(np.arange(n))] = given.rng.randint(0, 2, (n, n_bits))
     return GivenCodes(bits)
 
 

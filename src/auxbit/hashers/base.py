@@ -26,7 +26,7 @@ from auxbit.core.maps import Encoder, Scaling, encode, encode_into
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
 from auxbit.core.types import Array, Bits, Float32, Float64, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
 from auxbit.quantiser.fit import KINDS, Turned, fit_decoder
 
@@ -113,7 +113,7 @@ def _n_vectors(decoder: Decoder) -> int:
     return 1 + decoder.n_bits
 
 
-# ---- The contract of every hasher
+# ---- The base class
 
 CODINGS = ("hash", "optimal")
 

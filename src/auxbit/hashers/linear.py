@@ -16,7 +16,7 @@ from auxbit.core.parallel import Workers
 from auxbit.core.types import Float32, Float64
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.mac.f_step import DecoderSums, f_step
+from auxbit.mac.objective import DecoderSums, f_step
 
 # ---- Principal axes from the D×D (or n×n) matrix of products: the start of tPCA and ITQ
 

@@ -1,4 +1,4 @@
-"""Shards of rows on the workers of a Dask cluster: where each lives, work on all of them, and its sums.
+"""Rows on a Dask cluster, in shards: rows and codes stay with the workers; W, f and sums travel.
 
 Whatever lies on a worker is the result of a task, so what a lost worker had, Dask computes again: rows from
 where they came, codes by all Z steps so far. Each worker has one task at a time, which uses all its threads:
@@ -208,7 +208,7 @@ def cluster_errors(client: Any) -> Iterator[None]:
         ) from error
 
 
-# ---- Passes over rows on a cluster. Rows and codes stay with the workers; W, f and sums are what travels
+# ---- Rows as `Steps` sees them
 
 Near = tuple[Ids, Ids] | None  # rows of a shard, rising, and the queries whose neighbours they are
 State = tuple[Packed, Sums | None]  # the codes of a shard, and the sums of the pass that made them
@@ -241,7 +241,7 @@ class ClusterRows(StreamedRows):
 
     def __init__(self, shards: Shards, n_features: int, setting: Setting) -> None:
         super().__init__(shards.starts[-1] - len(setting.held_out), n_features, setting.n_bits)
-        self._shards, self._setting = shards, shards.hold(setting)
+        self._shards, self._setting, self._held_out = shards, shards.hold(setting), setting.held_out
         self._states: list[Future] = [None] * len(shards)
         self._neighbours: list[Future] | None = None  # what each shard has to know of the truth
 
@@ -255,6 +255,9 @@ class ClusterRows(StreamedRows):
 
         self.n_passes += 1
         self._states = shards.each(unit)
+
+    def places(self, rows: Ids) -> Ids:
+        return places_of(rows, self._held_out)
 
     def nearest(self, queries: Float32, k: int) -> Ids:
         shards, asked = self._shards, self._shards.hold(queries)
@@ -370,7 +373,7 @@ def _merge_nearest(parts: list[tuple[Float64, Ids]]) -> tuple[Float64, Ids]:
     return np.take_along_axis(distances, nearest, axis=1), np.take_along_axis(rows, nearest, axis=1)
 
 
-# ---- Tables of rows on a Dask cluster: the chunks of a dask array, or parts of a file that its workers read
+# ---- Where the rows come from: the chunks of a dask array, or parts of a file that workers read
 
 Found = tuple[Extent | None, tuple[int, int, float] | None]
 

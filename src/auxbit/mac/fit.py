@@ -28,7 +28,7 @@ from auxbit.mac.cluster import cluster_table
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import Record, alternate
 from auxbit.mac.objective import Moments
-from auxbit.mac.rows import CodePair, FileRows, ScaledRows, places_of
+from auxbit.mac.rows import CodePair, FileRows, ScaledRows
 from auxbit.mac.steps import MemoryRows, Rows, Steps
 from auxbit.mac.validation import (
     Outcome,
@@ -56,7 +56,7 @@ class Plan:
         rows as they came. validation : "auto", None, or query rows. settled : the loop ends when E_Q falls by
         less than this share, and the SVMs of the last codes are solved to full tolerance (BFA).
     report : is given each record and how often all rows were read by then, None for rows in memory.
-    identity : what a fit that resumes must have in common with the one that was interrupted, as JSON.
+    identity : returns what a fit that resumes must have in common with the one interrupted, as JSON.
     """
 
     n_bits: int
@@ -69,7 +69,7 @@ class Plan:
     settled: float | None = None
     normalize: bool = False
     report: Callable[[Record, int | None], object] | None = None
-    identity: dict[str, Any] | None = None
+    identity: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,6 @@ class Beginning:
     table: Table
     rows: Rows
     scaling: Scaling
-    held_out: Ids | None
     moments: Moments
     workers: Workers
     rng: np.random.RandomState
@@ -108,13 +107,9 @@ class Beginning:
         """(n, D) of the rows that are trained on."""
         return self.rows.n_rows, self.rows.n_features
 
-    def places(self, rows: Ids) -> Ids:
-        """The numbers in the table of these rows."""
-        return _places(rows, self.held_out)
-
     def raw(self, rows: Ids) -> Array:
         """These rows, rising, as they came."""
-        return self.table.take(self.places(rows))
+        return self.table.take(self.rows.places(rows))
 
     def scaled(self, rows: Ids | None) -> Float32:
         """These rows, rising, scaled; all of them for None."""
@@ -142,7 +137,7 @@ def fit(
     if table.shape[0] < 2:
         raise InvalidInput(f"X has {table.shape[0]} row; a model needs at least 2 to be fitted to.")
     with ExitStack() as stack:
-        kept = None if checkpoint is None else Checkpoint(checkpoint, (plan.identity or {}) | table.about())
+        kept = None if checkpoint is None else Checkpoint(checkpoint, _about(plan, table, budget))
         resumed = None
         if kept is not None:
             stack.callback(kept.close)
@@ -167,8 +162,8 @@ def fit(
         if resumed is not None:
             walk, h = resumed.walk, steps.restore(resumed.state)
         else:
-            facts = (table, rows, prepared.scaling, prepared.held_out, moments, workers, rng, budget)
-            walk, h = Walk(), _begin(steps, plan.start(Beginning(*facts)))
+            given = Beginning(table, rows, prepared.scaling, moments, workers, rng, budget)
+            walk, h = Walk(), _begin(steps, plan.start(given))
 
         def report(record: Record) -> None:
             if plan.report is not None:
@@ -186,8 +181,13 @@ def fit(
         )  # fmt: skip
         found = _finished(plan, steps, outcome, validated=queries is not None)
         f = steps.decoder_of(found)
-        sample = table.take(_places(sample_rows(rows.n_rows), prepared.held_out))
+        sample = table.take(rows.places(sample_rows(rows.n_rows)))
         return Fitted(prepared.scaling, found, f, outcome, rows.n_passes, sample, rows.n_rows)
+
+
+def _about(plan: Plan, table: Table, budget: Budget | None) -> dict[str, Any]:
+    """What a fit that resumes must have the same; the budget decides on the sizes of samples."""
+    return plan.identity() | {"memory": None if budget is None else budget.total} | table.about()
 
 
 def _begin(steps: Steps, made: Any) -> LinearEncoder | None:
@@ -223,10 +223,6 @@ def _queries(plan: Plan, table: Table, prepared: Prepared, workers: Workers) -> 
     if plan.validation is None or isinstance(plan.validation, str):
         return None
     return given_queries(plan.validation, table.shape[1], prepared.scaling, workers)
-
-
-def _places(rows: Ids, held_out: Ids | None) -> Ids:
-    return rows if held_out is None else places_of(rows, held_out)
 
 
 # ---- Where rows come from
@@ -346,9 +342,8 @@ def fit_elsewhere(
     rows = None if on_cluster else open_rows(X)
     if rows is not None and memory is not None:
         n_jobs = budget.threads(rows.shape[1], plan.n_bits, n_jobs)
-    identity = (plan.identity or {}) | {"memory": budget.total}  # which decides on the sizes of samples
     folder = None if checkpoint is None else Path(checkpoint)
     with Workers(n_jobs) as workers:
         table: Table = cluster_table(X, client) if rows is None else FileTable(rows, budget, workers)
         options: dict[str, Any] = {"budget": budget, "checkpoint": folder, "resume": resume}
-        return fit(replace(plan, identity=identity), table, workers, rng, **options), table.shape[1]
+        return fit(plan, table, workers, rng, **options), table.shape[1]

@@ -21,7 +21,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.types import Bits, Float32, Float64, Indices
-from auxbit.mac.f_step import DecoderSums
+from auxbit.mac.objective import DecoderSums
 
 MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0

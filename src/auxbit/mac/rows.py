@@ -443,6 +443,10 @@ class StreamedRows(ABC):
         """Let codes be made of the rows as they came and their numbers in the table. A pass."""
 
     @abstractmethod
+    def places(self, rows: Ids) -> Ids:
+        """The numbers in the table of these rows."""
+
+    @abstractmethod
     def nearest(self, queries: Float32, k: int) -> Ids:
         """The k nearest rows to each query, (q, k). A pass."""
 
@@ -574,6 +578,9 @@ class FileRows(StreamedRows):
 
         self.n_passes += 1
         self._workers.run(block, self.n_rows)
+
+    def places(self, rows: Ids) -> Ids:
+        return self.X.places(rows)
 
     def nearest(self, queries: Float32, k: int) -> Ids:
         self.n_passes += 1

@@ -20,7 +20,6 @@ from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Array, Bits, Float32, Float64, Ids, Indices, Packed
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking
-from auxbit.mac.f_step import DecoderSums, decoder_sums, f_step
 from auxbit.mac.h_step import (
     ArraySvmRows,
     SlackSums,
@@ -32,7 +31,7 @@ from auxbit.mac.h_step import (
     solve_svms,
 )
 from auxbit.mac.loop import ZReport
-from auxbit.mac.objective import Moments, energies
+from auxbit.mac.objective import DecoderSums, Moments, decoder_sums, energies, f_step
 from auxbit.mac.z_step import ZOptions, ZSolver
 
 Sums = tuple[Any, ...]
@@ -60,6 +59,9 @@ class Rows(SvmRows, Protocol):
     @property
     def n_passes(self) -> int | None:
         """How often all rows were read; None if they are in memory."""
+
+    def places(self, rows: Ids) -> Ids:
+        """The numbers in the table of these rows, those that are held out being counted there."""
 
     def moments(self) -> tuple[Float64, Float64]:
         """XᵀX (D, D) and Σx (D,)."""
@@ -295,6 +297,9 @@ class MemoryRows(ArraySvmRows):
         self._raw, self._chosen = raw, chosen
         self._warm: tuple[Float32, Float32] | None = None  # of ADMM
 
+    def places(self, rows: Ids) -> Ids:
+        return rows if self._chosen is None else self._chosen[rows]
+
     def moments(self) -> tuple[Float64, Float64]:
         def block(rows: slice) -> Sums:
             return self.X[rows].T @ self.X[rows], self.X[rows].sum(axis=0, dtype=np.float64)
@@ -307,7 +312,7 @@ class MemoryRows(ArraySvmRows):
         raw = self._raw
 
         def block(rows: slice) -> None:
-            places = np.arange(rows.start, rows.stop) if self._chosen is None else self._chosen[rows]
+            places = self.places(np.arange(rows.start, rows.stop))
             self.Z[rows] = unpack(codes_of(raw[places], places), self.n_bits)
 
         self.workers.run(block, len(self.X))

@@ -1,4 +1,4 @@
-"""The best codes for a decoder: min ‖x − f(z)‖² + μ‖z − h(x)‖² a row, not only near h(x) as in the Z step.
+"""The best codes for a decoder: min ‖x − f(z)‖² + μ‖z − h(x)‖² per row, not only near h(x) as in the Z step.
 
 μ is a dial: 0 takes the code that reconstructs a row best (quantisation), a large one h(x) itself (hashing).
 What is found for a row depends on the row alone: every sum runs in an order of its own, every choice that
@@ -24,8 +24,8 @@ from auxbit.quantiser.kernels import Panels, row_products, tile_products, to_pan
 
 # ---- The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation
 #
-# With one or two bytes all values are tried; with more a local search changes a byte at a time. It looks
-# up what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these would take
+# With one or two bytes all values are tried; with more a local search changes one byte at a time. It reads
+# what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these would take
 # too much memory, and each byte is held against what the others leave of the row instead: slower, fewer
 # tries.
 
@@ -209,9 +209,9 @@ def pairs_in_whole_numbers(
     return pairs, (spread.sum(axis=1) * 1.001).astype(np.float32), unit
 
 
-# ---- The best codes for a decoder
+# ---- The best codes for a linear decoder, and for either kind
 
-STEPS_A_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
+STEPS_PER_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
 LARGEST_MU = 1e12
 SMALLEST_COST = 1e-200  # whose inverse can be multiplied with
 FARTHEST = 1e9  # coordinate of a scaled row; sums of squares stay finite in float32
@@ -326,7 +326,7 @@ class LinearCoder:
         place = 1 << (L - 1).bit_length()
         unit = LARGEST_COST / place / largest if largest > SMALLEST_COST else 1.0
         whole = np.rint(couplings * unit).astype(np.int32) * np.int32(place)
-        steps = max(L, round(min(max(STEPS_A_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
+        steps = max(L, round(min(max(STEPS_PER_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
         free: Float64 = np.asarray(np.linalg.pinv(G, rcond=1e-10, hermitian=True), dtype=np.float64)
         return cls(f.b, f.A, mu, G, free, whole, reach, unit, place, steps)
 

@@ -1,4 +1,4 @@
-"""Fitting a decoder to the best codes that it can have: codes and least squares by turns."""
+"""Fitting a decoder to the best codes that it can have: codes and least squares in turn."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from auxbit.core.codes import bytes_per_code, unpack
 from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Float32, Float64, Packed
-from auxbit.mac.f_step import decoder_sums, f_step
+from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes
 from auxbit.quantiser.kernels import add_rows, count_pairs
 
-# ---- The f step for a decoder of tables: least squares, shrunk towards the tables as they are
+# ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
 
 SOLVED_BYTES = 16  # a system of 4,096 equations; wider codes are fitted byte by byte
 SWEEPS = 2
@@ -89,7 +89,7 @@ def _byte_by_byte(
     return tables.reshape(-1, X.shape[1])
 
 
-# ---- Fitting a decoder to the best codes that it can have
+# ---- Codes and decoder in turn
 
 Turned = Callable[[int, int], object]
 

@@ -1,7 +1,7 @@
-"""Kernels for the best code of a row under a linear decoder: products in fixed order, tabu search, settling.
+"""Kernels of the quantiser: tabu search for a linear decoder, local search for tables, products of both.
 
-A row's best code minimises e(z) = zᵀGz − 2cᵀz over z in {0, 1}^L. Tabu search always takes the best flip,
-up or down, but not of the bits that it flipped last, and keeps the best code that it passes.
+Under a linear decoder a row's best code minimises e(z) = zᵀGz − 2cᵀz over z in {0, 1}^L. Tabu search always
+takes the best flip, up or down, but not of the bits that it flipped last, and keeps the best code it passes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from auxbit.core.parallel import kernel
 from auxbit.core.types import Float32
-from auxbit.mac.z_kernels import alternate_bits, flip, half_gradient
+from auxbit.mac.z_step import alternate_bits, flip, half_gradient
 
 COLUMNS = 1024  # of W, a row's products with which are made at once: with D of some hundreds they stay in L2
 RING = 64  # more than the longest tenure
@@ -181,8 +181,7 @@ def _best_pair(G: Any, z: Any, v: Any, alone: Any, sign: Any, tol: Any) -> tuple
     return best_i, best_j
 
 
-# ---- Kernels for the best bytes of a row under a decoder of tables: enumeration of two, local search
-# of more.
+# ---- A decoder of tables: two bytes are enumerated, more are searched locally
 #
 # A row's best bytes minimise e(z) = Σ_j U_j[z_j] + Σ_{i<j} P_ji[z_i, z_j], U what each value of a byte
 # costs by itself and P what two of them cost each other: 2⟨T_i[u], T_j[v]⟩, the same for all rows.
@@ -456,8 +455,7 @@ def add_rows(X: Any, Z: Any, sums: Any) -> None:
                 total[d] += X[r, d]
 
 
-# ---- Products of rows with many columns, as fast as BLAS's, and the same for a row whatever rows are
-# beside it.
+# ---- Products of rows with many columns, as fast as BLAS's, and independent of the rows beside a row
 #
 # BLAS rounds by how many rows there are, so that the code of a row would depend on its neighbours. Here
 # every sum runs over the dimensions in their order; a tile of 4 rows × 64 columns of sums stays in

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from auxbit.mac.z_kernels import passes, thresholds
-from auxbit.mac.z_step import ZProblem
+from auxbit.mac.z_step import ZProblem, passes, thresholds
 from helpers.slow_truths import DECODERS, all_codes, make_decoder, make_points, points
 
 

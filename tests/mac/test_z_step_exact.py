@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from auxbit.mac.z_kernels import SearchTree, search_order
+from auxbit.mac.z_step import SearchTree, search_order
 from helpers.slow_truths import (
     DECODERS,
     all_codes,
