@@ -13,7 +13,7 @@ from auxbit import evaluate
 from auxbit.cli import choosing
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
-from auxbit.experiments.study import Cell, Problem, Row, Store
+from auxbit.experiments.study import Cell, Problem, Row, Fits
 from helpers.cli_runner import run, run_json
 
 
@@ -152,11 +152,11 @@ def test_bad_parameters_are_named() -> None:
 
 def test_a_problem_of_the_experiments_is_judged_by_the_codes_of_its_store(digits: Any) -> None:
     problem = Problem("digits", digits[100:500], digits[:100])
-    store = Store(problem, None, n_jobs=1)
-    result = bits.run(problem, store, bits=(8, 16, 70))
+    fits = Fits(problem, None, n_jobs=1)
+    result = bits.run(problem, fits, bits=(8, 16, 70))
     rows = result.tables["bits"]
     assert [row["bits"] for row in rows] == [8, 16]
-    assert rows[1]["effective_bits"] == evaluate.effective_bits(store.get(Cell("itq", 16, 0)).train)
+    assert rows[1]["effective_bits"] == evaluate.effective_bits(fits.get(Cell("itq", 16, 0)).train)
     assert result.settings["reason"] in result.about
     marked = result.figures["bits"]().axes[1]
     assert f"{result.settings['recommended']} bits" in {text.get_text() for text in marked.texts}

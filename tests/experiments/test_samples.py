@@ -11,7 +11,7 @@ import pytest
 from auxbit.core.codes import hamming_distances
 from auxbit.errors import InvalidInput
 from auxbit.experiments import samples, solvers
-from auxbit.experiments.study import Cell, Problem, Store, write_result
+from auxbit.experiments.study import Cell, Problem, Fits, write_result
 from auxbit.mac.z_step import ZProblem
 from auxbit.plot import figures
 
@@ -34,22 +34,22 @@ def problem(digits: Any) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def store(problem: Problem) -> Store:
-    return Store(problem, None, n_jobs=1)
+def fits(problem: Problem) -> Fits:
+    return Fits(problem, None, n_jobs=1)
 
 
 @pytest.fixture(scope="module")
-def result(problem: Problem, store: Store) -> Any:
-    return samples.run(problem, store, bits=12, methods=METHODS, k=5, n_queries=3)
+def result(problem: Problem, fits: Fits) -> Any:
+    return samples.run(problem, fits, bits=12, methods=METHODS, k=5, n_queries=3)
 
 
 # ---- what is retrieved
 
 
 def test_the_rows_listed_are_the_nearest_codes_with_ties_by_position(
-    problem: Problem, store: Store, result: Any
+    problem: Problem, fits: Fits, result: Any
 ) -> None:
-    made = store.get(Cell("itq", 12, 0))
+    made = fits.get(Cell("itq", 12, 0))
     distances = hamming_distances(made.queries, made.train)
     rows = [row for row in result.tables["samples-rows"] if row["method"] == "ITQ"]
     assert len(rows) == 3 * 5
@@ -71,8 +71,8 @@ def test_the_first_method_is_the_true_neighbours(problem: Problem, result: Any) 
     assert {row["hamming"] for row in exact} == {None}
 
 
-def test_shares_are_of_all_queries(problem: Problem, store: Store, result: Any) -> None:
-    made = store.get(Cell("lsh", 12, 0))
+def test_shares_are_of_all_queries(problem: Problem, fits: Fits, result: Any) -> None:
+    made = fits.get(Cell("lsh", 12, 0))
     ids = np.argsort(hamming_distances(made.queries, made.train), axis=1, kind="stable")[:, :5]
     gaps = problem.queries[:, None, :].astype(float) - problem.train[None]
     true = np.argsort(np.square(gaps).sum(axis=2), axis=1, kind="stable")[:, :5]
@@ -96,11 +96,11 @@ def test_queries_are_of_different_labels_and_the_same_for_a_seed() -> None:
     assert len(samples.choose_queries(3, None, 6, 0)) == 3
 
 
-def test_methods_that_cannot_have_so_many_bits_are_left_out(problem: Problem, store: Store) -> None:
-    found = samples.run(problem, store, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
+def test_methods_that_cannot_have_so_many_bits_are_left_out(problem: Problem, fits: Fits) -> None:
+    found = samples.run(problem, fits, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
     assert [row["method"] for row in found.tables["samples"]] == ["exact", "LSH"]
     with pytest.raises(InvalidInput, match="none of itq can have 70 bits on digits"):
-        samples.run(problem, store, bits=70, methods=("itq",))
+        samples.run(problem, fits, bits=70, methods=("itq",))
 
 
 # ---- pictures
@@ -114,7 +114,7 @@ def test_wrong_labels_are_framed_and_counted_as_in_the_table(problem: Problem, r
 
 def test_without_labels_nothing_is_framed(digits: Any) -> None:
     problem = digits_problem(digits, labels=False)
-    result = samples.run(problem, Store(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(problem, Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert not any(axes.patches for axes in result.figures["samples"]().axes)
     assert "framed" not in result.about
     assert set(result.tables["samples"][0]) == {"method", "true_neighbours"}
@@ -122,7 +122,7 @@ def test_without_labels_nothing_is_framed(digits: Any) -> None:
 
 def test_without_images_there_are_tables_alone_and_that_is_said(digits: Any, tmp_path: Path) -> None:
     problem = digits_problem(digits, images=False)
-    result = samples.run(problem, Store(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(problem, Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert result.figures == {}
     assert "digits has no images" in result.about
     written = {path.name for path in write_result(result, tmp_path)}
@@ -200,9 +200,9 @@ def test_the_loosest_tolerance_is_accurate_and_the_next_looser_one_is_not(boxes:
 
 
 def test_both_sides_are_timed_to_the_same_accuracy_and_the_ratio_is_theirs(
-    problem: Problem, store: Store
+    problem: Problem, fits: Fits
 ) -> None:
-    result = solvers.run(problem, store, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
+    result = solvers.run(problem, fits, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
     (row,) = result.tables["solvers"]  # ITQ has no 70 bits of 64 dimensions
     assert row["bits"] == 6
     assert max(row["admm_above"], row["general_above"]) <= solvers.ACCURACY

@@ -12,7 +12,7 @@ from auxbit import ITQ, evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments import altopt, campaign, entropy, path, retrieval, study, wrapper
-from auxbit.experiments.study import Cell, Claim, Problem, Store
+from auxbit.experiments.study import Cell, Claim, Problem, Fits
 
 SMALL = retrieval.Preset("fig. 10", (retrieval.Neighbours(10, 10, (1, 2)),), bits=(4, 8))
 
@@ -23,19 +23,19 @@ def problem(digits):
 
 
 @pytest.fixture(scope="module")
-def store(problem, tmp_path_factory):
-    return Store(problem, tmp_path_factory.mktemp("raw"))
+def fits(problem, tmp_path_factory):
+    return Fits(problem, tmp_path_factory.mktemp("raw"))
 
 
 # ---- raw results
 
 
 def test_a_fit_that_is_kept_is_not_made_again(problem, tmp_path, monkeypatch):
-    made = Store(problem, tmp_path).get(Cell("itq", 8))
+    made = Fits(problem, tmp_path).get(Cell("itq", 8))
     np.testing.assert_array_equal(made.train, ITQ(8, random_state=0).fit(problem.train).encode(problem.train))
     monkeypatch.setattr(study, "fit", lambda *args: pytest.fail("it was made again"))
     seen = []
-    again = Store(problem, tmp_path, on_fit=lambda cell, fresh: seen.append((cell, fresh)))
+    again = Fits(problem, tmp_path, on_fit=lambda cell, fresh: seen.append((cell, fresh)))
     assert again.missing([Cell("itq", 8), Cell("itq", 9)]) == [Cell("itq", 9)]
     np.testing.assert_array_equal(again.get(Cell("itq", 8)).queries, made.queries)
     assert again.get(Cell("itq", 8)).facts == made.facts
@@ -43,56 +43,56 @@ def test_a_fit_that_is_kept_is_not_made_again(problem, tmp_path, monkeypatch):
 
 
 def test_another_seed_option_or_problem_is_another_fit(problem, tmp_path):
-    store = Store(problem, tmp_path)
-    store.get(Cell("itq", 8))
+    fits = Fits(problem, tmp_path)
+    fits.get(Cell("itq", 8))
     others = [Cell("itq", 8, 1), Cell("itq", 7), Cell("lsh", 8), Cell("ba", 8, 0, (("max_iter", 1),))]
-    assert store.missing(others) == others
-    smaller = Store(problem.smaller(100, 10), tmp_path)
+    assert fits.missing(others) == others
+    smaller = Fits(problem.smaller(100, 10), tmp_path)
     assert smaller.missing([Cell("itq", 8)]) == [Cell("itq", 8)]
 
 
-def test_a_damaged_file_is_made_anew(problem, tmp_path):
-    store = Store(problem, tmp_path)
-    store.get(Cell("lsh", 8))
-    (path,) = store.folder.glob("*.safetensors")
+def test_a_damaged_file_is_made_again(problem, tmp_path):
+    fits = Fits(problem, tmp_path)
+    fits.get(Cell("lsh", 8))
+    (path,) = fits.folder.glob("*.safetensors")
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    assert Store(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]
+    assert Fits(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]
 
 
 def test_what_derives_from_a_fit_is_kept_with_its_settings(problem, tmp_path):
-    store, calls = Store(problem, tmp_path), []
+    fits, calls = Fits(problem, tmp_path), []
 
     def compute(made):
         calls.append(made.cell)
         return {"n": len(made.train)}
 
     for _ in range(2):
-        assert store.derived(Cell("lsh", 8), {"K": 5}, compute) == {"n": 340}
+        assert fits.derived(Cell("lsh", 8), {"K": 5}, compute) == {"n": 340}
     assert len(calls) == 1
-    Store(problem, tmp_path).derived(Cell("lsh", 8), {"K": 5}, compute)
+    Fits(problem, tmp_path).derived(Cell("lsh", 8), {"K": 5}, compute)
     assert len(calls) == 1
-    store.derived(Cell("lsh", 8), {"K": 6}, compute)
+    fits.derived(Cell("lsh", 8), {"K": 6}, compute)
     assert len(calls) == 2
 
 
 def test_a_method_that_cannot_have_so_many_bits_is_left_out(problem, tmp_path):
-    made = Store(problem, None).get(Cell("agh", 1000))
+    made = Fits(problem, None).get(Cell("agh", 1000))
     assert made.skipped
-    assert Store(problem, None).all([Cell("agh", 1000)]) == []
+    assert Fits(problem, None).all([Cell("agh", 1000)]) == []
 
 
 # ---- experiments
 
 
-def test_retrieval_is_what_evaluate_says_of_the_codes(problem, store):
-    result = retrieval.run(problem, store, preset=SMALL, methods=("itq", "lsh"), seeds=(0, 1))
+def test_retrieval_is_what_evaluate_says_of_the_codes(problem, fits):
+    result = retrieval.run(problem, fits, preset=SMALL, methods=("itq", "lsh"), seeds=(0, 1))
     truth = ground_truth(problem.train, problem.queries, 10)
     for bits in (4, 8):
         found = []
         for seed in (0, 1):
-            made = store.get(Cell("itq", bits, seed))
+            made = fits.get(Cell("itq", bits, seed))
             ranking = evaluate.hamming_ranking(made.train, made.queries, truth, bits)
             found.append(evaluate.precision_recall_at_k(ranking, 10, ties="average").precision)
         (row,) = [
@@ -113,8 +113,8 @@ def test_sets_are_no_larger_than_a_tenth_of_the_rows(problem):
         retrieval.preset_of("x", problem)
 
 
-def test_the_wrapper_experiment_shows_errors_of_the_training_rows(problem, store):
-    result = wrapper.run(problem, store, bits=(4, 8), K=10, k=10)
+def test_the_wrapper_experiment_shows_errors_of_the_training_rows(problem, fits):
+    result = wrapper.run(problem, fits, bits=(4, 8), K=10, k=10)
     at = {(row["method"], row["bits"]): row["reconstruction_error"] for row in result.tables["wrapper"]}
     model = ITQ(8, random_state=0).fit(problem.train)
     assert at["ITQ", 8] == pytest.approx(-model.score(problem.train) * len(problem.train))
@@ -122,8 +122,8 @@ def test_the_wrapper_experiment_shows_errors_of_the_training_rows(problem, store
     assert {claim.holds for claim in result.claims} <= {True, False}
 
 
-def test_effective_bits_lie_below_their_bounds(problem, store):
-    result = entropy.run(problem, store, methods=("itq", "lsh", "tpca"), bits=(4, 8), K=10)
+def test_effective_bits_lie_below_their_bounds(problem, fits):
+    result = entropy.run(problem, fits, methods=("itq", "lsh", "tpca"), bits=(4, 8), K=10)
     for row in result.tables["entropy"]:
         assert row["train"] <= row["train_bound"] + 1e-9
         assert row["queries"] <= row["queries_bound"] + 1e-9
@@ -132,8 +132,8 @@ def test_effective_bits_lie_below_their_bounds(problem, store):
     assert counts == sorted(counts, key=lambda row: -row["count"])
 
 
-def test_the_path_ends_where_the_three_energies_are_one(problem, store):
-    rows = path.run(problem, store, bits=(8,)).tables["path"]
+def test_the_path_ends_where_the_three_energies_are_one(problem, fits):
+    rows = path.run(problem, fits, bits=(8,)).tables["path"]
     assert rows[-1]["mismatched"] == 0
     assert rows[-1]["E_BFA"] == pytest.approx(rows[-1]["E_Q"])
     assert rows[-1]["E_Q"] == pytest.approx(rows[-1]["E_BA"], rel=1e-6)
@@ -141,8 +141,8 @@ def test_the_path_ends_where_the_three_energies_are_one(problem, store):
     assert rows[0]["mismatched"] > 0
 
 
-def test_alternating_optimisation_has_a_line_for_every_start_and_group(problem, store):
-    result = altopt.run(problem, store, bits=8, groups=(1, 2))
+def test_alternating_optimisation_has_a_line_for_every_start_and_group(problem, fits):
+    result = altopt.run(problem, fits, bits=8, groups=(1, 2))
     assert {row["how"] for row in result.tables["altopt"]} == {
         "g = 1, warm", "g = 2, warm", "g = 1, relaxed", "g = 2, relaxed", "exact",
     }  # fmt: skip
@@ -151,10 +151,10 @@ def test_alternating_optimisation_has_a_line_for_every_start_and_group(problem, 
 
 
 @pytest.mark.parametrize("name", ["wrapper", "retrieval", "entropy", "path", "altopt"])
-def test_results_are_written_as_tables_settings_and_figures(problem, store, tmp_path, name):
+def test_results_are_written_as_tables_settings_and_figures(problem, fits, tmp_path, name):
     settings = campaign.Settings(bits=(4, 8), methods=("itq", "tpca", "ba", "bfa"), groups=(1,))
     (experiment,) = campaign.planned(problem, settings, [name])
-    result = experiment.run(store)
+    result = experiment.run(fits)
     written = study.write_result(result, tmp_path)
     assert all(each.stat().st_size > 0 for each in written)
     for table, rows in result.tables.items():
@@ -168,7 +168,7 @@ def test_results_are_written_as_tables_settings_and_figures(problem, store, tmp_
     for figure in result.figures:
         for suffix in (".svg", ".png", "-dark.svg", "-dark.png"):
             assert b"auxbit" in (tmp_path / f"{figure}{suffix}").read_bytes()
-    assert not store.missing(experiment.cells)
+    assert not fits.missing(experiment.cells)
 
 
 def test_an_experiment_that_is_not_there_is_an_error(problem):
@@ -272,7 +272,7 @@ def test_results_of_other_data_or_fewer_rows_have_folders_of_their_own(tmp_path,
     assert [each.name for each in found.folders()] == ["x", "x-2", "x-50-rows"]
 
 
-def test_a_fit_of_another_version_is_made_anew(problem, tmp_path, monkeypatch):
-    Store(problem, tmp_path).get(Cell("lsh", 8))
+def test_a_fit_of_another_version_is_made_again(problem, tmp_path, monkeypatch):
+    Fits(problem, tmp_path).get(Cell("lsh", 8))
     monkeypatch.setattr(study, "versions", lambda: {"auxbit": "99"})
-    assert Store(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]
+    assert Fits(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]

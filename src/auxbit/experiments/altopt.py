@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from auxbit.errors import InvalidInput
 from auxbit.experiments import study
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, checked
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, checked
 
 GROUPS = (1, 2, 4, 8, 16)
 BITS = 16
@@ -33,14 +33,14 @@ def cell_of(start: str, g: int, bits: int, seed: int) -> Cell:
 
 
 def run(
-    problem: Problem, store: Store, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0
+    problem: Problem, fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0
 ) -> Result:
     """E_BA by iteration and by time for every group size and start."""
     groups = tuple(g for g in groups if g <= bits)
-    _warm_up(problem, store, [cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)])
+    _warm_up(problem, fits, [cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)])
     rows: list[Row] = []
     for start, g, how in settings_of(groups):
-        made = store.get(cell_of(start, g, bits, seed))
+        made = fits.get(cell_of(start, g, bits, seed))
         if made.skipped:
             raise InvalidInput(
                 f"BA started from AGH cannot have {bits} bits on {problem.name}: {made.skipped}"
@@ -68,11 +68,11 @@ def run(
     )  # fmt: skip
 
 
-def _warm_up(problem: Problem, store: Store, cells: list[Cell]) -> None:
+def _warm_up(problem: Problem, fits: Fits, cells: list[Cell]) -> None:
     """Let the kernels of fits that are to be timed be compiled, or loaded, before."""
     few = problem.smaller(WARM_UP_ROWS, 1)
-    for cell in store.missing(cells):
-        study.fit(cell, few, store.n_jobs)
+    for cell in fits.missing(cells):
+        study.fit(cell, few, fits.n_jobs)
 
 
 def _claims(rows: list[Row], bits: int, data: str) -> list[Claim]:

@@ -17,7 +17,7 @@ from auxbit.core.parallel import block_slices
 from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import Cell, Problem, Result, Row, Store
+from auxbit.experiments.study import Cell, Fits, Problem, Result, Row
 from auxbit.hashers.registry import find_method, make_hasher
 
 BITS = (8, 16, 24, 32, 48, 64)
@@ -92,9 +92,9 @@ def choose_bits(
 
 
 def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0
+    problem: Problem, fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0
 ) -> Result:
-    """The same for a problem of the experiments, from the codes of its store."""
+    """The same for a problem of the experiments, from the codes of its fits."""
     label, counts, sizes = find_method(method, METHODS).label, _check_bits(bits), Sizes.of(len(problem.train))
     truth: Any = None
     rows: list[Row] = []
@@ -103,17 +103,17 @@ def run(
     def measure(made: Any) -> Row:
         nonlocal truth
         if truth is None:
-            truth = ground_truth(problem.train, problem.queries, sizes.K, n_jobs=store.n_jobs)
-        return sizes.measure(made.train, made.queries, truth, made.cell.bits, store.n_jobs)
+            truth = ground_truth(problem.train, problem.queries, sizes.K, n_jobs=fits.n_jobs)
+        return sizes.measure(made.train, made.queries, truth, made.cell.bits, fits.n_jobs)
 
     for L in counts:
         cell = Cell(method.lower(), L, seed)
-        made = store.get(cell)
+        made = fits.get(cell)
         if made.skipped:
             left_out[L] = made.skipped
         else:
             key = {"K": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist}
-            rows.append(_row(L, made.train) | store.derived(cell, {"bits": key}, measure))
+            rows.append(_row(L, made.train) | fits.derived(cell, {"bits": key}, measure))
     if not rows:
         raise InvalidInput(f"{label} can have none of these numbers of bits on {problem.name}.")
     settings = {

@@ -14,7 +14,7 @@ from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper
 from auxbit.experiments.report import write_report
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Store, as_csv, write_result
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, as_csv, write_result
 
 # ---- All experiments of the paper on one problem: what each needs, and running them one after another
 
@@ -41,11 +41,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment on one problem: the fits that it needs, and what runs it with a store of them."""
+    """One experiment on one problem: the fits that it needs, and what runs it with them."""
 
     name: str
     cells: list[Cell]
-    run: Callable[[Store], Result]
+    run: Callable[[Fits], Result]
     problem: Problem
 
 
@@ -66,7 +66,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         bits = settings.bits or wrapper.BITS
         cells = retrieval.cells(wrapper.METHODS, bits, seeds)
         return Experiment(
-            name, cells, lambda store: wrapper.run(problem, store, bits=bits, seeds=seeds), problem
+            name, cells, lambda fits: wrapper.run(problem, fits, bits=bits, seeds=seeds), problem
         )
     if name == "altopt":
         L = altopt.BITS if settings.bits is None or altopt.BITS in settings.bits else max(settings.bits)
@@ -75,7 +75,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         return Experiment(
             name,
             cells,
-            lambda store: altopt.run(fewer, store, bits=L, groups=settings.groups, seed=seeds[0]),
+            lambda fits: altopt.run(fewer, fits, bits=L, groups=settings.groups, seed=seeds[0]),
             fewer,
         )
     preset = retrieval.preset_of(settings.preset, problem)
@@ -85,23 +85,21 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         return Experiment(
             name,
             cells,
-            lambda store: retrieval.run(
-                problem, store, preset=preset, methods=methods, bits=bits, seeds=seeds
-            ),
+            lambda fits: retrieval.run(problem, fits, preset=preset, methods=methods, bits=bits, seeds=seeds),
             problem,
         )
     if name == "entropy":
         return Experiment(
             name,
             cells,
-            lambda store: entropy.run(problem, store, methods=methods, bits=bits, seeds=seeds),
+            lambda fits: entropy.run(problem, fits, methods=methods, bits=bits, seeds=seeds),
             problem,
         )
     if name == "samples":
         return Experiment(
             name,
             samples.cells(max(bits), seeds[0]),
-            lambda store: samples.run(problem, store, bits=max(bits), seed=seeds[0]),
+            lambda fits: samples.run(problem, fits, bits=max(bits), seed=seeds[0]),
             problem,
         )
     if name == "path":
@@ -109,15 +107,13 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         return Experiment(
             name,
             [path.cell_of(L, seeds[0]) for L in shown],
-            lambda store: path.run(problem, store, bits=shown, seed=seeds[0]),
+            lambda fits: path.run(problem, fits, bits=shown, seed=seeds[0]),
             problem,
         )
     if name == "parallel":
-        return Experiment(name, [], lambda store: parallel.run(problem, store, seed=seeds[0]), problem)
+        return Experiment(name, [], lambda fits: parallel.run(problem, fits, seed=seeds[0]), problem)
     bits = settings.bits or solvers.BITS
-    return Experiment(
-        name, solvers.cells(bits), lambda store: solvers.run(problem, store, bits=bits), problem
-    )
+    return Experiment(name, solvers.cells(bits), lambda fits: solvers.run(problem, fits, bits=bits), problem)
 
 
 # ---- Several experiments on several data sets
@@ -132,7 +128,7 @@ class Campaign:
         self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
         self.results: list[tuple[str, Result]] = []
         self._failed: list[str] = []
-        self._stores: dict[Problem, Store] = {}
+        self._fits: dict[Problem, Fits] = {}
         self._planned: list[tuple[str, list[Experiment]]] = []
         self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
 
@@ -167,7 +163,7 @@ class Campaign:
         every = [each for _, experiments in self._planned for each in experiments]
         for each in every:
             cells.setdefault(each.problem, []).extend(each.cells)
-        missing = (len(self._store(problem).missing(some)) for problem, some in cells.items())
+        missing = (len(self._fits_of(problem).missing(some)) for problem, some in cells.items())
         return sum(missing) + len(every)
 
     def run(
@@ -179,7 +175,7 @@ class Campaign:
             for experiment in experiments:
                 self._steps[0](f"{label}: {experiment.name}")
                 try:
-                    result = experiment.run(self._store(experiment.problem))
+                    result = experiment.run(self._fits_of(experiment.problem))
                 except InvalidInput as error:  # one that cannot be had of these data does not end the others
                     if sum(len(each) for _, each in self._planned) == 1:
                         raise
@@ -196,9 +192,9 @@ class Campaign:
     def left_out(self) -> list[str]:
         """Fits and experiments that could not be had, with the reason."""
         return self._failed + [
-            f"{store.problem.name}: {what}: {why}"
-            for store in self._stores.values()
-            for what, why in store.left_out().items()
+            f"{fits.problem.name}: {what}: {why}"
+            for fits in self._fits.values()
+            for what, why in fits.left_out().items()
         ]
 
     def folders(self) -> list[Path]:
@@ -230,17 +226,11 @@ class Campaign:
             "left_out": self.left_out(),
         }
 
-    def _store(self, problem: Problem) -> Store:
-        if problem not in self._stores:
-            self._stores[problem] = self._new_store(problem)
-        return self._stores[problem]
-
-    def _new_store(self, problem: Problem) -> Store:
-        def on_start(cell: Cell) -> None:
-            self._steps[0](f"{problem.name}: {cell.label}, {cell.bits} bits")
-
-        def on_fit(cell: Cell, fresh: bool) -> None:
-            if fresh:
-                self._steps[1]()
-
-        return Store(problem, self.folder / RAW, n_jobs=self.n_jobs, on_start=on_start, on_fit=on_fit)
+    def _fits_of(self, problem: Problem) -> Fits:
+        if problem not in self._fits:
+            self._fits[problem] = Fits(
+                problem, self.folder / RAW, n_jobs=self.n_jobs,
+                on_start=lambda cell: self._steps[0](f"{problem.name}: {cell.label}, {cell.bits} bits"),
+                on_fit=lambda cell, fresh: self._steps[1]() if fresh else None,
+            )  # fmt: skip
+        return self._fits[problem]

@@ -13,14 +13,14 @@ from scipy.stats import spearmanr
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
 from auxbit.experiments.retrieval import BITS, METHODS, cells
-from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments.study import Claim, Fits, Problem, Result, Row, Trained, checked, means
 
 HISTOGRAM = ("BA", "ITQ", "tPCA", "LSH")
 POINTS = 200  # of a histogram's line
 
 
 def run(
-    problem: Problem, store: Store, *, methods: Iterable[str] = METHODS, bits: Iterable[int] = BITS,
+    problem: Problem, fits: Fits, *, methods: Iterable[str] = METHODS, bits: Iterable[int] = BITS,
     seeds: Iterable[int] = (0,), K: int = 50,
 ) -> Result:  # fmt: skip
     """L_eff of the codes of training rows and queries, and how many rows share a code."""
@@ -30,11 +30,11 @@ def run(
     counts: list[Row] = []
 
     def precision(made: Trained) -> Row:
-        ranking = store.ranking(made, K)
+        ranking = fits.ranking(made, K)
         return {"precision": evaluate.precision_recall_at_k(ranking, K, ties="average").precision}
 
     for cell in cells(methods, bits, seeds):
-        made = store.get(cell)
+        made = fits.get(cell)
         if made.skipped:
             continue
         rows.append(
@@ -45,7 +45,7 @@ def run(
                 "queries": evaluate.effective_bits(made.queries),
                 "queries_bound": evaluate.effective_bits_bound(cell.bits, len(made.queries)),
             }
-            | store.derived(cell, {"precision": {"K": K, "k": K}}, precision)
+            | fits.derived(cell, {"precision": {"K": K, "k": K}}, precision)
         )
         if cell.seed == seeds[0] and cell.label in HISTOGRAM and cell.bits == _middle(bits):
             counts += _histogram(made.row(), evaluate.code_counts(made.train))

@@ -27,7 +27,7 @@ from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.core.types import Array
 from auxbit.data import vectors
 from auxbit.errors import AuxbitError, FileProblem, InvalidParameter
-from auxbit.experiments.study import Claim, KeptRows, Problem, Result, Row, Store, array_checksum, as_csv
+from auxbit.experiments.study import Claim, Fits, KeptRows, Problem, Result, Row, array_checksum, as_csv
 from auxbit.hashers.autoencoder import BinaryAutoencoder
 from auxbit.plot import figures
 
@@ -103,12 +103,19 @@ def run_parallel(
     folder = Path(out_dir) if out_dir is not None else None
     if folder is not None:
         check_folder(folder, overwrite=overwrite, draw=most > 1)
-    kept = _KeptFits(folder, X, seed)
+    settings = {  # times belong to their machine
+        "experiment": "parallel",
+        "data": array_checksum(X) if folder is not None else "",
+        "machine": [platform.node(), resolve_n_jobs(None)],
+        "version": __version__,
+    }
+    kept = KeptRows(folder / ROWS if folder is not None else None, settings)
     rows: list[Row] = []
     warm: set[int] = set()
     n_kept = 0
     for fit in fits:
-        row = kept.find(fit)
+        place: dict[str, Any] = {"processors": fit.processors, "repeat": fit.repeat}
+        row = kept.read(**place).get(("BA", fit.bits, seed))
         fresh = row is None
         if row is None:
             if fit.bits not in warm:
@@ -118,7 +125,7 @@ def run_parallel(
         _check_same_codes(rows, row, kept.path)
         rows.append(row)
         if fresh:
-            kept.add(fit, row)
+            kept.add(row, **place)
         n_kept += not fresh
         on_fit(row, fresh)
     result: dict[str, Any] = {
@@ -174,33 +181,6 @@ def check_folder(folder: Path, *, overwrite: bool, draw: bool = True) -> None:
         figures.check_output(folder / FILES["plot"])
     for name in FILES.values():
         files.refuse_existing(folder / name, overwrite=overwrite)
-
-
-class _KeptFits:
-    """Timed fits in `folder`, or nowhere. They belong to their machine, and each to its place in the plan."""
-
-    def __init__(self, folder: Path | None, X: Array, seed: int) -> None:
-        self.path = folder / ROWS if folder is not None else None
-        self.seed = seed
-        self.settings = {
-            "experiment": "parallel",
-            "data": array_checksum(X) if folder is not None else "",
-            "machine": [platform.node(), resolve_n_jobs(None)],
-            "version": __version__,
-        }
-
-    def find(self, fit: Fit) -> Row | None:
-        rows = self._rows(fit)
-        return rows.read().get(("BA", fit.bits, self.seed)) if rows is not None else None
-
-    def add(self, fit: Fit, row: Row) -> None:
-        rows = self._rows(fit)
-        if rows is not None:
-            rows.add(row)
-
-    def _rows(self, fit: Fit) -> KeptRows | None:
-        place = {"processors": fit.processors, "repeat": fit.repeat}
-        return KeptRows(self.path, self.settings | place) if self.path is not None else None
 
 
 def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
@@ -279,12 +259,12 @@ NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
 
 
 def run(
-    problem: Problem, store: Store, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0
+    problem: Problem, fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0
 ) -> Result:
     """Time fits on 1, 2, … processors, as many as there are."""
-    fits = planned(bits, repeats=repeats, n_jobs=store.n_jobs)
-    folder = None if store.folder is None else store.folder / "parallel"
-    found = run_parallel(problem.train, fits, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
+    plan = planned(bits, repeats=repeats, n_jobs=fits.n_jobs)
+    folder = None if fits.folder is None else fits.folder / "parallel"
+    found = run_parallel(problem.train, plan, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
     rows: list[dict[str, Any]] = found.pop("rows")
     draw: dict[str, Callable[[], Figure]] = {
         "parallel": partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")

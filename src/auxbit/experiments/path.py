@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from auxbit.errors import InvalidInput
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, checked
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, checked
 
 EXPECTED_ITERATIONS = (10, 15)
 
@@ -17,12 +17,12 @@ def cell_of(bits: int, seed: int) -> Cell:
     return Cell("ba", bits, seed, (("max_iter", 100), ("mu_factor", 2.0), ("validation", None)))
 
 
-def run(problem: Problem, store: Store, *, bits: Iterable[int] = (16, 32), seed: int = 0) -> Result:
+def run(problem: Problem, fits: Fits, *, bits: Iterable[int] = (16, 32), seed: int = 0) -> Result:
     """Follow MAC to the finite μ at which it stops, with the paper's schedule, μ doubled each time."""
     bits = tuple(bits)
     rows: list[Row] = []
     for each in bits:
-        made = store.get(cell_of(each, seed))
+        made = fits.get(cell_of(each, seed))
         if made.skipped:
             continue
         unit = made.facts["scale"] ** 2

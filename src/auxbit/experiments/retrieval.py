@@ -9,7 +9,7 @@ from typing import Any
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, Trained, checked, means
 
 METHODS = ("ba-agh", "ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh")
 BITS = (8, 16, 24, 32)
@@ -71,7 +71,7 @@ def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> 
 
 
 def run(
-    problem: Problem, store: Store, *, preset: Preset, methods: Iterable[str] = METHODS,
+    problem: Problem, fits: Fits, *, preset: Preset, methods: Iterable[str] = METHODS,
     bits: Iterable[int] | None = None, seeds: Iterable[int] = (0,),
 ) -> Result:  # fmt: skip
     """Measure all methods on the sets of a preset."""
@@ -82,13 +82,13 @@ def run(
     rows: list[Row] = []
     curves: list[Row] = []
     for cell in wanted:
-        if store.get(cell).skipped:
+        if fits.get(cell).skipped:
             continue
         for each in preset.sets:
             settings = {"retrieval": asdict(each) | {"radii": list(each.radii)}}
-            found = store.derived(cell, settings, partial(_measure, store=store, each=each))
-            rows += [store.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
-            curves += [store.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
+            found = fits.derived(cell, settings, partial(_measure, fits=fits, each=each))
+            rows += [fits.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
+            curves += [fits.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     made_with: dict[str, Any] = {
@@ -114,8 +114,8 @@ def run(
     )
 
 
-def _measure(made: Trained, *, store: Store, each: Neighbours) -> dict[str, Any]:
-    ranking = store.ranking(made, each.K)
+def _measure(made: Trained, *, fits: Fits, each: Neighbours) -> dict[str, Any]:
+    ranking = fits.ranking(made, each.K)
     nearest = evaluate.precision_recall_at_k(ranking, each.k, ties="average")
     precision = [{"retrieved": f"k={each.k}", "precision": nearest.precision, "recall": nearest.recall}]
     for r in each.radii:

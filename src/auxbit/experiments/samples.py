@@ -13,7 +13,7 @@ from auxbit.core.types import Array, Ids
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
 from auxbit.experiments import retrieval
-from auxbit.experiments.study import Cell, Problem, Result, Row, Store, Trained
+from auxbit.experiments.study import Cell, Fits, Problem, Result, Row, Trained
 from auxbit.index import HammingIndex
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ def cells(bits: int = BITS, seed: int = 0, methods: Iterable[str] = METHODS) -> 
 
 
 def run(
-    problem: Problem, store: Store, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
+    problem: Problem, fits: Fits, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
     n_queries: int = SHOWN, seed: int = 0,
 ) -> Result:  # fmt: skip
     """The k nearest codes of some queries for every method, beside the true neighbours."""
     methods, k = tuple(methods), min(k, len(problem.train))
-    fits = store.all(cells(bits, seed, methods))
-    if not fits:
+    shown = fits.all(cells(bits, seed, methods))
+    if not shown:
         raise InvalidInput(f"none of {', '.join(methods)} can have {bits} bits on {problem.name}.")
-    lists = {EXACT: ground_truth(problem.train, problem.queries, k, n_jobs=store.n_jobs)}
-    lists |= {made.cell.label: nearest_codes(made, k, store.n_jobs) for made in fits}
+    lists = {EXACT: ground_truth(problem.train, problem.queries, k, n_jobs=fits.n_jobs)}
+    lists |= {made.cell.label: nearest_codes(made, k, fits.n_jobs) for made in shown}
     chosen = choose_queries(len(problem.queries), problem.query_labels, n_queries, seed)
     figures: dict[str, Callable[[], Figure]] = {}
     if problem.train_images is not None and problem.query_images is not None:
@@ -66,7 +66,7 @@ def run(
             "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
             "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed,
         },
-        {"samples": shares(lists, problem), "samples-rows": listed(lists, fits, problem, chosen)},
+        {"samples": shares(lists, problem), "samples-rows": listed(lists, shown, problem, chosen)},
         figures,
     )  # fmt: skip
 

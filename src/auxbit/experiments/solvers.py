@@ -15,7 +15,7 @@ from auxbit.core.codes import unpack
 from auxbit.core.maps import Scaling
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Bits, Float64
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, Trained
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.mac.z_step import RelaxedSolver, ZProblem
 
@@ -95,7 +95,7 @@ GENERAL: dict[str, Solver] = {
 
 
 def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, mus: Sequence[float] = MUS,
+    problem: Problem, fits: Fits, *, bits: Iterable[int] = BITS, mus: Sequence[float] = MUS,
     n_points: int = MANY, n_general: int = FEW, repeats: int = 3, seed: int = 0,
 ) -> Result:  # fmt: skip
     """CPU seconds a point to the same accuracy, for the codes and the decoder that ITQ starts MAC with."""
@@ -109,10 +109,10 @@ def run(
     rows: list[Row] = []
     for L in bits:
         (cell,) = cells([L], seed)
-        if not store.get(cell).skipped:
+        if not fits.get(cell).skipped:
             measure = partial(_measure, problem=problem, mus=mus, n_points=n_points, n_general=n_general,
                               repeats=repeats)  # fmt: skip
-            rows += store.derived(cell, {"solvers": settings}, measure)
+            rows += fits.derived(cell, {"solvers": settings}, measure)
     from auxbit.plot import figures
 
     title = f"{problem.name}: the relaxed problem of the Z step"

@@ -11,6 +11,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,8 +22,8 @@ import numpy.typing as npt
 
 from auxbit import evaluate
 from auxbit.core import files
-from auxbit.core.files import Format
-from auxbit.core.types import Array, Packed
+from auxbit.core.files import Format, Tensors
+from auxbit.core.types import Array, Ids, Packed
 from auxbit.data import datasets
 from auxbit.data import vectors as data
 from auxbit.errors import FileProblem, InvalidInput
@@ -32,47 +33,78 @@ from auxbit.hashers.registry import find_method, make_hasher
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# ---- Rows of an experiment: kept as JSON lines as they finish, so that it can go on after a stop; or as CSV
-
 Row = dict[str, Any]
-RowKey = tuple[str, int, int]
+RowKey = tuple[str, int, int]  # method, bits, seed
 
 BLOCK_BYTES = 1 << 24
+LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
+FORMATS = (".svg", ".png")
+ARRAYS = Format(
+    "auxbit experiment", "experiment", 1, "codes of an experiment",
+    "They are made by `auxbit experiment`.", FileProblem,
+)  # fmt: skip
+
+# ---- what is kept on disk
 
 
 class KeptRows:
-    """The rows in `path` that were made with the same settings; rows of other settings stay in the file."""
+    """Rows of results, kept on disk as they finish, so that a stopped experiment resumes.
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path = path
-        self.key = files.checksum([json.dumps(settings, sort_keys=True).encode()])[:16]
+    `path` has one line of JSON per row, under a checksum of the settings that made it; rows of other settings
+    stay in the file and are not found. `more` settings are of single rows. Arrays that belong to a row, such
+    as codes, are in a file beside it. path None: rows are kept in memory only.
+    """
 
-    def read(self) -> dict[RowKey, Row]:
-        """What is finished, by (method, bits, seed); a line cut short by a crash is passed over."""
-        rows: dict[RowKey, Row] = {}
-        if not self.path.exists():
-            return rows
-        for line in self.path.read_text(errors="replace").splitlines():
-            try:
-                kept = json.loads(line)
-                if kept["key"] == self.key:
-                    row = kept["row"]
-                    rows[row["method"], row["bits"], row["seed"]] = row
-            except (ValueError, KeyError, TypeError):
-                continue
-        return rows
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.path, self.settings = path, dict(settings)
+        self._rows: dict[str, dict[RowKey, Row]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(errors="replace").splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # a line that a crash cut short
+                    kept = json.loads(line)
+                    self._remember(kept["key"], kept["row"])
 
-    def add(self, row: Row) -> None:
+    def read(self, **more: Any) -> dict[RowKey, Row]:
+        """What is finished, by (method, bits, seed)."""
+        return dict(self._rows.get(self._key(more), {}))
+
+    def read_arrays(self, row: Row, **more: Any) -> Tensors | None:
+        """The arrays of a row, None if they are not there or damaged."""
+        path = self._array_path(row, self._key(more))
+        try:
+            return None if path is None else ARRAYS.read(path)[1]
+        except FileProblem:
+            return None
+
+    def add(self, row: Row, arrays: Tensors | None = None, **more: Any) -> None:
         """Append a row and see it to the disk."""
+        key = self._key(more)
+        text = json.dumps({"key": key, "row": row})
+        self._remember(key, json.loads(text)["row"])  # as the file has it: lists for tuples
+        if self.path is None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        array_path = self._array_path(row, key)
+        if arrays is not None and array_path is not None:  # before the line: a line never lacks its arrays
+            ARRAYS.write(array_path, {"key": key}, arrays)
         with self.path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # a line was cut short
+                if file.read(1) != b"\n":  # the last line was cut short
                     file.write(b"\n")
-            file.write(json.dumps({"key": self.key, "row": row}).encode() + b"\n")
+            file.write(text.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _remember(self, key: str, row: Row) -> None:
+        self._rows.setdefault(key, {})[row["method"], row["bits"], row["seed"]] = row
+
+    def _key(self, more: dict[str, Any]) -> str:
+        return files.checksum([json.dumps(self.settings | more, sort_keys=True).encode()])[:16]
+
+    def _array_path(self, row: Row, key: str) -> Path | None:
+        name = f"{row['method']}-{row['bits']}-{row['seed']}-{key}.safetensors"
+        return None if self.path is None else self.path.with_name(name)
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -93,10 +125,7 @@ def array_checksum(X: npt.NDArray[Any]) -> str:
     return files.checksum([f"{X.shape} {X.dtype.str} {content}".encode()])
 
 
-# ---- What an experiment is run on and what it gives
-
-LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
-FORMATS = (".svg", ".png")
+# ---- what an experiment is run on, and what it gives
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no truth value to compare by
@@ -258,16 +287,7 @@ def means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
     return made
 
 
-# ---- Raw results: the codes that a method gives to a problem, kept on disk. All metrics derive from them
-
-CODES = Format(
-    "auxbit experiment",
-    "experiment",
-    1,
-    "codes of an experiment",
-    "They are made by `auxbit experiment`.",
-    FileProblem,
-)
+# ---- fits: all metrics derive from their codes
 
 
 @dataclass(frozen=True)
@@ -283,6 +303,15 @@ class Cell:
     def label(self) -> str:
         """The method's name in tables and figures."""
         return find_method(self.method).label
+
+    @property
+    def key(self) -> RowKey:
+        """What the rows of this fit are found by."""
+        return self.method, self.bits, self.seed
+
+    def row(self) -> Row:
+        """What identifies the fit where it is kept."""
+        return {"method": self.method, "bits": self.bits, "seed": self.seed}
 
 
 @dataclass(frozen=True)
@@ -305,11 +334,11 @@ class Trained:
 
     def row(self) -> Row:
         """What identifies the fit in tables."""
-        return {"method": self.cell.label, "bits": self.cell.bits, "seed": self.cell.seed}
+        return self.cell.row() | {"method": self.cell.label}
 
 
-class Store:
-    """Fits of one problem, in a folder; one that is there is not computed again.
+class Fits:
+    """The fits of one problem, and what derives from them; what is kept in the folder is not computed again.
 
     folder None: nothing is kept. on_start is called with each cell before it is fitted, on_fit after it is
     fitted or read, with whether it is new.
@@ -321,15 +350,17 @@ class Store:
         folder: Path | None,
         *,
         n_jobs: int | None = None,
-        on_start: Callable[[Cell], object] | None = None,
-        on_fit: Callable[[Cell, bool], object] | None = None,
+        on_start: Callable[[Cell], object] = lambda cell: None,
+        on_fit: Callable[[Cell, bool], object] = lambda cell, fresh: None,
     ) -> None:
         self.problem, self.n_jobs = problem, n_jobs
         self.folder = None if folder is None else folder / f"{problem.name}-{problem.key()}"
-        self._on_start = on_start or (lambda cell: None)
-        self._on_fit = on_fit or (lambda cell, fresh: None)
+        self._on_start, self._on_fit = on_start, on_fit
         self._made: dict[Cell, Trained] = {}
-        self._truths: dict[int, npt.NDArray[np.int64]] = {}
+        self._truths: dict[int, Ids] = {}
+        # the folder's name tells the data; another version may fit otherwise
+        settings = {"data": self.folder and self.folder.name, "version": versions().get("auxbit")}
+        self._kept = KeptRows(self.folder and self.folder / "rows.jsonl", settings)
 
     def get(self, cell: Cell) -> Trained:
         """The fit of a cell, from memory, from disk, or made now."""
@@ -337,17 +368,22 @@ class Store:
             found = self._read(cell)
             if found is None:
                 self._on_start(cell)
-            self._made[cell] = found if found is not None else self._make(cell)
+            self._made[cell] = found or self._make(cell)
             self._on_fit(cell, found is None)
         return self._made[cell]
 
+    def all(self, cells: Iterable[Cell]) -> list[Trained]:
+        """The fits of several cells, without those that a method cannot have."""
+        return [found for found in map(self.get, cells) if not found.skipped]
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Which cells are not kept yet."""
+        return [cell for cell in dict.fromkeys(cells) if cell not in self._made and self._read(cell) is None]
+
     def left_out(self) -> dict[str, str]:
         """The fits that could not be had, and why."""
-        return {
-            f"{cell.label}, {cell.bits} bits": made.skipped
-            for cell, made in self._made.items()
-            if made.skipped
-        }
+        made = self._made.items()
+        return {f"{cell.label}, {cell.bits} bits": each.skipped for cell, each in made if each.skipped}
 
     def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
         """Where the K true neighbours of the queries come among the codes of a fit."""
@@ -357,58 +393,24 @@ class Store:
             made.train, made.queries, self._truths[K], made.cell.bits, n_jobs=self.n_jobs
         )
 
-    def all(self, cells: Iterable[Cell]) -> list[Trained]:
-        """The fits of several cells, without those that a method cannot have."""
-        return [found for found in map(self.get, cells) if not found.skipped]
-
     def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
         """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
-        made = self.get(cell)
-        path = self._path(cell)
-        if path is None:
-            return compute(made)
-        key = files.checksum([json.dumps(settings, sort_keys=True, default=str).encode()])[:8]
-        path = path.with_suffix(f".{key}.json")
-        try:
-            kept = json.loads(path.read_text())
-            same = kept["versions"].get("auxbit") == versions().get("auxbit")
-            if same and kept["settings"] == settings:
-                return kept["found"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # not there, or damaged: made anew
-        found = compute(made)
-        document = {"settings": settings, "cell": asdict(cell), "versions": versions(), "found": found}
-        files.write_text(path, json.dumps(document))
-        return json.loads(json.dumps(found))
-
-    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Which cells are not kept yet."""
-        return [cell for cell in dict.fromkeys(cells) if cell not in self._made and self._read(cell) is None]
-
-    def _path(self, cell: Cell) -> Path | None:
-        if self.folder is None:
-            return None
-        key = files.checksum([json.dumps(asdict(cell), sort_keys=True, default=str).encode()])[:8]
-        return self.folder / f"{cell.method}-{cell.bits}-{cell.seed}-{key}.safetensors"
+        more: dict[str, Any] = {"options": cell.options, "derived": settings}
+        if cell.key not in self._kept.read(**more):
+            self._kept.add(cell.row() | {"found": compute(self.get(cell))}, **more)
+        return self._kept.read(**more)[cell.key]["found"]
 
     def _read(self, cell: Cell) -> Trained | None:
-        path = self._path(cell)
-        if path is None or not path.exists():
+        row = self._kept.read(options=cell.options).get(cell.key)
+        arrays = row and self._kept.read_arrays(row, options=cell.options)
+        if row is None or arrays is None:
             return None
-        try:
-            header, tensors = CODES.read(path)
-            if header["versions"].get("auxbit") != versions().get("auxbit"):
-                return None  # another version may fit otherwise
-            return Trained(cell, tensors["train"], tensors["queries"], header["facts"])
-        except (FileProblem, KeyError):
-            return None  # a file that is damaged is made anew
+        return Trained(cell, arrays["train"], arrays["queries"], row["facts"])
 
     def _make(self, cell: Cell) -> Trained:
         made = fit(cell, self.problem, self.n_jobs)
-        path = self._path(cell)
-        if path is not None:
-            header = {"cell": asdict(cell), "facts": made.facts, "versions": versions()}
-            CODES.write(path, header, {"train": made.train, "queries": made.queries})
+        arrays = {"train": made.train, "queries": made.queries}
+        self._kept.add(cell.row() | {"facts": made.facts}, arrays, options=cell.options)
         return made
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
 from auxbit.experiments.retrieval import cells
-from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments.study import Claim, Fits, Problem, Result, Row, Trained, checked, means
 
 METHODS = ("tpca", "itq", "bfa", "ba-agh", "ba")
 BITS = (8, 12, 16, 20, 24, 28, 32)
@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # of errors that are equal but for the order of sums
 
 
 def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,), K: int = 50,
+    problem: Problem, fits: Fits, *, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,), K: int = 50,
     k: int = 50, radius: int = 2,
 ) -> Result:  # fmt: skip
     """Relaxing the bits away and thresholding (tPCA, ITQ) against keeping them (BFA, BA)."""
@@ -24,7 +24,7 @@ def run(
     K, k = (min(each, max(1, len(problem.train) // 10)) for each in (K, k))
 
     def measure(made: Trained) -> Row:
-        ranking, r = store.ranking(made, K), min(radius, made.cell.bits)
+        ranking, r = fits.ranking(made, K), min(radius, made.cell.bits)
         return {
             "precision_k": evaluate.precision_recall_at_k(ranking, k, ties="average").precision,
             "precision_r": evaluate.precision_recall_at_radius(ranking, r).precision,
@@ -32,11 +32,11 @@ def run(
 
     rows: list[Row] = []
     for cell in cells(METHODS, bits, seeds):
-        made = store.get(cell)
+        made = fits.get(cell)
         if not made.skipped:
             error = {"reconstruction_error": made.facts["train_error"] * len(problem.train)}
             settings = {"wrapper": {"K": K, "k": k, "r": radius}}
-            rows.append(made.row() | error | store.derived(cell, settings, measure))
+            rows.append(made.row() | error | fits.derived(cell, settings, measure))
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
