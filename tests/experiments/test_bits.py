@@ -13,7 +13,7 @@ from auxbit import evaluate
 from auxbit.cli import choosing
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
-from auxbit.experiments.study import Cell, Problem, Row, Fits
+from auxbit.experiments.study import Cell, Fits, Problem, Row
 from helpers.cli_runner import run, run_json
 
 

@@ -11,7 +11,7 @@ import pytest
 from auxbit.core.codes import hamming_distances
 from auxbit.errors import InvalidInput
 from auxbit.experiments import samples, solvers
-from auxbit.experiments.study import Cell, Problem, Fits, write_result
+from auxbit.experiments.study import Cell, Fits, Problem, write_result
 from auxbit.mac.z_step import ZProblem
 from auxbit.plot import figures
 

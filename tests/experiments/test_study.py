@@ -12,7 +12,7 @@ from auxbit import ITQ, evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments import altopt, campaign, entropy, path, retrieval, study, wrapper
-from auxbit.experiments.study import Cell, Claim, Problem, Fits
+from auxbit.experiments.study import Cell, Claim, Fits, Problem
 
 SMALL = retrieval.Preset("fig. 10", (retrieval.Neighbours(10, 10, (1, 2)),), bits=(4, 8))
 
