@@ -44,12 +44,12 @@ SPEEDUPS = [
 
 
 def digit_panel() -> dict[str, Any]:
-    pictures = np.arange(4 * 64).reshape(4, 8, 8)
-    return {
-        "query": pictures[0],
-        "label": 1,
-        "rows": [("ITQ", pictures, [1, 2, 1, 3]), ("BA", pictures, [1] * 4)],
-    }
+    pictures = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)
+    rows = [
+        ("ITQ", pictures, np.array([False, True, False, True])),
+        ("BA", pictures, np.zeros(4, dtype=bool)),
+    ]
+    return {"query": pictures[0], "caption": "query: 1", "rows": rows}
 
 
 def figures() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def figures() -> dict[str, Any]:
         "one curve": plot.pr_curves(CURVE[:3]),
         "speed-ups": plot.speedup(SPEEDUPS),
         "speed-ups at one number of bits": plot.speedup(SPEEDUPS[:3]),
-        "retrieved": plot.retrieved([digit_panel()] * 3),
+        "retrieved": plot.retrieved([digit_panel()] * 3, title="retrieved"),
     }
 
 
@@ -118,7 +118,7 @@ def test_labels_at_line_ends_do_not_overlap() -> None:
 
 
 def test_wrong_neighbours_are_framed_and_right_ones_are_not() -> None:
-    axes = plot.retrieved([digit_panel()], columns=1).axes[0]
+    axes = plot.retrieved([digit_panel()], title="retrieved", columns=1).axes[0]
     assert len(axes.patches) == 2
 
 
@@ -161,7 +161,7 @@ def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_an_existing_picture_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_existing_picture_is_kept_by_default(tmp_path: Path) -> None:
     path = tmp_path / "old.png"
     path.write_bytes(b"precious")
     with pytest.raises(FileExists, match="exists"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.core import files
+from auxbit.core.types import Array
 from auxbit.data import vectors
 from auxbit.errors import FileProblem
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 METHODS, BITS, SEEDS = ("tpca", "itq", "bfa", "ba"), 16, (0, 1, 2)
 N_QUERIES, K, K_SMALL = 300, 50, 10
-SHOWN_QUERIES, SHOWN_NEIGHBOURS = 6, 8
+SHOWN_NEIGHBOURS = 8
 FILES = {
     "model": "model.safetensors",
     "codes": "codes.npy",
@@ -116,18 +117,23 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
 
 def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, query_labels: Any) -> list[Any]:
     """The first query of each of several digits, with the true and the retrieved neighbours."""
-    chosen = [int(np.flatnonzero(query_labels == digit)[0]) for digit in (2, 3, 5, 7, 8, 9)][:SHOWN_QUERIES]
-    lists = {"exact": task.truth[chosen, :SHOWN_NEIGHBOURS]}
+    chosen = [int(np.flatnonzero(query_labels == digit)[0]) for digit in (2, 3, 5, 7, 8, 9)]
+    lists = {figures.EXACT: task.truth[chosen, :SHOWN_NEIGHBOURS]}
     for label, model in models.items():
         index = HammingIndex(model.n_bits, n_jobs=task.n_jobs)
         index.add(model.encode(task.base))
         lists[label] = index.search(model.encode(task.queries[chosen]), SHOWN_NEIGHBOURS)[1]
+
+    def pictures(X: Array) -> Array:
+        """Pixels of 0..16 as ink on white."""
+        return (255 - X.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+
     return [
         {
-            "query": task.queries[query].reshape(8, 8),
-            "label": int(query_labels[query]),
+            "query": pictures(task.queries[query])[0],
+            "caption": f"query: {query_labels[query]}",
             "rows": [
-                (name, task.base[ids[place]].reshape(-1, 8, 8), base_labels[ids[place]].tolist())
+                (name, pictures(task.base[ids[place]]), base_labels[ids[place]] != query_labels[query])
                 for name, ids in lists.items()
             ],
         }

@@ -160,9 +160,7 @@ def _draw(
             rows.append((method, shown(of_rows[ids[query]]), wrong))
         panels.append({"query": shown(of_queries[query]), "caption": name, "rows": rows})
     framed = "; framed: another label than the query's" if has_labels(problem) else ""
-    return plot_report.retrieved_pictures(
-        panels, title=f"{problem.name}: the nearest by codes of {bits} bits{framed}"
-    )
+    return plot_report.retrieved(panels, title=f"{problem.name}: the nearest by codes of {bits} bits{framed}")
 
 
 def _wrong(problem: Problem, ids: Ids, queries: Ids) -> npt.NDArray[np.bool_]:
