@@ -153,7 +153,7 @@ def test_bad_parameters_are_named() -> None:
 def test_a_problem_of_the_experiments_is_judged_by_the_codes_of_its_store(digits: Any) -> None:
     problem = Problem("digits", digits[100:500], digits[:100])
     fits = Fits(problem, None, n_jobs=1)
-    result = bits.run(problem, fits, bits=(8, 16, 70))
+    result = bits.run(fits, bits=(8, 16, 70))
     rows = result.tables["bits"]
     assert [row["bits"] for row in rows] == [8, 16]
     assert rows[1]["effective_bits"] == evaluate.effective_bits(fits.get(Cell("itq", 16, 0)).train)

@@ -40,7 +40,7 @@ def fits(problem: Problem) -> Fits:
 
 @pytest.fixture(scope="module")
 def result(problem: Problem, fits: Fits) -> Any:
-    return samples.run(problem, fits, bits=12, methods=METHODS, k=5, n_queries=3)
+    return samples.run(fits, bits=12, methods=METHODS, k=5, n_queries=3)
 
 
 # ---- what is retrieved
@@ -97,10 +97,10 @@ def test_queries_are_of_different_labels_and_the_same_for_a_seed() -> None:
 
 
 def test_methods_that_cannot_have_so_many_bits_are_left_out(problem: Problem, fits: Fits) -> None:
-    found = samples.run(problem, fits, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
+    found = samples.run(fits, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
     assert [row["method"] for row in found.tables["samples"]] == ["exact", "LSH"]
     with pytest.raises(InvalidInput, match="none of itq can have 70 bits on digits"):
-        samples.run(problem, fits, bits=70, methods=("itq",))
+        samples.run(fits, bits=70, methods=("itq",))
 
 
 # ---- pictures
@@ -114,7 +114,7 @@ def test_wrong_labels_are_framed_and_counted_as_in_the_table(problem: Problem, r
 
 def test_without_labels_nothing_is_framed(digits: Any) -> None:
     problem = digits_problem(digits, labels=False)
-    result = samples.run(problem, Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert not any(axes.patches for axes in result.figures["samples"]().axes)
     assert "framed" not in result.about
     assert set(result.tables["samples"][0]) == {"method", "true_neighbours"}
@@ -122,7 +122,7 @@ def test_without_labels_nothing_is_framed(digits: Any) -> None:
 
 def test_without_images_there_are_tables_alone_and_that_is_said(digits: Any, tmp_path: Path) -> None:
     problem = digits_problem(digits, images=False)
-    result = samples.run(problem, Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert result.figures == {}
     assert "digits has no images" in result.about
     written = {path.name for path in write_result(result, tmp_path)}
@@ -202,7 +202,7 @@ def test_the_loosest_tolerance_is_accurate_and_the_next_looser_one_is_not(boxes:
 def test_both_sides_are_timed_to_the_same_accuracy_and_the_ratio_is_theirs(
     problem: Problem, fits: Fits
 ) -> None:
-    result = solvers.run(problem, fits, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
+    result = solvers.run(fits, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
     (row,) = result.tables["solvers"]  # ITQ has no 70 bits of 64 dimensions
     assert row["bits"] == 6
     assert max(row["admm_above"], row["general_above"]) <= solvers.ACCURACY

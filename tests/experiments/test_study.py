@@ -87,7 +87,7 @@ def test_a_method_that_cannot_have_so_many_bits_is_left_out(problem, tmp_path):
 
 
 def test_retrieval_is_what_evaluate_says_of_the_codes(problem, fits):
-    result = retrieval.run(problem, fits, preset=SMALL, methods=("itq", "lsh"), seeds=(0, 1))
+    result = retrieval.run(fits, preset=SMALL, methods=("itq", "lsh"), seeds=(0, 1))
     truth = ground_truth(problem.train, problem.queries, 10)
     for bits in (4, 8):
         found = []
@@ -114,7 +114,7 @@ def test_sets_are_no_larger_than_a_tenth_of_the_rows(problem):
 
 
 def test_the_wrapper_experiment_shows_errors_of_the_training_rows(problem, fits):
-    result = wrapper.run(problem, fits, bits=(4, 8), K=10, k=10)
+    result = wrapper.run(fits, bits=(4, 8), K=10, k=10)
     at = {(row["method"], row["bits"]): row["reconstruction_error"] for row in result.tables["wrapper"]}
     model = ITQ(8, random_state=0).fit(problem.train)
     assert at["ITQ", 8] == pytest.approx(-model.score(problem.train) * len(problem.train))
@@ -123,7 +123,7 @@ def test_the_wrapper_experiment_shows_errors_of_the_training_rows(problem, fits)
 
 
 def test_effective_bits_lie_below_their_bounds(problem, fits):
-    result = entropy.run(problem, fits, methods=("itq", "lsh", "tpca"), bits=(4, 8), K=10)
+    result = entropy.run(fits, methods=("itq", "lsh", "tpca"), bits=(4, 8), K=10)
     for row in result.tables["entropy"]:
         assert row["train"] <= row["train_bound"] + 1e-9
         assert row["queries"] <= row["queries_bound"] + 1e-9
@@ -133,7 +133,7 @@ def test_effective_bits_lie_below_their_bounds(problem, fits):
 
 
 def test_the_path_ends_where_the_three_energies_are_one(problem, fits):
-    rows = path.run(problem, fits, bits=(8,)).tables["path"]
+    rows = path.run(fits, bits=(8,)).tables["path"]
     assert rows[-1]["mismatched"] == 0
     assert rows[-1]["E_BFA"] == pytest.approx(rows[-1]["E_Q"])
     assert rows[-1]["E_Q"] == pytest.approx(rows[-1]["E_BA"], rel=1e-6)
@@ -142,7 +142,7 @@ def test_the_path_ends_where_the_three_energies_are_one(problem, fits):
 
 
 def test_alternating_optimisation_has_a_line_for_every_start_and_group(problem, fits):
-    result = altopt.run(problem, fits, bits=8, groups=(1, 2))
+    result = altopt.run(fits, bits=8, groups=(1, 2))
     assert {row["how"] for row in result.tables["altopt"]} == {
         "g = 1, warm", "g = 2, warm", "g = 1, relaxed", "g = 2, relaxed", "exact",
     }  # fmt: skip
@@ -180,10 +180,11 @@ def test_an_experiment_that_is_not_there_is_an_error(problem):
 
 
 def test_a_claim_holds_only_if_it_does_in_every_case():
-    assert study.checked("c", [("a", True), ("b", True)], "e", "d").holds is True
-    failed = study.checked("c", [("a", True), ("b: 1 against 2", False)], "e", "d")
-    assert failed == Claim("c", "fails in 1 of 2 cases: b: 1 against 2", False, "e", "d")
-    assert study.checked("c", [], "e", "d").holds is None
+    cases = {"c": [("a", True), ("b", True)], "f": [("a", True), ("b: 1 against 2", False)], "n": []}
+    held, failed, not_measured = study.checked("e", "d", cases)
+    assert held.holds is True
+    assert failed == Claim("f", "fails in 1 of 2 cases: b: 1 against 2", False, "e", "d")
+    assert not_measured.holds is None
 
 
 def test_claims_follow_the_numbers():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ from auxbit.core.parallel import block_slices
 from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import Cell, Fits, Problem, Result, Row
+from auxbit.experiments.study import Cell, Fits, Result, Row, Trained
 from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.plot import figures
 
 BITS = (8, 16, 24, 32, 48, 64)
 METHODS = ("itq", "ba")
@@ -61,67 +62,77 @@ def choose_bits(
     A sample of `max_rows` rows is trained on and searched for precision, with `n_queries` of them held out as
     queries; L_eff is of the codes of all rows. Fewer queries are taken of small data, at most a fifth.
     """
-    label, counts = find_method(method, METHODS).label, _check_bits(bits)
+    plan = Plan.of(method, bits, seed)
     sample, asked = _split(X, n_queries, max_rows, seed)
     base, queries = np.asarray(X[sample]), np.asarray(X[asked])
     sizes = Sizes.of(len(base))
     truth = ground_truth(base, queries, sizes.K, n_jobs=n_jobs)
-    rows: list[Row] = []
-    left_out: dict[int, str] = {}
-    for L in counts:
+
+    def measure(L: int) -> Row | str:
         model = make_hasher(method, L, random_state=seed, n_jobs=n_jobs)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
                 model.fit(base)
-        except InvalidInput as error:  # so many bits cannot be had of these data
-            left_out[L] = str(error)
-            continue
+        except InvalidInput as error:  # these data cannot have that many bits
+            return str(error)
         found = sizes.measure(model.encode(base), model.encode(queries), truth, L, n_jobs)
-        rows.append(_row(L, encode_all(model.encode, X, L)) | found)
+        row = _row(L, encode_all(model.encode, X, L)) | found
         if on_bits is not None:
-            on_bits(rows[-1])
-    if not rows:
-        raise InvalidInput(f"{label} can have none of these numbers of bits: {next(iter(left_out.values()))}")
-    settings = {
-        "data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries), "method": label,
-        "bits": list(counts), "seed": seed, "K": sizes.K, "k": sizes.K, "wanted": sizes.wanted,
-        "shortlist": sizes.shortlist,
-    }  # fmt: skip
-    return advise(rows, len(X), left_out, settings)
+            on_bits(row)
+        return row
+
+    about = {"data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries)}
+    return plan.advice(measure, about, sizes)
 
 
-def run(
-    problem: Problem, fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0
-) -> Result:
+def run(fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0) -> Result:
     """The same for a problem of the experiments, from the codes of its fits."""
-    label, counts, sizes = find_method(method, METHODS).label, _check_bits(bits), Sizes.of(len(problem.train))
-    truth: Any = None
-    rows: list[Row] = []
-    left_out: dict[int, str] = {}
+    plan = Plan.of(method, bits, seed)
+    n_rows, n_queries = len(fits.problem.train), len(fits.problem.queries)
+    sizes = Sizes.of(n_rows)
 
-    def measure(made: Any) -> Row:
-        nonlocal truth
-        if truth is None:
-            truth = ground_truth(problem.train, problem.queries, sizes.K, n_jobs=fits.n_jobs)
-        return sizes.measure(made.train, made.queries, truth, made.cell.bits, fits.n_jobs)
+    def compute(made: Trained) -> Row:
+        return sizes.measure(made.train, made.queries, fits.truth(sizes.K), made.cell.bits, fits.n_jobs)
 
-    for L in counts:
-        cell = Cell(method.lower(), L, seed)
-        made = fits.get(cell)
-        if made.skipped:
-            left_out[L] = made.skipped
-        else:
-            key = {"K": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist}
-            rows.append(_row(L, made.train) | fits.derived(cell, {"bits": key}, measure))
-    if not rows:
-        raise InvalidInput(f"{label} can have none of these numbers of bits on {problem.name}.")
-    settings = {
-        "data": problem.name, "rows": len(problem.train), "sample_rows": len(problem.train),
-        "queries": len(problem.queries), "method": label, "bits": list(counts), "seed": seed, "K": sizes.K,
-        "k": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist,
-    }  # fmt: skip
-    return as_result(advise(rows, len(problem.train), left_out, settings))
+    def measure(L: int) -> Row | str:
+        made = fits.get(Cell(method.lower(), L, seed))
+        return made.skipped or _row(L, made.train) | fits.derived(made.cell, {"bits": asdict(sizes)}, compute)
+
+    about = {"data": fits.problem.name, "rows": n_rows, "sample_rows": n_rows, "queries": n_queries}
+    return as_result(plan.advice(measure, about, sizes))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried: a method, by its label, and numbers of bits, rising."""
+
+    label: str
+    bits: list[int]
+    seed: int
+
+    @classmethod
+    def of(cls, method: str, bits: Iterable[int], seed: int) -> Plan:
+        """Refuse before the work what cannot be tried."""
+        label, counts = find_method(method, METHODS).label, sorted({check_n_bits(each) for each in bits})
+        if not counts:
+            raise InvalidInput("bits must not be empty.")
+        return cls(label, counts, seed)
+
+    def advice(self, measure: Callable[[int], Row | str], about: Row, sizes: Sizes) -> Advice:
+        """From what `measure` gives for each number of bits: a row, or why there is none."""
+        found = {L: measure(L) for L in self.bits}
+        rows = [row for row in found.values() if not isinstance(row, str)]
+        left_out = {L: why for L, why in found.items() if isinstance(why, str)}
+        if not rows:
+            raise InvalidInput(
+                f"{self.label} can have none of these numbers of bits: {left_out[self.bits[0]]}"
+            )
+        settings = about | {
+            "method": self.label, "bits": self.bits, "seed": self.seed, "K": sizes.K, "k": sizes.K,
+            "wanted": sizes.wanted, "shortlist": sizes.shortlist,
+        }  # fmt: skip
+        return advise(rows, about["rows"], left_out, settings)
 
 
 @dataclass(frozen=True)
@@ -237,8 +248,6 @@ def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
 
 def as_result(advice: Advice) -> Result:
     """What was measured, with its figure, as other experiments give it."""
-    from auxbit.plot import figures
-
     made = advice.settings
     verdict = f"{advice.bits} bits" if advice.settled else f"{advice.bits} bits or more"
     names = {
@@ -265,13 +274,6 @@ def as_result(advice: Advice) -> Result:
 def _row(L: int, codes: Packed) -> Row:
     bound = evaluate.effective_bits_bound(L, len(codes))
     return {"bits": L, "effective_bits": evaluate.effective_bits(codes), "bound": bound}
-
-
-def _check_bits(bits: Iterable[int]) -> list[int]:
-    counts = sorted({check_n_bits(each) for each in bits})
-    if not counts:
-        raise InvalidInput("bits must not be empty.")
-    return counts
 
 
 def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array]:

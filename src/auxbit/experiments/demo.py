@@ -15,9 +15,8 @@ import numpy as np
 from auxbit.core import files
 from auxbit.core.types import Array
 from auxbit.data import vectors
-from auxbit.errors import FileProblem
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
-from auxbit.experiments.study import Row, as_csv
+from auxbit.experiments.study import Row, as_csv, check_folder
 from auxbit.hashers.registry import find_method, make_hasher
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
@@ -53,8 +52,7 @@ def run_demo(
     """
     start = time.perf_counter()
     folder = Path(out_dir)
-    check_folder(folder, overwrite=overwrite)
-    figures.check_output(folder / FILES["history"])
+    check_folder(folder, FILES.values(), overwrite=overwrite)
     X, labels = vectors.embedded_digits()
     order = np.random.RandomState(0).permutation(len(X))
     asked, base = np.sort(order[:N_QUERIES]), np.sort(order[N_QUERIES:])
@@ -105,14 +103,6 @@ def run_demo(
     }
     files.write_text(written["results"], json.dumps(result, indent=2), overwrite=overwrite)
     return result
-
-
-def check_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse before the work what would be refused after it."""
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    for name in FILES.values():
-        files.refuse_existing(folder / name, overwrite=overwrite)
 
 
 def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, query_labels: Any) -> list[Any]:

@@ -26,8 +26,8 @@ from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.core.types import Array
 from auxbit.data import vectors
-from auxbit.errors import AuxbitError, FileProblem, InvalidParameter
-from auxbit.experiments.study import Claim, Fits, KeptRows, Problem, Result, Row, array_checksum, as_csv
+from auxbit.errors import AuxbitError, InvalidParameter
+from auxbit.experiments.study import Claim, Fits, KeptRows, Result, Row, array_checksum, as_csv, check_folder
 from auxbit.hashers.autoencoder import BinaryAutoencoder
 from auxbit.plot import figures
 
@@ -102,7 +102,8 @@ def run_parallel(
     most = max(fit.processors for fit in fits)
     folder = Path(out_dir) if out_dir is not None else None
     if folder is not None:
-        check_folder(folder, overwrite=overwrite, draw=most > 1)
+        names = [name for key, name in FILES.items() if most > 1 or key not in PICTURES]
+        check_folder(folder, names, overwrite=overwrite)
     settings = {  # times belong to their machine
         "experiment": "parallel",
         "data": array_checksum(X) if folder is not None else "",
@@ -171,16 +172,6 @@ def most_speedup(n_rows: int, processors: int) -> float:
     rounds = -(-whole // processors)
     last = rest / BLOCK_ROWS if whole % processors == 0 else 0.0  # else it fits beside whole ones
     return n_rows / BLOCK_ROWS / (rounds + last)
-
-
-def check_folder(folder: Path, *, overwrite: bool, draw: bool = True) -> None:
-    """Refuse before the work what would be refused after it."""
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    if draw:
-        figures.check_output(folder / FILES["plot"])
-    for name in FILES.values():
-        files.refuse_existing(folder / name, overwrite=overwrite)
 
 
 def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
@@ -258,10 +249,9 @@ def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, s
 NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
 
 
-def run(
-    problem: Problem, fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0
-) -> Result:
+def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0) -> Result:
     """Time fits on 1, 2, … processors, as many as there are."""
+    problem = fits.problem
     plan = planned(bits, repeats=repeats, n_jobs=fits.n_jobs)
     folder = None if fits.folder is None else fits.folder / "parallel"
     found = run_parallel(problem.train, plan, seed=seed, source=problem.name, out_dir=folder, overwrite=True)

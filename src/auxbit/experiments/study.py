@@ -29,6 +29,8 @@ from auxbit.data import vectors as data
 from auxbit.errors import FileProblem, InvalidInput
 from auxbit.evaluate import ground_truth
 from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.plot import figures
+from auxbit.plot.style import darken
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,6 +235,16 @@ def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Pat
     return written
 
 
+def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None:
+    """Refuse before the work what would be refused when these files are written after it."""
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
+    for name in names:
+        if Path(name).suffix in FORMATS:
+            figures.check_output(folder / name)
+        files.refuse_existing(folder / name, overwrite=overwrite)
+
+
 def made_by(result: Result) -> dict[str, str]:
     """The seeds and the version that made a result: columns of its tables, and what its figures say."""
     seeds = result.settings.get("seeds", [result.settings.get("seed", 0)])
@@ -241,35 +253,28 @@ def made_by(result: Result) -> dict[str, str]:
 
 def draw_figures(result: Result, folder: Path) -> list[Path]:
     """Every figure as NAME.svg, NAME.png, NAME-dark.svg and NAME-dark.png."""
-    from auxbit.plot import figures as plot
-    from auxbit.plot.style import darken
-
     written, about = [], f"{result.title}; {made_by(result)}; {versions()}"
     for name, make in result.figures.items():
         for suffix in FORMATS:
             for dark in (False, True):
                 figure = make()
                 path = folder / f"{name}{'-dark' if dark else ''}{suffix}"
-                plot.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
+                figures.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
                 written.append(path)
     return written
 
 
-def checked(claim: str, found: Iterable[tuple[str, bool]], experiment: str, data: str) -> Claim:
-    """A claim that holds if it does in every case; says in which it does not."""
-    cases = list(found)
-    failed = [case for case, holds in cases if not holds]
-    if not cases:
-        return Claim(claim, "not measured", None, experiment, data)
-    if not failed:
-        return Claim(claim, f"holds in all {len(cases)} cases", True, experiment, data)
-    return Claim(
-        claim,
-        f"fails in {len(failed)} of {len(cases)} cases: {'; '.join(failed[:6])}",
-        False,
-        experiment,
-        data,
-    )
+def checked(experiment: str, data: str, found: Mapping[str, Iterable[tuple[str, bool]]]) -> list[Claim]:
+    """Claims by their words, each of which holds if it does in every case; says in which it does not."""
+    claims = []
+    for claim, each in found.items():
+        cases = list(each)
+        failed = [case for case, holds in cases if not holds]
+        ours = f"holds in all {len(cases)} cases" if cases else "not measured"
+        if failed:
+            ours = f"fails in {len(failed)} of {len(cases)} cases: {'; '.join(failed[:6])}"
+        claims.append(Claim(claim, ours, not failed if cases else None, experiment, data))
+    return claims
 
 
 def means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
@@ -385,13 +390,16 @@ class Fits:
         made = self._made.items()
         return {f"{cell.label}, {cell.bits} bits": each.skipped for cell, each in made if each.skipped}
 
-    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
-        """Where the K true neighbours of the queries come among the codes of a fit."""
+    def truth(self, K: int) -> Ids:
+        """The K true neighbours of each query, (q, K), found once."""
         if K not in self._truths:
             self._truths[K] = ground_truth(self.problem.train, self.problem.queries, K, n_jobs=self.n_jobs)
-        return evaluate.hamming_ranking(
-            made.train, made.queries, self._truths[K], made.cell.bits, n_jobs=self.n_jobs
-        )
+        return self._truths[K]
+
+    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
+        """Where the K true neighbours of the queries come among the codes of a fit."""
+        truth, L = self.truth(K), made.cell.bits
+        return evaluate.hamming_ranking(made.train, made.queries, truth, L, n_jobs=self.n_jobs)
 
     def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
         """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""

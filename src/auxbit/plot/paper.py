@@ -18,7 +18,7 @@ ENERGIES = {
     "E_Q": ("$E_Q$", STYLES["ITQ"]),
     "E_BA": ("$E_{BA}$", STYLES["BA"]),
 }
-SHARES = {"mismatched": ("Z ≠ h(X)", STYLES["BA"]), "pruned": ("spared by theorem 2", STYLES["SH"])}
+SHARES = {"mismatched": ("Z ≠ h(X)", STYLES["BA"]), "pruned": ("spared by theorem 4.3", STYLES["SH"])}
 # group sizes from light to dark; the exact Z step in the colour of BA
 GROUPS = {1: "#7fcdbb", 2: "#41b6c4", 4: "#1d91c0", 8: "#225ea8", 16: "#0c2c84"}
 
