@@ -226,7 +226,7 @@ def test_a_file_of_vectors_gives_a_tenth_of_its_rows_as_queries(tmp_path, digits
     small = study.load(str(tmp_path / "v.npy"), n_train=50, n_queries=5)
     assert (len(small.train), len(small.queries)) == (50, 5)
     np.save(tmp_path / "few.npy", digits[:10])
-    with pytest.raises(InvalidInput, match="wants at least 20"):
+    with pytest.raises(InvalidInput, match="needs at least 20"):
         study.load(str(tmp_path / "few.npy"))
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from auxbit.core import files
 from auxbit.core.types import Array
 from auxbit.data import vectors
-from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
+from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare, run_hasher
 from auxbit.experiments.study import Row, as_csv, check_folder
-from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.hashers.registry import find_method
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
 
@@ -64,8 +64,9 @@ def run_demo(
         method = find_method(name)
         progress(f"training {method.label}")
         for seed in SEEDS if method.seeded else SEEDS[:1]:
-            model, row = _train(name, seed, task)
-            rows.append(row)
+            model, row = run_hasher((method.label, BITS, seed), task.base, task)
+            nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
+            rows.append(row | {f"precision_{K_SMALL}": nearer["precision_average"]})
             models.setdefault(method.label, model)
     progress("drawing")
     table = mean_over_seeds(rows)
@@ -75,14 +76,9 @@ def run_demo(
     vectors.write_vectors(written["codes"], ba.encode(task.base), overwrite=overwrite)
     history = [asdict(record) for record in ba.history_]
     figures.write(figures.history(history), written["history"], overwrite=overwrite)
-    drawn = figures.precision(
-        table,
-        values={
-            f"precision_{K_SMALL}": f"of the {K_SMALL} nearest",
-            "precision_average": f"of the {K} nearest",
-        },
-        title=f"Digits at {BITS} bits: how many of the nearest codes are true neighbours",
-    )
+    values = {f"precision_{K_SMALL}": f"of the {K_SMALL} nearest", "precision_average": f"of the {K} nearest"}
+    title = f"Digits at {BITS} bits: how many of the nearest codes are true neighbours"
+    drawn = figures.precision(table, values=values, title=title)
     figures.write(drawn, written["precision"], overwrite=overwrite)
     panels = digit_panels(models, task, labels[base], labels[asked])
     title = f"The nearest by pixels (exact) and by {BITS}-bit codes; framed: another digit than the query"
@@ -129,19 +125,3 @@ def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, que
         }
         for place, query in enumerate(chosen)
     ]
-
-
-def _train(name: str, seed: int, task: Task) -> tuple[Hasher, Row]:
-    start = time.perf_counter()
-    model = make_hasher(name, BITS, random_state=seed, n_jobs=task.n_jobs).fit(task.base)
-    seconds = time.perf_counter() - start
-    row = {
-        "method": find_method(name).label,
-        "bits": BITS,
-        "seed": seed,
-        "search": "Hamming",
-        "skipped": None,
-    }
-    nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
-    few = {f"precision_{K_SMALL}": nearer["precision_average"]}
-    return model, row | {"seconds_fit": seconds} | measure(model, task) | few

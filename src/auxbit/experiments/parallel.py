@@ -39,12 +39,7 @@ NOISE = 1.0  # standard deviation; pixels are 0..16
 WARM_UP_ROWS = 2 * BLOCK_ROWS
 STEPS = ("h", "f", "z")
 TIMES = ("seconds", "seconds_h", "seconds_f", "seconds_z", "seconds_rest")
-FILES = {
-    "table": "table.csv",
-    "results": "results.json",
-    "plot": "speedup.png",
-    "drawing": "speedup.svg",
-}
+FILES = {"table": "table.csv", "results": "results.json", "plot": "speedup.png", "drawing": "speedup.svg"}
 PICTURES = ("plot", "drawing")
 ROWS = "rows.jsonl"
 

@@ -1,4 +1,10 @@
-"""What an experiment is run on and what it gives: a problem, settings, and tables with their figures."""
+"""What experiments share: a problem, the fits to it, the rows that are kept on disk, and a result.
+
+problem = load("digits")
+fits = Fits(problem, Path("raw"))             # what is kept there is not computed again
+result = wrapper.run(fits)                    # tables, figures, and claims of the paper
+write_result(result, Path("results"))
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,7 +117,7 @@ class KeptRows:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
+    """Rows as CSV, with their columns in order of appearance; None is left empty."""
     text = io.StringIO()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -134,7 +141,7 @@ def array_checksum(X: npt.NDArray[Any]) -> str:
 class Problem:
     """A data set as experiments use it: rows to train on and to search, and queries that are not among them.
 
-    train : (n, D), queries : (q, D); images and labels of both where the rows are pictures.
+    train : (n, D), queries : (q, D); images and labels of both, if there are any.
     """
 
     name: str
@@ -148,12 +155,11 @@ class Problem:
 
     def key(self) -> str:
         """A checksum of the rows."""
-        return files.checksum([array_checksum(self.train).encode(), array_checksum(self.queries).encode()])[
-            :16
-        ]
+        parts = [array_checksum(rows).encode() for rows in (self.train, self.queries)]
+        return files.checksum(parts)[:16]
 
     def smaller(self, n_train: int | None, n_queries: int | None, seed: int = 0) -> Problem:
-        """At most so many rows and queries, drawn with a fixed seed; itself if it has no more."""
+        """At most that many rows and queries, drawn with a fixed seed; itself if it has no more."""
         few = n_train is None or n_train >= len(self.train)
         if few and (n_queries is None or n_queries >= len(self.queries)):
             return self
@@ -166,7 +172,7 @@ class Problem:
 
 
 def some_of(n: int, most: int | None, seed: int = 0) -> slice | Array:
-    """At most so many of n rows, drawn with a fixed seed, in their order."""
+    """At most `most` of n rows, drawn with a fixed seed, in their order."""
     if most is None or most >= n:
         return slice(None)
     return np.sort(np.random.RandomState(seed).permutation(n)[:most])
@@ -215,7 +221,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Path]:
+def write_result(result: Result, folder: Path) -> list[Path]:
     """Write tables as CSV, settings and claims as JSON, figures as SVG and PNG, light and dark."""
     written = []
     for name, rows in result.tables.items():
@@ -230,9 +236,7 @@ def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Pat
     }
     written.append(folder / f"{result.name}.json")
     files.write_text(written[-1], json.dumps(document, indent=2) + "\n")
-    if draw:
-        written += draw_figures(result, folder)
-    return written
+    return written + draw_figures(result, folder)
 
 
 def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None:
@@ -277,17 +281,19 @@ def checked(experiment: str, data: str, found: Mapping[str, Iterable[tuple[str, 
     return claims
 
 
-def means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
-    """One row for each combination of `keys`: means of numbers over the others, and how many there were."""
+def means(rows: Iterable[Row], keys: Sequence[str], *, spread: bool = False) -> list[Row]:
+    """One row per combination of `keys`: means over seeds, how many there were, and spreads as `…_std`."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     made = []
     for key, group in groups.items():
         mean: Row = dict(zip(keys, key, strict=True)) | {"seeds": len({row.get("seed") for row in group})}
-        for name, value in group[0].items():
-            if name not in keys and name != "seed" and isinstance(value, (int, float)):
-                mean[name] = float(np.mean([row[name] for row in group]))
+        for name in (name for name in group[0] if name not in (*keys, "seed")):
+            values = [row[name] for row in group]
+            mean[name] = None if None in values else fmean(values)
+            if spread and not name.endswith("_bound"):
+                mean[f"{name}_std"] = None if None in values else pstdev(values)
         made.append(mean)
     return made
 
@@ -324,7 +330,7 @@ class Trained:
     """What a fit gave: codes of the rows and of the queries, and facts about the training.
 
     facts : seconds, CPU seconds, mean squared errors of both, history (of BA and BFA), the scale of the data;
-    `skipped` says why there are no codes where a method cannot have so many bits.
+    `skipped` says why there are no codes, if the method cannot have that many bits.
     """
 
     cell: Cell
@@ -334,7 +340,7 @@ class Trained:
 
     @property
     def skipped(self) -> str | None:
-        """Why there is nothing, None where there is."""
+        """Why there are no codes, None if there are."""
         return self.facts.get("skipped")
 
     def row(self) -> Row:
@@ -430,7 +436,7 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
             model.fit(problem.train)
-    except InvalidInput as error:  # so many bits cannot be had of this method
+    except InvalidInput as error:  # this method cannot have that many bits
         none = np.zeros((0, 1), dtype=np.uint8)
         return Trained(cell, none, none, {"skipped": str(error)})
     seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
@@ -444,9 +450,9 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     return Trained(cell, train, queries, facts)
 
 
-# ---- Data sets as problems: rows to train on and to search, and queries that are not among them
+# ---- data sets as problems
 
-HELD_OUT, MOST_HELD_OUT = 10, 1000  # one row in ten is a query, where a file has no queries of its own
+HELD_OUT, MOST_HELD_OUT = 10, 1000  # of a file without queries, one row in ten is a query
 VECTOR_FILES = (".npy", ".npz", ".fvecs", ".bvecs", ".ivecs", ".parquet")
 KEYED = re.compile(r"\.(h5|hdf5|parquet|npz):[^/\\\\]+$", re.IGNORECASE)  # a file and what to read of it
 
@@ -463,8 +469,8 @@ def load(
 ) -> Problem:
     """A data set by name, or by the path of its folder; or a file of vectors, of which some become queries.
 
-    folder : where data sets are, in the place of AUXBIT_DATA; cache : where features of images are kept.
-    n_train, n_queries : at most so many, drawn with a fixed seed.
+    folder : where data sets are, instead of AUXBIT_DATA; cache : where features of images are kept.
+    n_train, n_queries : at most that many, drawn with a fixed seed.
     """
     if Path(source).suffix.lower() in VECTOR_FILES or KEYED.search(source):
         return _of_file(source).smaller(n_train, n_queries)
@@ -477,9 +483,8 @@ def load(
     vectors = small.vectors(cache=cache, n_jobs=n_jobs, progress=progress)
     images, query_images = small.images, small.query_images
     if small.name == "digits":
-        images, query_images = (  # of 0 to 16
-            (15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in (small.base, small.queries)
-        )
+        pixels = (small.base, small.queries)  # 0..16, which 15 times fits into bytes
+        images, query_images = ((15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in pixels)
     labels, query_labels = (
         None if each is None or each.ndim > 1 else each for each in (small.labels, small.query_labels)
     )
@@ -492,7 +497,7 @@ def _of_file(source: str) -> Problem:
     """The rows of a file, some of them held out as queries."""
     X = data.read_vectors(source)
     if len(X) < 2 * HELD_OUT:
-        raise InvalidInput(f"{source} has {len(X)} rows; an experiment wants at least {2 * HELD_OUT}.")
+        raise InvalidInput(f"{source} has {len(X)} rows; an experiment needs at least {2 * HELD_OUT}.")
     order = np.random.RandomState(0).permutation(len(X))
     n_queries = min(len(X) // HELD_OUT, MOST_HELD_OUT)
     asked, kept = np.sort(order[:n_queries]), np.sort(order[n_queries:])
