@@ -1,10 +1,10 @@
-"""Published data sets by name or folder: what is searched, what is asked, and what is known about either.
+"""Published data sets by name or folder: rows to search, queries, and what is known about either.
 
     photos = datasets.load("cifar10", data="…")          # or AUXBIT_DATA/cifar10
     vectors = photos.vectors(cache="…")                  # .base (50000, 320), .queries (10000, 320)
 
-A folder is recognised by its files, whatever its name. Nothing is downloaded: where a data set is missing,
-the error says where it is published and which files are expected.
+A folder is recognised by its files, whatever its name. Nothing is downloaded: if a data set is missing, the
+error says where it is published and which files are expected.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import os
 import re
 import tarfile
 import warnings
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +24,9 @@ import numpy as np
 
 from auxbit.core.types import Array, Float32
 from auxbit.data import gist
-from auxbit.data.tables import nearest
+from auxbit.data.tables import explained, nearest
 from auxbit.data.vectors import embedded_digits, read_vectors
-from auxbit.errors import AuxbitError, DataFileError, InvalidParameter
+from auxbit.errors import DataFileError, InvalidParameter
 
 # ---- the formats of images: CIFAR-10's binary archive and MNIST's idx
 
@@ -40,30 +38,12 @@ MOST_UNZIPPED = 1032  # bytes that one byte of a .gz file can become
 
 
 class Labelled(NamedTuple):
-    """Images and labels to learn from, then those to ask with."""
+    """Images and labels to learn from, then those of the queries."""
 
     images: Array
     labels: Array
     query_images: Array
     query_labels: Array
-
-
-@contextmanager
-def explained(source: Path, what: str) -> Iterator[None]:
-    """Turn what the standard library raises on a broken file into a DataFileError that names it."""
-    try:
-        yield
-    except AuxbitError:
-        raise
-    except (OSError, EOFError, ValueError, LookupError, TypeError, tarfile.TarError, zlib.error) as error:
-        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
-
-
-def read_npy(path: Path) -> Array:
-    """An .npy array of any number of dimensions, memory-mapped."""
-    with explained(path, ".npy"):
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
 
 
 def read_idx(path: Path) -> Array:
@@ -204,10 +184,9 @@ def _bad_line(path: Path) -> str | None:
     return None
 
 
-# ---- What is in a folder of data: each data set is recognised by its files, whatever the folder's name
+# ---- data sets, each recognised by its files, whatever the name of their folder
 #
-# A reader returns None where its data set is not; where it is but is incomplete or broken, that is an
-# error.
+# A reader returns None if its data set is not there; one that is incomplete or broken is an error.
 
 FEATURES = ("CH", "CM55", "CORR", "EDH", "WT", "BoW")  # of NUS-WIDE
 CIFAR_CLASSES = (
@@ -224,7 +203,7 @@ _LABEL_FILE = re.compile(r"(?P<lite>Lite_)?Labels_(?P<concept>.+)_(?P<split>Trai
 
 
 class Vectors(NamedTuple):
-    """Rows to search, to ask with and to learn from; the last are the first if a data set has none."""
+    """Rows to search, queries, and rows to learn from, which are those to search if there are no others."""
 
     base: Array
     queries: Array
@@ -278,32 +257,22 @@ class Dataset:
         n_jobs: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> Vectors:
-        """Rows for a hasher: vectors as they are, images by `kind`: "gist", or "pixels".
+        """Rows for a hasher: vectors as they are, images as "gist" or "pixels".
 
-        Colour images become GIST-320 unless told otherwise, grey ones pixels. With a folder `cache`, GIST is
+        By default colour images become GIST-320, and grey ones pixels. With a folder `cache`, GIST is
         computed once. `progress` is called with the number of images done since the last call.
         """
         if kind not in (None, "gist", "pixels") or (kind and self.images is None):
-            allowed = (
-                "None, 'gist' or 'pixels'" if self.images is not None else "None: these are vectors already"
-            )
+            allowed = "None: these are vectors already" if self.images is None else "None, 'gist' or 'pixels'"
             raise InvalidParameter("kind", kind, allowed)
         if (kind or ("gist" if self.base.ndim == 4 else "pixels")) == "pixels":
-            parts = [
-                _rows(self.base),
-                _rows(self.queries),
-                _rows(self.base if self.learn is None else self.learn),
-            ]
-            return Vectors(*parts)
+            parts = (self.base, self.queries, self.base if self.learn is None else self.learn)
+            return Vectors(*(rows.reshape(len(rows), -1) for rows in parts))
         base, queries = (
             gist.cached_gist(images, cache, n_jobs=n_jobs, progress=progress)
             for images in (self.base, self.queries)
         )
         return Vectors(base, queries, base)
-
-
-def _rows(array: Array) -> Array:
-    return array.reshape(len(array), -1)
 
 
 def digits() -> Dataset:
@@ -317,9 +286,6 @@ def digits() -> Dataset:
     )
 
 
-# ---- images
-
-
 def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) -> Dataset:
     return Dataset(
         name, about, parts.images, parts.query_images,
@@ -327,15 +293,22 @@ def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) 
     )  # fmt: skip
 
 
+def _read_npy(path: Path) -> Array:
+    """An array of any number of dimensions, memory-mapped."""
+    with explained(path):
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
 def _npy_images(path: Path, shape: tuple[int, ...]) -> Labelled | None:
     """train_images.npy and so on, if the images have that shape."""
     stems = ("train_images", "train_labels", "test_images", "test_labels")
     files = [path / f"{stem}.npy" for stem in stems]
-    if not files[0].is_file() or read_npy(files[0]).shape[1:] != shape:
+    if not files[0].is_file() or _read_npy(files[0]).shape[1:] != shape:
         return None
     if missing := [file.name for file in files if not file.is_file()]:
         raise DataFileError(f"{path} lacks {', '.join(missing)}.")
-    return Labelled(*map(read_npy, files))
+    return Labelled(*map(_read_npy, files))
 
 
 def cifar10(path: Path) -> Dataset | None:
@@ -372,9 +345,6 @@ def mnist(path: Path) -> Dataset | None:
     return _labelled("mnist", about, Labelled(*(read_idx(file) for file in there if file)), classes)
 
 
-# ---- vectors
-
-
 def texmex(path: Path) -> Dataset | None:
     """PREFIX_base.fvecs, PREFIX_query.fvecs, and perhaps PREFIX_learn.fvecs and PREFIX_groundtruth.ivecs."""
     inside = [path, *(path / name for name in ("sift", "siftsmall"))] if path.is_dir() else []
@@ -384,33 +354,28 @@ def texmex(path: Path) -> Dataset | None:
     if not bases:
         return None
     base = min(bases)
-    prefix, kind = base.name.removesuffix(f"_base{base.suffix}"), base.suffix
-    parts = {part: base.with_name(f"{prefix}_{part}{kind}") for part in ("query", "learn")}
-    truth = base.with_name(f"{prefix}_groundtruth.ivecs")
-    return Dataset(
-        {"sift": "sift1m"}.get(prefix, prefix),
-        f"{prefix}: vectors of the TEXMEX corpus",
-        read_vectors(base),
-        read_vectors(parts["query"]),
-        learn=read_vectors(parts["learn"]) if parts["learn"].is_file() else None,
-        neighbours=read_vectors(truth) if truth.is_file() else None,
-    )
+    prefix = base.name.removesuffix(f"_base{base.suffix}")
+    parts = {part: base.with_name(f"{prefix}_{part}{base.suffix}") for part in ("base", "query", "learn")}
+    parts["groundtruth"] = base.with_name(f"{prefix}_groundtruth.ivecs")
+    about = f"{prefix}: vectors of the TEXMEX corpus"
+    return _vectors({"sift": "sift1m"}.get(prefix, prefix), about, parts)
 
 
 def npy_vectors(path: Path, name: str | None) -> Dataset | None:
     """base.npy and query.npy, and perhaps learn.npy and groundtruth.npy."""
-    if not (path / "base.npy").is_file() or not (path / "query.npy").is_file():
+    parts = {part: path / f"{part}.npy" for part in ("base", "query", "learn", "groundtruth")}
+    if not parts["base"].is_file() or not parts["query"].is_file():
         return None
-    learn, truth = path / "learn.npy", path / "groundtruth.npy"
     name = name or path.resolve().name
-    return Dataset(
-        name,
-        f"{name}: vectors in a folder of .npy files",
-        read_vectors(path / "base.npy"),
-        read_vectors(path / "query.npy"),
-        learn=read_vectors(learn) if learn.is_file() else None,
-        neighbours=read_vectors(truth) if truth.is_file() else None,
+    return _vectors(name, f"{name}: vectors in a folder of .npy files", parts)
+
+
+def _vectors(name: str, about: str, parts: dict[str, Path]) -> Dataset:
+    base, queries = read_vectors(parts["base"]), read_vectors(parts["query"])
+    learn, truth = (
+        read_vectors(parts[part]) if parts[part].is_file() else None for part in ("learn", "groundtruth")
     )
+    return Dataset(name, about, base, queries, learn=learn, neighbours=truth)
 
 
 def ann_benchmarks(path: Path) -> Dataset | None:
@@ -421,7 +386,7 @@ def ann_benchmarks(path: Path) -> Dataset | None:
 
 
 def nuswide(path: Path, name: str, feature_files: tuple[str, ...]) -> Dataset | None:
-    """Features and, where they are there too, the 81 concepts of each image."""
+    """Features and, if they are there too, the 81 concepts of each image."""
     if not path.is_dir():
         return None
     lite = name == "nuswide-lite"
@@ -462,7 +427,7 @@ def _concepts(path: Path, lite: bool) -> tuple[tuple[str, ...], Array | None, Ar
     return names, train, test
 
 
-# ---- Published data sets by name or folder
+# ---- data sets by name
 
 __all__ = ["NAMES", "Dataset", "Vectors", "load"]
 
@@ -543,7 +508,7 @@ def _places(name: str, data: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def _recognised(path: Path, feature_files: tuple[str, ...], name: str | None = None) -> Dataset | None:
-    """The data set in a folder or file, if there is one, and the one that was asked for."""
+    """The data set in a folder or file, if there is one and it is the one of that name."""
     readers: list[tuple[tuple[str, ...], Callable[[Path], Dataset | None]]] = [
         (("cifar10",), cifar10),
         (("mnist",), mnist),

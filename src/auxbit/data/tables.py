@@ -1,11 +1,12 @@
-"""Tables of vectors that other libraries read: Parquet and HDF5, by chunks, into one array.
+"""Columns of Parquet files and datasets of HDF5 files, as rows: whole, or by slices as they are asked for.
 
-Also what all readers of data.py share: is it rows of numbers, which array is meant, how large a chunk is.
+Also what all readers of files share: is it rows of numbers, which array is meant, how large a chunk is.
 """
 
 from __future__ import annotations
 
 import difflib
+import tarfile
 import threading
 import tokenize
 import zipfile
@@ -28,9 +29,9 @@ CHUNK_BYTES = 1 << 24
 PARQUET_ROWS = 4096  # the bytes of a list column are not known beforehand
 _FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
     OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
-    SyntaxError, tokenize.TokenError,
+    tarfile.TarError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
-PAGE_BYTES = 1 << 20  # read at once; without a buffer all of a row group would be
+PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
 
 
 def read_parquet(source: Path, key: str | None) -> Array:
@@ -44,9 +45,9 @@ def read_parquet(source: Path, key: str | None) -> Array:
 
 
 class ParquetGroups:
-    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers a row, 0 for none.
+    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers per row, 0 for none.
 
-    Groups may be larger than memory: they are decoded by pages, a chunk of rows at a time.
+    Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
     """
 
     def __init__(self, source: Path, key: str | None) -> None:
@@ -128,9 +129,7 @@ def read_hdf5(source: Path, key: str | None) -> Array:
     """The dataset `key`, or "train", as rows."""
     dataset = hdf5_dataset(source, key)
     with dataset.file:
-        out: Array = np.empty(dataset.shape, dataset.dtype)
-        for part in chunks(len(out), out[0].nbytes):
-            dataset.read_direct(out, part, part)
+        out: Array = dataset[...]
     return out.reshape(len(out), -1)
 
 
@@ -208,25 +207,25 @@ def check_there(source: Path) -> None:
 
 
 @contextmanager
-def explained(source: Path) -> Iterator[None]:
+def explained(source: Path, what: str = "") -> Iterator[None]:
     """Turn what other libraries raise on a broken file into a DataFileError that names it."""
     try:
         yield
     except AuxbitError:
         raise
     except _FAILURES as error:
-        kind = source.suffix.lower()
-        raise DataFileError(f"{source} cannot be read as {kind}: {error or type(error).__name__}") from error
+        what = what or source.suffix.lower()
+        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
 
 
-# ---- Rows of Parquet files by slices: decoded as they are asked for, as they lie one after another
+# ---- rows of Parquet files by slices
 
 
 class ParquetRows:
     """The rows of one Parquet file or of several, one after another, (n, D).
 
-    Whoever asks for rows that follow those of before has them decoded from where that ended; the last few
-    chunks are kept, as threads do not ask in order. To go back is to begin with the row group again.
+    Rows that follow those of the last call are decoded from where that ended. The last few chunks are kept,
+    since threads do not ask in order. Going back farther decodes the row group from its start.
     """
 
     def __init__(self, paths: list[Path], key: str | None) -> None:
@@ -283,7 +282,7 @@ class ParquetRows:
                 if row < self._next:
                     return first, chunk
         except BaseException:
-            self._stream = None  # the next to ask begins anew, and is told the same
+            self._stream = None  # the next call starts again, and raises the same
             raise
         raise DataFileError(f"{self._groups[group][0].source} ended before row {row} of all: was it changed?")
 
