@@ -56,7 +56,7 @@ def test_precision_that_still_grows_asks_for_more_bits_whatever_the_use_of_codes
 def test_a_use_of_codes_that_still_grows_asks_for_more_bits_though_precision_does_not() -> None:
     advice = advise(measured((8, 4.0, 0.5), (16, 7.0, 0.5)))
     assert (advice.bits, advice.settled) == (16, False)
-    assert "still grew by 0.38 a bit" in advice.reason
+    assert "still grew by 0.38 per bit" in advice.reason
 
 
 def test_one_dip_of_precision_is_not_taken_for_its_end() -> None:
@@ -64,7 +64,7 @@ def test_one_dip_of_precision_is_not_taken_for_its_end() -> None:
     assert advise(rows).bits == 24
 
 
-def test_growth_is_judged_a_bit_and_gain_for_eight_bits_however_far_apart_the_numbers_are() -> None:
+def test_growth_is_judged_per_bit_and_gain_for_eight_bits_however_far_apart_the_numbers_are() -> None:
     low, high = measured((8, 4.0, 0.2), (40, 6.0, 0.4))
     assert bits.most_growth(low, [high]) == pytest.approx(2 / 32)
     assert bits.most_gain(low, [high]) == pytest.approx(2 ** (1 / 4) - 1)

@@ -1,4 +1,4 @@
-"""Columns of Parquet files and datasets of HDF5 files, as rows: whole, or by slices as they are asked for.
+"""Columns of Parquet files and datasets of HDF5 files, as rows: whole, or by slices.
 
 Also what all readers of files share: is it rows of numbers, which array is meant, how large a chunk is.
 """

@@ -26,9 +26,9 @@ METHODS = ("itq", "ba")
 ROWS, QUERIES = 20_000, 500
 NEAREST, WANTED, SHORTLIST = 50, 10, 100
 ENCODED_AT_ONCE = 1 << 16  # rows
-FULL = 0.9  # of log2 N: what L_eff is taken to have reached it by
+FULL = 0.9  # of log2 N: from here on, L_eff counts as having reached it
 STAGNANT = 0.1  # effective bits that a further bit brings: less is stagnation
-SLOW = 0.1  # by which 8 further bits, a byte a row, raise precision: less is slow
+SLOW = 0.1  # by which 8 further bits, one byte per row, raise precision: less is slow
 
 RULE = (
     f"The rule: the smallest number of bits L at which L_eff has reached {FULL:.0%} of log₂ N, or no larger "
@@ -41,7 +41,7 @@ RULE = (
 class Advice:
     """How many bits to use and why; `settled` False: the largest tried, at which something still grows.
 
-    rows : for each number of bits, L_eff of all rows, its bound, its growth a bit, precision, and recall.
+    rows : for each number of bits, L_eff of all rows, its bound, its growth per bit, precision, and recall.
     """
 
     bits: int
@@ -59,8 +59,8 @@ def choose_bits(
 ) -> Advice:  # fmt: skip
     """Measure codes of several lengths on the rows of a database, and recommend one. X : (n, D).
 
-    A sample of `max_rows` rows is trained on and searched for precision, with `n_queries` of them held out as
-    queries; L_eff is of the codes of all rows. Fewer queries are taken of small data, at most a fifth.
+    Precision is measured on a sample of `max_rows` rows, of which `n_queries`, at most a fifth, are held out
+    as queries and the others are trained on and searched. L_eff is that of the codes of all rows.
     """
     plan = Plan.of(method, bits, seed)
     sample, asked = _split(X, n_queries, max_rows, seed)
@@ -237,9 +237,8 @@ def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
     if gain >= SLOW:
         text += f"precision still grew by {gain:.0%} for the last 8 bits; "
     else:
-        text += (
-            f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, still grew by {growth:.2f} a bit; "
-        )
+        text += f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, "
+        text += f"still grew by {growth:.2f} per bit; "
     return text + "more bits may be worth trying."
 
 
@@ -279,7 +278,7 @@ def _row(L: int, codes: Packed) -> Row:
 def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array]:
     """Positions of the rows to train on and to search, and of the queries, both in rising order."""
     if len(X) < 20:
-        raise InvalidInput(f"to choose a number of bits takes at least 20 rows, got {len(X)}.")
+        raise InvalidInput(f"choosing a number of bits needs at least 20 rows, got {len(X)}.")
     most = min(len(X), check_integer("rows", max_rows, 20))
     held_out = min(check_integer("queries", n_queries, 1), most // 5)
     order = np.random.RandomState(seed).permutation(len(X))[:most]

@@ -167,7 +167,7 @@ class Campaign:
         return [claim for _, result in self.results for claim in result.claims]
 
     def left_out(self) -> list[str]:
-        """Fits and experiments that could not be had, with the reason."""
+        """Fits and experiments that were not possible, with the reason."""
         return self._failed + [
             f"{fits.problem.name}: {what}: {why}"
             for fits in self._fits.values()
@@ -179,7 +179,7 @@ class Campaign:
         return list(dict.fromkeys(self.folder / name for name, _ in self.results))
 
     def write_report(self) -> Path:
-        """One page with every figure and table; the claims as a table, too."""
+        """One page with every figure and table; the claims also as CSV."""
         files.write_text(self.folder / CLAIMS, as_csv([asdict(claim) for claim in self.claims()]))
         path = self.folder / REPORT
         write_report(self.results, path, settings=asdict(self.settings))

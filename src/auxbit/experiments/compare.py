@@ -113,7 +113,7 @@ def _prepare(quantizer: Any, seed: int) -> None:
 
 
 class Task(NamedTuple):
-    """What codes are measured on: rows to search, queries, their K true neighbours, and where to look."""
+    """What codes are measured on: rows to search, queries, K true neighbours, and k and r to retrieve."""
 
     base: Array
     queries: Array

@@ -1,6 +1,6 @@
 """The paper's figure of speed-up by processors (section 6, parallel processing): one fit on 1, 2, … cores.
 
-fits = planned([16, 32])                  # best of three each, for as many cores as there are
+fits = planned([16, 32])                  # best of three each, for up to all cores
 result = run_parallel(noisy_digits(), fits, out_dir="parallel")
 """
 
@@ -53,7 +53,7 @@ class Fit(NamedTuple):
 
 
 def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None) -> list[Fit]:
-    """Every fit in its order: 1, 2, …, P processors, then again, so that a busy machine hits all alike.
+    """Every fit in order: 1, 2, …, P processors, then again, so that a busy machine slows all alike.
 
     n_jobs : the most processors; never more than the cores that this process may use.
     """
@@ -71,7 +71,7 @@ def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None)
 
 
 def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
-    """So many rows like real ones, or N_ROWS: scikit-learn's digits over and over, with noise."""
+    """Rows like real ones, by default N_ROWS: scikit-learn's digits over and over, with noise."""
     n_rows = N_ROWS if n_rows is None else check_integer("rows", n_rows, 2)
     digits, _ = vectors.embedded_digits()
     X = digits[np.arange(n_rows) % len(digits)]
@@ -91,8 +91,8 @@ def run_parallel(
 ) -> dict[str, Any]:
     """Time the fits on the rows of X and derive the speed-ups; with `out_dir`, write them and a picture.
 
-    What `out_dir` keeps of the same fits on this machine is not timed again; `on_fit(row, fresh)` is called
-    for each. An error if the codes are not the same to the last bit for any number of processors.
+    Fits that `out_dir` keeps from this machine are not timed again; `on_fit(row, fresh)` is called for each
+    fit. It is an error if codes differ in a single bit between numbers of processors.
     """
     most = max(fit.processors for fit in fits)
     folder = Path(out_dir) if out_dir is not None else None
@@ -156,13 +156,13 @@ def speedups(rows: Sequence[Row]) -> list[Row]:
 
 
 def spread(rows: Sequence[Row]) -> float:
-    """By what share the slowest of equal fits took longer than the quickest, at worst."""
+    """How much longer the slowest of equal fits took than the quickest, as a share, at worst."""
     seconds = [[float(row["seconds"]) for row in group] for group in _by_setting(rows).values()]
     return max(max(each) / min(each) for each in seconds) - 1
 
 
 def most_speedup(n_rows: int, processors: int) -> float:
-    """What the steps can gain at best: rows are shared in whole blocks, of which the last may be small."""
+    """The largest speed-up of the steps: processors share whole blocks of rows, the last of them small."""
     whole, rest = divmod(n_rows, BLOCK_ROWS)
     rounds = -(-whole // processors)
     last = rest / BLOCK_ROWS if whole % processors == 0 else 0.0  # else it fits beside whole ones
@@ -178,7 +178,7 @@ def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
 
 
 def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
-    """What a fit takes. quiet : it would warn of what was warned of before."""
+    """The times of a fit. quiet : its warnings were shown before."""
     model = _model(fit.bits, seed, fit.processors)
     with warnings.catch_warnings():
         if quiet:
@@ -239,7 +239,7 @@ def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, s
     return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
 
 
-# ---- Speed-up of training by processors as an experiment of the paper: figure 5
+# ---- figure 5
 
 NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
 
@@ -257,8 +257,8 @@ def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: in
     return Result(
         "parallel",
         f"Speed-up by processors on {problem.name}",
-        "As fig. 5 of the paper: how many times as fast a fit is on so many processors, and its h, f and Z "
-        "steps. The codes are the same to the last bit on any number of them.",
+        "As fig. 5 of the paper: how many times as fast a fit and its h, f and Z "
+        "steps are on several processors. The codes are the same to the last bit on any number of them.",
         {key: value for key, value in found.items() if key != "files"} | {"data": problem.name},
         {"parallel": rows},
         draw if found["processors"] > 1 else {},
@@ -269,7 +269,7 @@ def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: in
 def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
     text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
     if processors < 2:
-        return Claim(text, "one processor is all that it may use here", None, "parallel", data)
+        return Claim(text, "only one processor may be used here", None, "parallel", data)
     last = [row for row in rows if row["processors"] == processors]
     worst = min(row["speedup"] for row in last)
     return Claim(

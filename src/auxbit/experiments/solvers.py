@@ -1,4 +1,4 @@
-"""The relaxed problem of the Z step: ADMM for all points at once against a general QP solver, section 4.3."""
+"""The relaxed problem of the Z step (section 4.3): ADMM for all points against a general QP solver."""
 
 from __future__ import annotations
 

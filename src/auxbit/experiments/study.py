@@ -86,7 +86,7 @@ class KeptRows:
             return None
 
     def add(self, row: Row, arrays: Tensors | None = None, **more: Any) -> None:
-        """Append a row and see it to the disk."""
+        """Append a row, and return when it is on the disk."""
         key = self._key(more)
         text = json.dumps({"key": key, "row": row})
         self._remember(key, json.loads(text)["row"])  # as the file has it: lists for tuples
@@ -185,7 +185,7 @@ def part(array: Array | None, rows: slice | Array) -> Array | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, what we found, and whether it holds; `holds` None: it cannot be told here."""
+    """A sentence of the paper, what we found, and whether it holds; None: it cannot be judged here."""
 
     claim: str
     ours: str
@@ -321,7 +321,7 @@ class Cell:
         return self.method, self.bits, self.seed
 
     def row(self) -> Row:
-        """What identifies the fit where it is kept."""
+        """What identifies the fit among kept rows."""
         return {"method": self.method, "bits": self.bits, "seed": self.seed}
 
 
@@ -392,7 +392,7 @@ class Fits:
         return [cell for cell in dict.fromkeys(cells) if cell not in self._made and self._read(cell) is None]
 
     def left_out(self) -> dict[str, str]:
-        """The fits that could not be had, and why."""
+        """The fits that a method cannot have, and why."""
         made = self._made.items()
         return {f"{cell.label}, {cell.bits} bits": each.skipped for cell, each in made if each.skipped}
 
