@@ -1,4 +1,4 @@
-"""What methods retrieve, and the solvers of the relaxed problem: tables, pictures, claims."""
+"""What methods retrieve: tables and pictures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 
 from auxbit.core.codes import hamming_distances
 from auxbit.errors import InvalidInput
-from auxbit.experiments import samples, solvers
+from auxbit.experiments import samples
 from auxbit.experiments.study import Cell, Fits, Problem, write_result
-from auxbit.mac.z_step import ZProblem
-from auxbit.plot import figures
 
 METHODS = ("itq", "lsh")
 
@@ -137,90 +135,3 @@ def test_grey_pictures_are_not_inverted_and_the_brightest_of_the_set_is_white(
     assert problem.train_images.max() == 16
     for channel in range(3):
         np.testing.assert_array_equal(drawn[1:-1, 1:-1, channel], picture * 255.0 // 16)
-
-
-def test_colours_are_drawn_as_they_are() -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (1, 6, 6, 3)).astype(np.uint8)
-    drawn = figures.mosaic([picture])
-    np.testing.assert_array_equal(drawn[1:-1, 1:-1, :3], picture[0])
-    assert (drawn[1:-1, 1:-1, 3] == 255).all()
-    assert (drawn[0, :, 3] == 0).all()
-
-
-def test_pictures_that_are_not_square_are_centred_in_their_cells() -> None:
-    drawn = figures.mosaic([np.full((2, 4, 8), 7, dtype=np.uint8), np.full((2, 4, 8), 9, dtype=np.uint8)])
-    assert drawn.shape == (20, 20, 4)
-    assert (drawn[3:7, 1:9, 0] == 7).all()
-    assert (drawn[13:17, 11:19, 0] == 9).all()
-    assert (drawn[..., 3] == 255).sum() == 4 * 4 * 8
-
-
-@pytest.mark.parametrize("shape", [(200, 130), (200, 130, 3), (65, 65), (640, 2)])
-def test_large_pictures_are_averaged_down(shape: tuple[int, ...]) -> None:
-    picture = np.full(shape, 100, dtype=np.uint8)
-    picture[::2] = 200
-    small = figures.shrunk(picture)
-    assert max(small.shape[:2]) <= 64
-    assert small.shape[2:] == shape[2:]
-    assert abs(int(small.astype(int).mean()) - 150) <= 18
-
-
-# ---- solvers
-
-
-@pytest.fixture(scope="module")
-def boxes() -> solvers.BoxProblems:
-    rng = np.random.default_rng(0)
-    Q, R = np.linalg.qr(rng.normal(size=(12, 6)))
-    shared = ZProblem(Q, np.ascontiguousarray(R), np.zeros(6), 0.1)
-    return solvers.BoxProblems(
-        shared, 3 * rng.normal(size=(20, 6)), rng.integers(0, 2, (20, 6)).astype(np.uint8)
-    )
-
-
-def test_every_solver_finds_what_projected_gradients_find(boxes: solvers.BoxProblems) -> None:
-    G, C = boxes.shared.G, boxes.shared.linear_terms(boxes.Y, boxes.H)
-    z, step = np.full(boxes.H.shape, 0.5), 1 / np.linalg.eigvalsh(G)[-1]
-    for _ in range(5000):
-        z = np.clip(z - step * (z @ G - C), 0, 1)
-    assert ((z > 0) & (z < 1)).any()
-    for solver in (solvers.by_admm, *solvers.GENERAL.values()):
-        np.testing.assert_allclose(solver(boxes, 1e-10), z, atol=1e-4)
-
-
-def test_the_loosest_tolerance_is_accurate_and_the_next_looser_one_is_not(boxes: solvers.BoxProblems) -> None:
-    least = boxes.objective(solvers.by_bvls(boxes, 1e-14))
-    tol = solvers.loosest(solvers.by_admm, boxes, least)
-    place = solvers.TOLERANCES.index(tol)
-    assert place > 0
-    looser = solvers.TOLERANCES[place - 1]
-    assert solvers.above(boxes, solvers.by_admm(boxes, tol), least) <= solvers.ACCURACY
-    assert solvers.above(boxes, solvers.by_admm(boxes, looser), least) > solvers.ACCURACY
-    assert solvers.loosest(lambda points, tol: np.zeros(points.H.shape), boxes, least) is None
-
-
-def test_both_sides_are_timed_to_the_same_accuracy_and_the_ratio_is_theirs(
-    problem: Problem, fits: Fits
-) -> None:
-    result = solvers.run(fits, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
-    (row,) = result.tables["solvers"]  # ITQ has no 70 bits of 64 dimensions
-    assert row["bits"] == 6
-    assert max(row["admm_above"], row["general_above"]) <= solvers.ACCURACY
-    assert row["ratio"] == pytest.approx(row["general_seconds"] / row["admm_seconds"])
-    assert 0 <= row["ratio_without_call"] <= row["ratio"]
-    assert row["general"] in solvers.GENERAL
-    assert len(result.figures["solvers"]().axes) == 1
-
-
-@pytest.mark.parametrize(("ratios", "holds"), [((12.0, 300.0), True), ((9.0, 50.0), False), ((), None)])
-def test_the_claim_holds_from_ten_times_on(ratios: tuple[float, ...], holds: bool | None) -> None:
-    rows = [{"ratio": ratio, "ratio_without_call": ratio / 2, "general": "BVLS"} for ratio in ratios]
-    assert solvers._claim(rows, "digits").holds is holds
-
-
-def test_rows_that_codes_reconstruct_without_error_leave_nothing_to_compare(
-    boxes: solvers.BoxProblems,
-) -> None:
-    exact = solvers.BoxProblems(boxes.shared, boxes.H @ boxes.shared.R.T, boxes.H)
-    assert solvers.compare(exact, 5, 1) is None
-    assert solvers.compare(boxes, 5, 1) is not None

@@ -75,15 +75,6 @@ def test_every_figure_is_written_as_png_and_svg(tmp_path: Path, name: str, suffi
     assert path.read_bytes().startswith(start)
 
 
-def test_a_method_has_one_colour_and_marker_of_its_own() -> None:
-    assert len({style.colour for style in plot.STYLES.values()}) == len(plot.STYLES)
-    assert len({style.marker for style in plot.STYLES.values()}) == len(plot.STYLES)
-    drawn = plot.precision(ROWS).axes[0].containers
-    assert {container[0].get_color() for container in drawn} == {
-        plot.STYLES[m].colour for m in ("BA", "ITQ", "PQ")
-    }
-
-
 def test_one_number_of_bits_makes_bars_that_start_at_zero() -> None:
     axes = plot.precision([row for row in ROWS if row["bits"] == 8]).axes[0]
     assert len(axes.patches) == 3
@@ -102,19 +93,6 @@ def test_rows_without_the_value_are_left_out() -> None:
     assert len(plot.precision(rows).axes[0].containers) == 3
     with pytest.raises(InvalidParameter, match="at least one number"):
         plot.precision(rows[-1:])
-
-
-def test_labels_at_line_ends_do_not_overlap() -> None:
-    crowded = [
-        {"method": method, "bits": bits, "precision": 0.5 + 0.001 * place}
-        for place, method in enumerate(plot.STYLES)
-        for bits in (8, 16)
-    ]
-    axes = plot.precision(crowded).axes[0]
-    places = sorted(text.xyann[1] for text in axes.texts)
-    gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
-    assert len(places) == len(plot.STYLES)
-    assert np.diff(places).min() > gap
 
 
 def test_wrong_neighbours_are_framed_and_right_ones_are_not() -> None:
@@ -180,3 +158,29 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"plotting needs matplotlib: pip install 'auxbit\[plot\]'"):
         plot.check_output("figure.png")
+
+
+def test_colours_are_drawn_as_they_are() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (1, 6, 6, 3)).astype(np.uint8)
+    drawn = plot.mosaic([picture])
+    np.testing.assert_array_equal(drawn[1:-1, 1:-1, :3], picture[0])
+    assert (drawn[1:-1, 1:-1, 3] == 255).all()
+    assert (drawn[0, :, 3] == 0).all()
+
+
+def test_pictures_that_are_not_square_are_centred_in_their_cells() -> None:
+    drawn = plot.mosaic([np.full((2, 4, 8), 7, dtype=np.uint8), np.full((2, 4, 8), 9, dtype=np.uint8)])
+    assert drawn.shape == (20, 20, 4)
+    assert (drawn[3:7, 1:9, 0] == 7).all()
+    assert (drawn[13:17, 11:19, 0] == 9).all()
+    assert (drawn[..., 3] == 255).sum() == 4 * 4 * 8
+
+
+@pytest.mark.parametrize("shape", [(200, 130), (200, 130, 3), (65, 65), (640, 2)])
+def test_large_pictures_are_averaged_down(shape: tuple[int, ...]) -> None:
+    picture = np.full(shape, 100, dtype=np.uint8)
+    picture[::2] = 200
+    small = plot.shrunk(picture)
+    assert max(small.shape[:2]) <= 64
+    assert small.shape[2:] == shape[2:]
+    assert abs(int(small.astype(int).mean()) - 150) <= 18
