@@ -26,22 +26,11 @@ from auxbit.core.types import Array
 from auxbit.errors import AuxbitError, DataFileError
 
 CHUNK_BYTES = 1 << 24
-PARQUET_ROWS = 4096  # the bytes of a list column are not known beforehand
 _FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
     OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
     tarfile.TarError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
-
-
-def read_parquet(source: Path, key: str | None) -> Array:
-    """The list column `key`, or the only one, or all columns of numbers, as rows."""
-    parquet = ParquetGroups(source, key)
-    check_rows(source, (sum(parquet.sizes), parquet.width), parquet.dtype)
-    out = np.empty((sum(parquet.sizes), parquet.width), parquet.dtype)
-    for row, values in parquet.batches():
-        out[row : row + len(values)] = values
-    return out
 
 
 class ParquetGroups:
@@ -61,11 +50,11 @@ class ParquetGroups:
                 first = next(file.iter_batches(batch_size=1, columns=self._names), None)
                 self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
 
-    def batches(self, group: int = 0, at_once: int = PARQUET_ROWS) -> Iterator[tuple[int, Array]]:
+    def batches(self, group: int) -> Iterator[tuple[int, Array]]:
         """The rows from this group on, by chunks, each with the number of its first row."""
         groups, row = range(group, len(self.sizes)), sum(self.sizes[:group])
         with self._open() as file:
-            for batch in file.iter_batches(at_once, row_groups=list(groups), columns=self._names):
+            for batch in file.iter_batches(BLOCK_ROWS, row_groups=list(groups), columns=self._names):
                 values = self._values(batch, row, self.width)
                 yield row, values
                 row += len(values)
@@ -224,6 +213,7 @@ def explained(source: Path, what: str = "") -> Iterator[None]:
 class ParquetRows:
     """The rows of one Parquet file or of several, one after another, (n, D).
 
+    They are the list column `key`, or the only list column, or all columns of numbers.
     Rows that follow those of the last call are decoded from where that ended. The last few chunks are kept,
     since threads do not ask in order. Going back farther decodes the row group from its start.
     """
@@ -252,15 +242,16 @@ class ParquetRows:
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
-        parts = []
+        out, done = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype), 0
         with self._lock:
-            while start < stop:
-                first, chunk = self._chunk_with(start)
-                parts.append(chunk[start - first : stop - first])
-                start += len(parts[-1])
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, self.shape[1]), dtype=self.dtype)
+            while done < len(out):
+                first, chunk = self._chunk_with(start + done)
+                some = chunk[start + done - first : stop - first]
+                if len(some) == len(out):  # within one chunk: no copy
+                    return some
+                out[done : done + len(some)] = some
+                done += len(some)
+        return out
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -292,7 +283,7 @@ class ParquetRows:
             part, number = self._groups[group]
             start = self._starts[group - number]  # of the file
             with explained(part.source):
-                for row, values in part.batches(number, BLOCK_ROWS):
+                for row, values in part.batches(number):
                     yield start + row, values.astype(self.dtype, copy=False)
             group += len(part.sizes) - number
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.types import Array
-from auxbit.data.tables import check_rows, check_there, choose, chunks, explained, read_hdf5, read_parquet
+from auxbit.data.tables import ParquetRows, check_rows, check_there, choose, chunks, explained, read_hdf5
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
@@ -202,6 +202,6 @@ def _save_vecs(file: IO[bytes], rows: Array, dtype: str) -> None:
 
 _READERS: dict[str, Callable[[Path, str | None], Array]] = {
     ".npy": _read_npy, ".npz": _read_npz, ".fvecs": _read_vecs, ".bvecs": _read_vecs, ".ivecs": _read_vecs,
-    ".parquet": read_parquet, ".h5": read_hdf5, ".hdf5": read_hdf5,
+    ".parquet": lambda source, key: ParquetRows([source], key)[:], ".h5": read_hdf5, ".hdf5": read_hdf5,
 }  # fmt: skip
 _KEYED = frozenset({".npz", ".parquet", ".h5", ".hdf5"})

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -301,8 +301,7 @@ def means(rows: Iterable[Row], keys: Sequence[str], *, spread: bool = False) -> 
 # ---- fits: all metrics derive from their codes
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One fit: a method by name, bits, seed, and parameters beyond the defaults of its estimator."""
 
     method: str
@@ -315,13 +314,8 @@ class Cell:
         """The method's name in tables and figures."""
         return find_method(self.method).label
 
-    @property
-    def key(self) -> RowKey:
-        """What the rows of this fit are found by."""
-        return self.method, self.bits, self.seed
-
     def row(self) -> Row:
-        """What identifies the fit among kept rows."""
+        """What identifies the fit among kept rows, which are found by cell[:3]."""
         return {"method": self.method, "bits": self.bits, "seed": self.seed}
 
 
@@ -410,12 +404,12 @@ class Fits:
     def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
         """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
         more: dict[str, Any] = {"options": cell.options, "derived": settings}
-        if cell.key not in self._kept.read(**more):
+        if cell[:3] not in self._kept.read(**more):
             self._kept.add(cell.row() | {"found": compute(self.get(cell))}, **more)
-        return self._kept.read(**more)[cell.key]["found"]
+        return self._kept.read(**more)[cell[:3]]["found"]
 
     def _read(self, cell: Cell) -> Trained | None:
-        row = self._kept.read(options=cell.options).get(cell.key)
+        row = self._kept.read(options=cell.options).get(cell[:3])
         arrays = row and self._kept.read_arrays(row, options=cell.options)
         if row is None or arrays is None:
             return None
