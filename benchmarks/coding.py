@@ -96,9 +96,14 @@ def ours(
 def theirs(
     bits: int, seed: int, X: np.ndarray, Q: np.ndarray, truth: np.ndarray
 ) -> Iterator[tuple[str, float, Costs]]:
-    """FAISS's PQ, and OPQ to all dimensions and to 4 and 8 a byte."""
+    """FAISS's PQ, and OPQ to all dimensions and to 4 and 8 per byte."""
     D, M = X.shape[1], bits // 8
-    for name, d_out in (("PQ", 0), ("OPQ", D), ("OPQ, 4 dimensions a byte", 4 * M), ("OPQ, 8 a byte", 8 * M)):
+    for name, d_out in (
+        ("PQ", 0),
+        ("OPQ", D),
+        ("OPQ, 4 dimensions a byte", 4 * M),
+        ("OPQ, 8 a byte", 8 * M),
+    ):
         if d_out > D or (name == "OPQ" and (D > 200 or seed)):  # it takes FAISS minutes
             continue
         costs: Costs = {}

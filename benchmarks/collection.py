@@ -1,7 +1,7 @@
 """The figures of docs/collections.md: `python benchmarks/collection.py NAME`, raw results in docs/results/.
 
 open     opening a collection of ten million codes: time and memory before the first search
-add      codes added a second, durable at return, with and without vectors and metadata
+add      codes added per second, durable at return, with and without vectors and metadata
 search   searching through a collection against the index in memory
 rerank   precision and cost of re-ranking with vectors on disk
 """

@@ -1,6 +1,6 @@
 """The long campaign of crashes: `python benchmarks/crashes.py kill|power`, raw results in docs/results/.
 
-kill    a writer is killed by SIGKILL at random moments: --rounds, 5000 unless told
+kill    a writer is killed by SIGKILL at random moments: --rounds, by default 5000
 power   the power of a simulated disk is lost at random moments: --states, 20000 unless told
 Both stop at the first loss and tell how to repeat it. --seed chooses others.
 """

@@ -28,7 +28,7 @@ LOOKS = 4  # passes of an h step: a line search at 0 and three sizes
 MEASURED = 100_000
 REPEATS = 3
 NETWORK = 125e6  # bytes a second that a machine reads from storage: a link of 1 Gbit/s
-PRICE = 0.40  # dollars a machine and hour
+PRICE = 0.40  # dollars per machine and hour
 
 
 def least_seconds(function: Callable[[], Any]) -> float:

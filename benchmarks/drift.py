@@ -75,7 +75,7 @@ SAME = [  # set, trained on, methods, numbers of rows added
 
 
 def pieces(n_rest: int, n: int, most: int = 8) -> Iterator[slice]:
-    """Up to so many pieces of n rows that do not overlap."""
+    """At most that many pieces of n rows that do not overlap."""
     for start in range(0, min(n_rest - n + 1, most * n), n):
         yield slice(start, start + n)
 

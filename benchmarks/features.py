@@ -1,4 +1,4 @@
-"""GIST: images a second, and the CPU time beside that of Fourier transforms.
+"""GIST: images per second, and the CPU time beside that of Fourier transforms.
 
 `python benchmarks/features.py` runs all, with a name only that one.
 """
@@ -36,7 +36,7 @@ def speed(results: Results) -> str:
             results.add(side=side, images=n, threads=threads, seconds=best[0], cpu_seconds=best[1])
             rate, each = n / best[0], best[1] / n * 1e6
             rows.append((f"{side} × {side}", threads, f"{rate:,.0f}", f"{each:,.0f}"))
-    return table(("image", "threads", "images a second", "CPU µs an image"), rows)
+    return table(("image", "threads", "images per second", "CPU µs per image"), rows)
 
 
 def filters(results: Results) -> str:
@@ -63,7 +63,7 @@ def by_matrices(planes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def by_fft(planes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """One forward transform an image, one inverse a filter, of the wanted columns and rows only."""
+    """One forward transform per image, one inverse per filter, of the wanted columns and rows only."""
     n, side, _ = planes.shape
     padded = side + 2 * PADDING
     inside = slice(PADDING, PADDING + side)

@@ -1,7 +1,7 @@
 """The figures of docs/images.md: `python benchmarks/images.py NAME`, raw results in docs/results/.
 
 create      a collection of CIFAR-10's 10,000 test images, written as PNG files
-serve       200 searches by id a second for 30 seconds, answered by `auxbit serve` on loopback
+serve       200 searches by id per second for 30 seconds, answered by `auxbit serve` on loopback
 precision   the class among the 10 nearest of CIFAR-10's 50,000 train images, codes against vectors
 colour      the same for GIST with a colour histogram beside it, by weight, uncompressed
 
@@ -75,7 +75,7 @@ def write_pictures(folder: Path) -> None:
 
 
 def serve(results: Results) -> str:
-    """Searches by id in 10,000 pictures, 64 bits, k = 20: 200 a second for 30 s on loopback, no more sent."""
+    """Searches by id in 10,000 pictures, 64 bits, k = 20: 200 per second for 30 s on loopback."""
     if not COLLECTION.exists():
         raise SystemExit("first: python benchmarks/images.py create")
     rows = []

@@ -1,7 +1,7 @@
 """The figures of training on data larger than memory: `python benchmarks/large.py NAME`.
 
 rows     ten million rows within a budget: memory, time, passes
-equal    the same fit in memory and by passes: CPU time, bits, error
+equal    the same fit in memory and out of core: CPU time, bits, error
 ridge    least squares instead of SVMs: passes, CPU time, error
 passes   what each kind of pass costs
 
@@ -137,7 +137,7 @@ def rows(results: Results) -> str:
 
 
 def equal(results: Results) -> str:
-    """In memory against by passes, 32 bits, memory="1GB": CPU seconds of the fit, bits, error of f(h(x))."""
+    """In memory against out of core, 32 bits, memory="1GB": CPU seconds of a fit, bits, error of f(h(x))."""
     for n in sorted({SMALLER, ROWS}):
         if 9e-10 * n * 128 * 8 > available_gb():
             print(f"{n:,} rows do not fit in memory, and are left out", flush=True)
@@ -167,10 +167,10 @@ def equal(results: Results) -> str:
     head = (
         "rows",
         "CPU in memory",
-        "CPU by passes",
+        "CPU out of core",
         "ratio",
         "in memory",
-        "by passes",
+        "out of core",
         "equal bits",
         "error",
     )
@@ -185,7 +185,7 @@ def available_gb() -> float:
 
 
 def compared(path: Path, memory: Any, passes: Any) -> dict[str, float]:
-    """The share of equal bits, and how much larger the error by passes is, on at most a million rows."""
+    """The share of equal bits, and how much larger the error out of core is, on at most a million rows."""
     X = np.load(path, mmap_mode="r")
     X = X[:: -(-len(X) // COMPARED_ROWS)]
     same, errors = 0.0, np.zeros(2)
@@ -197,7 +197,7 @@ def compared(path: Path, memory: Any, passes: Any) -> dict[str, float]:
 
 
 def ridge(results: Results) -> str:
-    """Least squares to ±1 in the place of SVMs, by passes, 32 bits; error is that of f(h(x)) on the rows."""
+    """Least squares to ±1 instead of SVMs, out of core, 32 bits; error is that of f(h(x)) on the rows."""
     with photo_rows(SMALLER) as path:
         some = np.load(path, mmap_mode="r")[:: max(1, SMALLER // 100_000)]
         for h_solver in ("svm", "ridge"):

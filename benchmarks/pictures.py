@@ -79,7 +79,7 @@ WAYS = {
 
 
 def coding() -> None:
-    """Precision at 50 by bytes a code: each way to use a binary autoencoder, FAISS's PQ and OPQ."""
+    """Precision@50 by bytes per code: each way to use a binary autoencoder, FAISS's PQ and OPQ."""
     lines = (RESULTS / "coding-precision.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)
@@ -90,7 +90,7 @@ def coding() -> None:
         axes.set_xscale("log", base=2)
         axes.set_xticks((16, 32, 64), ("16", "32", "64"))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("bits a code")
+        axes.set_xlabel("bits per code")
         axes.set_title({"sift_photos": "SIFT descriptors", "mnist": "MNIST"}[data], fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylim(0, None)  # both have the same, so once both are drawn

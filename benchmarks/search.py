@@ -29,7 +29,7 @@ MILLION = 1_000_000
 BATCH = 500
 APPROXIMATE_CODES = 200_000  # to build a graph of a million takes minutes
 REPEATS = 5
-# tables and their bits that FAISS is tried with for codes of so many bits
+# tables and their bits that FAISS is tried with, by the bits of a code
 THEIR_TABLES = {32: ((2, 16), (1, 16), (1, 20), (1, 24)), 64: ((4, 16), (3, 21), (2, 20), (1, 20))}
 
 
@@ -107,7 +107,7 @@ def hamming(results: Results) -> str:
                              f"**{rates[2] / rates[3]:.1f}**", f"{gigabytes:.1f}"])  # fmt: skip
                 print(rows[-1], flush=True)
     head = ["bits", "codes", "k", "auxbit, batches of 500", "FAISS", "times", "auxbit, one by one", "times",
-            "GB scanned a second"]  # fmt: skip
+            "GB scanned per second"]  # fmt: skip
     return table(head, rows)
 
 
@@ -150,7 +150,7 @@ def radius(results: Results) -> str:
             rows.append([bits, r, name, f"{len(found[1]) / BATCH:,.1f}", f"{rates[0]:,.0f}",
                          f"{rates[1]:,.0f}", names[best], f"**{rates[0] / rates[1]:.1f}**"])  # fmt: skip
             print(rows[-1], flush=True)
-    return table(["bits", "r", "codes", "answers a query", "auxbit", "FAISS", "its fastest", "times"], rows)
+    return table(["bits", "r", "codes", "results per query", "auxbit", "FAISS", "its fastest", "times"], rows)
 
 
 def tables(results: Results) -> str:
@@ -186,7 +186,7 @@ def tables(results: Results) -> str:
 
 def asymmetric(results: Results) -> str:
     """search_asymmetric over a million codes against FAISS with the same bytes a code, one thread, 200
-    queries, one run: queries a CPU-second. Tables are a decoder of 256 vectors a byte."""
+    queries, one run: queries per CPU-second. Tables are a decoder of 256 vectors per byte."""
     faiss.omp_set_num_threads(1)
     X = sift_photos(60_000)
     queries = X[50_000:50_200]
@@ -257,7 +257,7 @@ def approximate(results: Results) -> str:
             index.search(queries[:1], 10)
             build = time.perf_counter() - start
             index.n_jobs = 1
-            theirs = index._approximate._index  # rather than build it anew for each effort
+            theirs = index._approximate._index  # rather than build it again for each effort
             for effort in efforts:
                 if kind == "hnsw":
                     theirs.hnsw.efSearch = effort

@@ -1,9 +1,9 @@
 """The figures of docs/stores.md: `python benchmarks/stores.py NAME`, raw results in docs/results/.
 
 push     64-bit codes pushed to each store, new and again, with and without metadata
-search   exact and approximate searches in each store: time a query, recall
+search   exact and approximate searches in each store: time per query, recall
 
-AUXBIT_CODES is how many codes, a million unless set. Servers are those of the wheels that the tests use.
+AUXBIT_CODES is how many codes, by default a million. Servers are those of the wheels that the tests use.
 """
 
 from __future__ import annotations

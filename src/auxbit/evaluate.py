@@ -1,4 +1,4 @@
-"""How good codes are: ground truth, precision and recall, recall@R, mAP, effective number of bits.
+"""How good codes are: true neighbours, precision and recall, recall@R, mAP, effective number of bits.
 
     truth = ground_truth(X_base, X_query, k=50)
     ranking = hamming_ranking(model.encode(X_base), model.encode(X_query), truth, n_bits=32)
@@ -30,7 +30,24 @@ from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
 from auxbit.core.types import Array, Float64, Ids, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 
-# ---- Exact nearest neighbours among vectors: the ground truth that codes are measured against
+__all__ = [
+    "PrecisionRecall",
+    "PrecisionRecallCurve",
+    "Ranking",
+    "code_counts",
+    "effective_bits",
+    "effective_bits_bound",
+    "ground_truth",
+    "hamming_ranking",
+    "mean_average_precision",
+    "precision_recall_at_k",
+    "precision_recall_at_radius",
+    "precision_recall_curve",
+    "recall_at",
+    "retrieved_ranking",
+]
+
+# ---- exact nearest neighbours: the truth that codes are measured against
 
 QUERY_BLOCK, MOST_BASE_ROWS = 128, 16384
 UNIT = 2.0**-24  # unit roundoff of float32
@@ -39,8 +56,8 @@ UNIT = 2.0**-24  # unit roundoff of float32
 def ground_truth(X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, n_jobs: int | None = None) -> Ids:
     """Row numbers, (q, k) int64, of the k Euclidean nearest base rows to each query, by (distance, id).
 
-    Exact for squared distances summed in float64 from the differences: products in float32 only sieve out
-    rows that their rounding-error bound proves too far. Memory-mapped rows are read twice, block by block.
+    Exact for squared distances that are summed in float64 from the differences: products in float32 only
+    leave out rows that are too far even if rounding was at its worst. Mapped rows are read twice, by blocks.
     """
     base, queries = _check_vectors(X_base, "X_base"), _check_vectors(X_query, "X_query")
     n, n_dims = base.shape
@@ -54,9 +71,9 @@ def ground_truth(X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, n_job
 def nearest_scaled(
     base: Any, queries: npt.NDArray[np.float32], k: int, workers: Workers
 ) -> tuple[Float64, Ids]:
-    """As `ground_truth`, of rows that are read by slices, once, and are known to lie within ±2 of 0.
+    """As `ground_truth`, for rows that are read by slices, once, and are known to lie within ±2 of 0.
 
-    base : (n, D) as `mac.shard.Slices`. Also returns the squared distances, (q, k), inf beyond n rows.
+    base : (n, D), an array or rows by slices. Also returns the squared distances, (q, k), inf beyond n rows.
     """
     reach = max(2.0, float(np.abs(queries).max()))
     sieve = _Sieve.within(np.zeros(base.shape[1]), reach)
@@ -141,7 +158,7 @@ class _Sieve(NamedTuple):
 
 
 def _update(sieve: _Sieve, asked: _Shrunk, block: _Shrunk, start: int, best: Float64, ids: Ids) -> None:
-    """Let the base rows start, start+1, … compete for the k places of each query in `best` and `ids`."""
+    """Put the base rows start, start+1, … that are near enough into `best` and `ids` of the queries."""
     k = best.shape[1]
     bound = (-2 * asked.small) @ block.small.T
     bound += (block.norms * (1 - 2 * sieve.error)).astype(np.float32)
@@ -220,24 +237,7 @@ def _extent(X: Array, name: str, workers: Workers) -> tuple[Float64, Float64, Fl
     return low, high, sums.sum(axis=0) / len(X)
 
 
-# ---- How good codes are
-
-__all__ = [
-    "PrecisionRecall",
-    "PrecisionRecallCurve",
-    "Ranking",
-    "code_counts",
-    "effective_bits",
-    "effective_bits_bound",
-    "ground_truth",
-    "hamming_ranking",
-    "mean_average_precision",
-    "precision_recall_at_k",
-    "precision_recall_at_radius",
-    "precision_recall_curve",
-    "recall_at",
-    "retrieved_ranking",
-]
+# ---- rankings
 
 
 class PrecisionRecall(NamedTuple):
@@ -248,7 +248,7 @@ class PrecisionRecall(NamedTuple):
 
 
 class PrecisionRecallCurve(NamedTuple):
-    """One entry a radius 0..L: means over the queries that return something, and how many those are."""
+    """One entry per radius 0..L: means over the queries that return something, and how many those are."""
 
     radius: Ids
     precision: Float64
@@ -260,7 +260,7 @@ class PrecisionRecallCurve(NamedTuple):
 class Ranking:
     """Where the K true neighbours of each of q queries come among the n_base ranked rows.
 
-    ranks : (q, K) rank from 0 in the order (Hamming distance, id), n_base where it was not retrieved;
+    ranks : (q, K) rank from 0 in the order (Hamming distance, id), n_base if it was not retrieved;
     counts, hits : (q, L+1) base codes and true neighbours at each distance, None for lists of ids.
     """
 
@@ -268,9 +268,6 @@ class Ranking:
     counts: Ids | None
     hits: Ids | None
     n_base: int
-
-
-# ---- rankings
 
 
 def hamming_ranking(
@@ -312,7 +309,7 @@ def hamming_ranking(
 def _rank_block(
     planes: Any, queries: Any, wanted: Ids, columns: Ids, ranks: Ids, counts: Ids, hits: Ids
 ) -> None:
-    """One pass over the base: the histogram, when it comes to a wanted id, says how many tie before it.
+    """One pass over the base. At a wanted id, the histogram so far says how many codes tie before it.
 
     wanted : (q, K) true neighbours in rising order, columns : where their ranks belong.
     """
@@ -345,7 +342,7 @@ def _rank_block(
 def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
     """Rank the true neighbours by their place in lists of ids, for methods that return lists.
 
-    ids : (q, R) integers, best first, -1 where nothing was found; truth : (q, K). Metrics at k ≤ R work.
+    ids : (q, R) integers, best first, -1 if nothing was found; truth : (q, K). Metrics at k ≤ R work.
     """
     lists = np.asarray(ids)
     if lists.ndim != 2 or lists.dtype.kind not in "iu" or 0 in lists.shape:
@@ -391,7 +388,7 @@ def precision_recall_at_radius(ranking: Ranking, r: int) -> PrecisionRecall:
 
 
 def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
-    """Precision and recall within r = 0..L, over the queries that return something; NaN where none does."""
+    """Precision and recall within r = 0..L, over the queries that return something; NaN if none does."""
     counts, hits = _histograms(ranking, "precision_recall_curve")
     returned, found = counts.cumsum(axis=1), hits.cumsum(axis=1)
     answered = (returned > 0).sum(axis=0)
@@ -492,7 +489,7 @@ def _check_truth(truth: npt.ArrayLike, n_queries: int, n_base: int | None) -> Id
     true = np.asarray(truth)
     if true.ndim != 2 or len(true) != n_queries or 0 in true.shape or true.dtype.kind not in "iu":
         raise InvalidInput(
-            f"truth must be a ({n_queries}, K) array of integers, one row a query, "
+            f"truth must be a ({n_queries}, K) array of integers, one row per query, "
             f"got shape {true.shape} of {true.dtype}. ground_truth() makes it."
         )
     if true.min() < 0 or (n_base is not None and true.max() >= n_base):

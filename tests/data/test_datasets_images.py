@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import pickle
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from auxbit.data import datasets
-from auxbit.data.datasets import CIFAR_BATCHES, read_plain_pickle
 from auxbit.data.gist import gist
 from auxbit.errors import DataFileError, InvalidParameter
 from helpers import tiny_datasets
-from helpers.tiny_datasets import LABELS, PIXELS, RANDOM, python_batch, write_cifar
+from helpers.tiny_datasets import LABELS, PIXELS, RANDOM, write_cifar
 from helpers.vector_files import is_mapped
 
 no_data_folder = tiny_datasets.no_data_folder
@@ -37,10 +32,8 @@ def check_cifar(found):
     assert found.classes[3] == "cat"
 
 
-@pytest.mark.parametrize(
-    "form", ["binary", "python", "binary inner", "python inner", "binary archive", "python archive"]
-)
-def test_cifar_is_read_from_either_archive_and_from_what_they_hold(tmp_path, form):
+@pytest.mark.parametrize("form", ["binary", "binary inner", "binary archive"])
+def test_cifar_is_read_from_its_binary_archive_and_from_what_it_holds(tmp_path, form):
     write_cifar(tmp_path, form)
     check_cifar(datasets.load(tmp_path))
     check_cifar(datasets.load("cifar10", data=tmp_path))
@@ -48,18 +41,16 @@ def test_cifar_is_read_from_either_archive_and_from_what_they_hold(tmp_path, for
         check_cifar(datasets.load(next(tmp_path.iterdir())))
 
 
-def test_the_batch_that_the_tests_make_is_a_pickle_that_python_reads_alike():
-    raw = python_batch(PIXELS[0].reshape(4, -1), LABELS[0])
-    content = pickle.loads(raw, encoding="latin-1")
-    np.testing.assert_array_equal(content["data"], PIXELS[0].reshape(4, -1))
-    assert content["labels"] == LABELS[0].tolist()
-
-
-@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
-def test_batches_that_python_3_pickled_again_are_read_too(tmp_path, protocol):
-    for name, pixels, labels in zip(CIFAR_BATCHES, PIXELS, LABELS, strict=True):
-        content = {"data": pixels.reshape(4, -1), "labels": labels.tolist(), "filenames": ["a"] * 4}
-        (tmp_path / name).write_bytes(pickle.dumps(content, protocol))
+@pytest.mark.parametrize("form", ["python", "python inner", "python archive"])
+def test_the_python_version_of_cifar_is_refused_and_the_binary_one_is_named(tmp_path, form):
+    write_cifar(tmp_path, form)
+    sources = [(tmp_path, None), ("cifar10", tmp_path)]
+    if "archive" in form:
+        sources.append((next(tmp_path.iterdir()), None))
+    for source, data in sources:
+        with pytest.raises(DataFileError, match=r"Python version of CIFAR-10.*Use cifar-10-binary\.tar\.gz"):
+            datasets.load(source, data=data)
+    write_cifar(tmp_path, "binary")
     check_cifar(datasets.load(tmp_path))
 
 
@@ -73,72 +64,6 @@ def test_cifar_as_npy_is_memory_mapped(tmp_path):
     np.save(tmp_path / "test_labels.npy", LABELS[5])
     check_cifar(datasets.load(tmp_path))
     assert is_mapped(datasets.load(tmp_path).base)
-
-
-class Crafted:
-    """Would write a file if it were unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-class CallsEval:
-    def __reduce__(self):
-        return eval, ("1 + 1",)
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_malicious_batch_is_refused_and_nothing_of_it_is_run(tmp_path, protocol):
-    folder, trace = tmp_path / "data", tmp_path / "trace"
-    folder.mkdir()
-    write_cifar(folder, "python")
-    for bad in (Crafted(trace), {"data": Crafted(trace), "labels": []}, CallsEval()):
-        (folder / "data_batch_3").write_bytes(pickle.dumps(bad, protocol))
-        with pytest.raises(DataFileError, match=r"data_batch_3 is refused: its pickle (names|has)"):
-            datasets.load(folder)
-    assert not trace.exists()
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"\x80\x02",
-        b"\x80\x02.",
-        b"\x80\x02}q\x01(u",
-        b"\x80\x02R.",
-        b"\x80\x02Nb.",
-        b"\x80\x02]K\x01K\x02u.",
-        b"\x80\x02jq\x00\x00\x00.",
-        b"\x80\x02r\xff\xff\xff\x7f.",
-        b"cos\nsystem\n(S'true'\ntR.",
-        b"(S'true'\nios\nsystem\n.",
-        b"\x80\x02T\xff\xff\xff\x7fabc.",
-        b"\x80\x02K\x01K\x01\x86\x81.",
-        b"not a pickle",
-    ],
-)
-def test_broken_and_crafted_pickles_are_refused(raw):
-    with pytest.raises(DataFileError, match="it is"):
-        read_plain_pickle(raw, "it")
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_a_batch_with_some_bytes_changed_is_read_or_refused(drawn):
-    raw = bytearray(python_batch(PIXELS[0, :1].reshape(1, -1), LABELS[0, :1]))
-    small = [*range(330), *range(len(raw) - 120, len(raw))]  # not within the pixels
-    for at in drawn.draw(st.lists(st.sampled_from(small), min_size=1, max_size=4)):
-        raw[at] = drawn.draw(st.integers(0, 255))
-    try:
-        images, labels = datasets._batch("it", bytes(raw), False)
-    except DataFileError:
-        return
-    assert images.shape == (1, 32, 32, 3)
-    assert labels.shape == (1,)
 
 
 def test_cifar_that_is_not_whole_or_not_cifar_is_refused(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auxbit.data import datasets
 from auxbit.data.datasets import read_number_rows
 from auxbit.errors import DataFileError
 
@@ -38,42 +37,33 @@ def test_numbers_are_read_as_python_reads_them(tmp_path_factory, width, drawn, g
     np.testing.assert_array_max_ulp(read_number_rows([path]), expected, maxulp=1)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_lines_that_cross_chunks_are_read_whole(tmp_path, monkeypatch, chunk):
-    rows = np.round(np.random.default_rng(0).random((50, 3)), 5)
-    (tmp_path / "a.dat").write_text("".join(f"{a:g} {b:g} {c:g} \n" for a, b, c in rows))
-    monkeypatch.setattr(datasets, "CHUNK_BYTES", chunk)
-    np.testing.assert_array_equal(read_number_rows([tmp_path / "a.dat"]), rows.astype(np.float32))
-
-
-@pytest.mark.parametrize("chunk", [5, 1 << 20])
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("1 2", "line 4: expected 3 numbers as in the first line, found 2"),
-        ("1 2 3 4", "line 4: expected 3 numbers as in the first line, found 4"),
-        ("", "line 4: expected 3 numbers as in the first line, found 0"),
-        ("1 x 3", "line 4: value 2 is 'x', which is no number"),
-        ("1 2 nan", "line 4: value 3 is 'nan', which is no number"),
-        ("1 2 1e", "line 4: value 3 is '1e', which is no number"),
-        ("1,2 3 4", "line 4: value 1 is '1,2', which is no number"),
-        ("1 2-3 4", "line 4: value 2 is '2-3', which is no number"),
-        ("- 2 3", "line 4: value 1 is '-', which is no number"),
-        ("1 2 . ", "line 4: value 3 is '.', which is no number"),
-        ("1 1.2.3 2", "line 4: value 2 is '1.2.3', which is no number"),
-        ("1 2 1e39", "line 4: value 3 is '1e39', which is too large"),
-        ("1 2 1e999999999999", "line 4: value 3 is '1e999999999999', which is too large"),
+        ("1 2", "line 4: expected 3 numbers as before, found 2"),
+        ("1 2 3 4", "line 4: expected 3 numbers as before, found 4"),
+        ("1 x 3", "line 4: value 2 is 'x', not a finite float32"),
+        ("1 2 nan", "line 4: value 3 is 'nan', not a finite float32"),
+        ("1 2 1e", "line 4: value 3 is '1e', not a finite float32"),
+        ("1,2 3 4", "line 4: value 1 is '1,2', not a finite float32"),
+        ("1 2-3 4", "line 4: value 2 is '2-3', not a finite float32"),
+        ("- 2 3", "line 4: value 1 is '-', not a finite float32"),
+        ("1 2 . ", "line 4: value 3 is '.', not a finite float32"),
+        ("1 1.2.3 2", "line 4: value 2 is '1.2.3', not a finite float32"),
+        ("1 2 1e39", "line 4: value 3 is '1e39', not a finite float32"),
+        ("1 2 1e999999999999", "line 4: value 3 is '1e999999999999', not a finite float32"),
+        ("1 2 #3", "line 4: value 3 is '#3', not a finite float32"),
+        ("1 2 1_0", "cannot be read as text: .*1_0"),
     ],
 )
-def test_a_bad_line_is_named_by_its_number(tmp_path, monkeypatch, line, complaint, chunk):
-    monkeypatch.setattr(datasets, "CHUNK_BYTES", chunk)
+def test_a_bad_line_is_named_by_its_number(tmp_path, line, complaint):
     path = tmp_path / "a.dat"
     path.write_text("1 2 3\n" * 3 + line + "\n4 5 6\n")
-    with pytest.raises(DataFileError, match=complaint):
+    with pytest.raises(DataFileError, match=rf"a\.dat,? {complaint}"):
         read_number_rows([path])
 
 
-def test_text_files_of_different_lengths_empty_ones_and_binaries_are_refused(tmp_path, monkeypatch):
+def test_text_files_of_different_lengths_empty_ones_and_binaries_are_refused(tmp_path):
     for name, content in (
         ("a", b"1 2\n3 4\n"),
         ("b", b"1\n"),
@@ -85,17 +75,12 @@ def test_text_files_of_different_lengths_empty_ones_and_binaries_are_refused(tmp
     with pytest.raises(DataFileError, match=r"b has 1 rows, but .*a has 2"):
         read_number_rows([tmp_path / "a", tmp_path / "b"])
     for name in ("empty", "blank"):
-        with pytest.raises(DataFileError, match="has no numbers in its first line"):
+        with pytest.raises(DataFileError, match="has no numbers in it"):
             read_number_rows([tmp_path / name])
     with pytest.raises(DataFileError, match="line 1: value 1 is"):
         read_number_rows([tmp_path / "zip"])
     with pytest.raises(DataFileError, match="cannot be read"):
         read_number_rows([tmp_path / "none"])
-    monkeypatch.setattr(datasets, "LONGEST_LINE", 3)
-    monkeypatch.setattr(datasets, "CHUNK_BYTES", 2)
-    (tmp_path / "a").write_bytes(b"1 2 3 4 5 6 7 8\n")
-    with pytest.raises(DataFileError, match="a line of over 3 bytes"):
-        read_number_rows([tmp_path / "a"])
 
 
 def test_integers_beyond_int64_are_read(tmp_path):

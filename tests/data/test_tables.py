@@ -21,7 +21,7 @@ from helpers.vector_files import save_lists, some_rows
 )
 @pytest.mark.parametrize("key", [None, "vector"])
 def test_a_list_column_is_found_and_read_over_row_groups_and_chunks(tmp_path, kind, key, monkeypatch):
-    monkeypatch.setattr(tables, "PARQUET_ROWS", 4)
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 4)
     rows = some_rows(23, 3)
     save_lists(tmp_path / "a.parquet", list(rows), kind, row_group_size=10)
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.parquet", key=key), rows)
@@ -69,7 +69,7 @@ def test_an_empty_row_group_is_passed_over(tmp_path):
     ],
 )
 def test_lists_that_make_no_matrix_are_refused(tmp_path, rows, problem, monkeypatch):
-    monkeypatch.setattr(tables, "PARQUET_ROWS", 2)
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 2)
     save_lists(tmp_path / "a.parquet", rows, pa.list_(pa.float32()))
     with pytest.raises(DataFileError, match=problem):
         read_vectors(tmp_path / "a.parquet")

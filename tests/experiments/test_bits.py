@@ -13,7 +13,7 @@ from auxbit import evaluate
 from auxbit.cli import choosing
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
-from auxbit.experiments.study import Cell, Problem, Row, Store
+from auxbit.experiments.study import Cell, Fits, Problem, Row
 from helpers.cli_runner import run, run_json
 
 
@@ -56,7 +56,7 @@ def test_precision_that_still_grows_asks_for_more_bits_whatever_the_use_of_codes
 def test_a_use_of_codes_that_still_grows_asks_for_more_bits_though_precision_does_not() -> None:
     advice = advise(measured((8, 4.0, 0.5), (16, 7.0, 0.5)))
     assert (advice.bits, advice.settled) == (16, False)
-    assert "still grew by 0.38 a bit" in advice.reason
+    assert "still grew by 0.38 per bit" in advice.reason
 
 
 def test_one_dip_of_precision_is_not_taken_for_its_end() -> None:
@@ -64,7 +64,7 @@ def test_one_dip_of_precision_is_not_taken_for_its_end() -> None:
     assert advise(rows).bits == 24
 
 
-def test_growth_is_judged_a_bit_and_gain_for_eight_bits_however_far_apart_the_numbers_are() -> None:
+def test_growth_is_judged_per_bit_and_gain_for_eight_bits_however_far_apart_the_numbers_are() -> None:
     low, high = measured((8, 4.0, 0.2), (40, 6.0, 0.4))
     assert bits.most_growth(low, [high]) == pytest.approx(2 / 32)
     assert bits.most_gain(low, [high]) == pytest.approx(2 ** (1 / 4) - 1)
@@ -152,11 +152,11 @@ def test_bad_parameters_are_named() -> None:
 
 def test_a_problem_of_the_experiments_is_judged_by_the_codes_of_its_store(digits: Any) -> None:
     problem = Problem("digits", digits[100:500], digits[:100])
-    store = Store(problem, None, n_jobs=1)
-    result = bits.run(problem, store, bits=(8, 16, 70))
+    fits = Fits(problem, None, n_jobs=1)
+    result = bits.run(fits, bits=(8, 16, 70))
     rows = result.tables["bits"]
     assert [row["bits"] for row in rows] == [8, 16]
-    assert rows[1]["effective_bits"] == evaluate.effective_bits(store.get(Cell("itq", 16, 0)).train)
+    assert rows[1]["effective_bits"] == evaluate.effective_bits(fits.get(Cell("itq", 16, 0)).train)
     assert result.settings["reason"] in result.about
     marked = result.figures["bits"]().axes[1]
     assert f"{result.settings['recommended']} bits" in {text.get_text() for text in marked.texts}

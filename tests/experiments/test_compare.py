@@ -20,7 +20,6 @@ from auxbit.data import vectors
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.compare import ProductQuantizer, cells, choose_shape, compare, mean_over_seeds
-from auxbit.experiments.study import KeptRows, array_checksum
 
 
 @pytest.fixture(scope="module")
@@ -138,26 +137,7 @@ def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None
         compare(base[:, :5], base, queries, ["lsh"], [8])
 
 
-# ---- rows kept on disk
-
-
-def test_kept_rows_survive_a_line_cut_short_and_belong_to_their_settings(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    row = {"method": "BA", "bits": 8, "seed": 0, "precision": 0.5}
-    kept = KeptRows(path, {"K": 50})
-    kept.add(row)
-    with path.open("a") as file:
-        file.write('{"key": "cut sho')
-    kept.add(row | {"seed": 1})
-    assert kept.read() == {("BA", 8, 0): row, ("BA", 8, 1): row | {"seed": 1}}
-    assert KeptRows(path, {"K": 51}).read() == {}
-
-
-def test_the_checksum_of_an_array_depends_on_values_shape_and_type() -> None:
-    X = np.arange(12, dtype=np.float32).reshape(3, 4)
-    others = [X.reshape(4, 3), X.astype(np.float64), X + 1]
-    assert len({array_checksum(each) for each in [X, *others]}) == 4
-    assert array_checksum(np.asfortranarray(X)) == array_checksum(X)
+# ---- the command
 
 
 def invoke(*arguments: object, code: int = 0) -> Any:

@@ -140,10 +140,10 @@ def test_claims_come_first_each_with_what_was_found_on_every_data_set() -> None:
     assert found == [
         ("digits-wrapper", "digits", "yes", "yes", "ours: 3"),
         ("mnist-wrapper", "mnist", "no", "no", "ours: 5"),
-        ("sift-wrapper", "sift", "untold", "untold", "ours: 7"),
+        ("sift-wrapper", "sift", "unknown", "unknown", "ours: 7"),
     ]
     assert text.index('<table class="claims">') < text.index("Title of wrapper")
-    assert "Of 3 checks, a claim on a data set each, 1 hold and 1 do not; 1 cannot be told here." in text
+    assert "Of 3 checks, a claim on a data set each, 1 hold and 1 do not; 1 cannot be judged here." in text
 
 
 def test_results_of_one_data_set_stand_together_in_their_order() -> None:

@@ -1,4 +1,4 @@
-"""What methods retrieve, and the solvers of the relaxed problem: tables, pictures, claims."""
+"""What methods retrieve: tables and pictures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import pytest
 
 from auxbit.core.codes import hamming_distances
 from auxbit.errors import InvalidInput
-from auxbit.experiments import samples, solvers
-from auxbit.experiments.study import Cell, Problem, Store, write_result
-from auxbit.mac.z_step import ZProblem
-from auxbit.plot import figures
+from auxbit.experiments import samples
+from auxbit.experiments.study import Cell, Fits, Problem, write_result
 
 METHODS = ("itq", "lsh")
 
@@ -34,22 +32,22 @@ def problem(digits: Any) -> Problem:
 
 
 @pytest.fixture(scope="module")
-def store(problem: Problem) -> Store:
-    return Store(problem, None, n_jobs=1)
+def fits(problem: Problem) -> Fits:
+    return Fits(problem, None, n_jobs=1)
 
 
 @pytest.fixture(scope="module")
-def result(problem: Problem, store: Store) -> Any:
-    return samples.run(problem, store, bits=12, methods=METHODS, k=5, n_queries=3)
+def result(problem: Problem, fits: Fits) -> Any:
+    return samples.run(fits, bits=12, methods=METHODS, k=5, n_queries=3)
 
 
 # ---- what is retrieved
 
 
 def test_the_rows_listed_are_the_nearest_codes_with_ties_by_position(
-    problem: Problem, store: Store, result: Any
+    problem: Problem, fits: Fits, result: Any
 ) -> None:
-    made = store.get(Cell("itq", 12, 0))
+    made = fits.get(Cell("itq", 12, 0))
     distances = hamming_distances(made.queries, made.train)
     rows = [row for row in result.tables["samples-rows"] if row["method"] == "ITQ"]
     assert len(rows) == 3 * 5
@@ -71,8 +69,8 @@ def test_the_first_method_is_the_true_neighbours(problem: Problem, result: Any) 
     assert {row["hamming"] for row in exact} == {None}
 
 
-def test_shares_are_of_all_queries(problem: Problem, store: Store, result: Any) -> None:
-    made = store.get(Cell("lsh", 12, 0))
+def test_shares_are_of_all_queries(problem: Problem, fits: Fits, result: Any) -> None:
+    made = fits.get(Cell("lsh", 12, 0))
     ids = np.argsort(hamming_distances(made.queries, made.train), axis=1, kind="stable")[:, :5]
     gaps = problem.queries[:, None, :].astype(float) - problem.train[None]
     true = np.argsort(np.square(gaps).sum(axis=2), axis=1, kind="stable")[:, :5]
@@ -96,11 +94,11 @@ def test_queries_are_of_different_labels_and_the_same_for_a_seed() -> None:
     assert len(samples.choose_queries(3, None, 6, 0)) == 3
 
 
-def test_methods_that_cannot_have_so_many_bits_are_left_out(problem: Problem, store: Store) -> None:
-    found = samples.run(problem, store, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
+def test_methods_that_cannot_have_so_many_bits_are_left_out(problem: Problem, fits: Fits) -> None:
+    found = samples.run(fits, bits=70, methods=("lsh", "itq"), k=2, n_queries=1)
     assert [row["method"] for row in found.tables["samples"]] == ["exact", "LSH"]
     with pytest.raises(InvalidInput, match="none of itq can have 70 bits on digits"):
-        samples.run(problem, store, bits=70, methods=("itq",))
+        samples.run(fits, bits=70, methods=("itq",))
 
 
 # ---- pictures
@@ -114,7 +112,7 @@ def test_wrong_labels_are_framed_and_counted_as_in_the_table(problem: Problem, r
 
 def test_without_labels_nothing_is_framed(digits: Any) -> None:
     problem = digits_problem(digits, labels=False)
-    result = samples.run(problem, Store(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert not any(axes.patches for axes in result.figures["samples"]().axes)
     assert "framed" not in result.about
     assert set(result.tables["samples"][0]) == {"method", "true_neighbours"}
@@ -122,7 +120,7 @@ def test_without_labels_nothing_is_framed(digits: Any) -> None:
 
 def test_without_images_there_are_tables_alone_and_that_is_said(digits: Any, tmp_path: Path) -> None:
     problem = digits_problem(digits, images=False)
-    result = samples.run(problem, Store(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
+    result = samples.run(Fits(problem, None, n_jobs=1), bits=8, methods=("lsh",), k=3, n_queries=2)
     assert result.figures == {}
     assert "digits has no images" in result.about
     written = {path.name for path in write_result(result, tmp_path)}
@@ -137,90 +135,3 @@ def test_grey_pictures_are_not_inverted_and_the_brightest_of_the_set_is_white(
     assert problem.train_images.max() == 16
     for channel in range(3):
         np.testing.assert_array_equal(drawn[1:-1, 1:-1, channel], picture * 255.0 // 16)
-
-
-def test_colours_are_drawn_as_they_are() -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (1, 6, 6, 3)).astype(np.uint8)
-    drawn = figures.mosaic([picture])
-    np.testing.assert_array_equal(drawn[1:-1, 1:-1, :3], picture[0])
-    assert (drawn[1:-1, 1:-1, 3] == 255).all()
-    assert (drawn[0, :, 3] == 0).all()
-
-
-def test_pictures_that_are_not_square_are_centred_in_their_cells() -> None:
-    drawn = figures.mosaic([np.full((2, 4, 8), 7, dtype=np.uint8), np.full((2, 4, 8), 9, dtype=np.uint8)])
-    assert drawn.shape == (20, 20, 4)
-    assert (drawn[3:7, 1:9, 0] == 7).all()
-    assert (drawn[13:17, 11:19, 0] == 9).all()
-    assert (drawn[..., 3] == 255).sum() == 4 * 4 * 8
-
-
-@pytest.mark.parametrize("shape", [(200, 130), (200, 130, 3), (65, 65), (640, 2)])
-def test_large_pictures_are_averaged_down(shape: tuple[int, ...]) -> None:
-    picture = np.full(shape, 100, dtype=np.uint8)
-    picture[::2] = 200
-    small = figures.shrunk(picture)
-    assert max(small.shape[:2]) <= 64
-    assert small.shape[2:] == shape[2:]
-    assert abs(int(small.astype(int).mean()) - 150) <= 18
-
-
-# ---- solvers
-
-
-@pytest.fixture(scope="module")
-def boxes() -> solvers.BoxProblems:
-    rng = np.random.default_rng(0)
-    Q, R = np.linalg.qr(rng.normal(size=(12, 6)))
-    shared = ZProblem(Q, np.ascontiguousarray(R), np.zeros(6), 0.1)
-    return solvers.BoxProblems(
-        shared, 3 * rng.normal(size=(20, 6)), rng.integers(0, 2, (20, 6)).astype(np.uint8)
-    )
-
-
-def test_every_solver_finds_what_projected_gradients_find(boxes: solvers.BoxProblems) -> None:
-    G, C = boxes.shared.G, boxes.shared.linear_terms(boxes.Y, boxes.H)
-    z, step = np.full(boxes.H.shape, 0.5), 1 / np.linalg.eigvalsh(G)[-1]
-    for _ in range(5000):
-        z = np.clip(z - step * (z @ G - C), 0, 1)
-    assert ((z > 0) & (z < 1)).any()
-    for solver in (solvers.by_admm, *solvers.GENERAL.values()):
-        np.testing.assert_allclose(solver(boxes, 1e-10), z, atol=1e-4)
-
-
-def test_the_loosest_tolerance_is_accurate_and_the_next_looser_one_is_not(boxes: solvers.BoxProblems) -> None:
-    least = boxes.objective(solvers.by_bvls(boxes, 1e-14))
-    tol = solvers.loosest(solvers.by_admm, boxes, least)
-    place = solvers.TOLERANCES.index(tol)
-    assert place > 0
-    looser = solvers.TOLERANCES[place - 1]
-    assert solvers.above(boxes, solvers.by_admm(boxes, tol), least) <= solvers.ACCURACY
-    assert solvers.above(boxes, solvers.by_admm(boxes, looser), least) > solvers.ACCURACY
-    assert solvers.loosest(lambda points, tol: np.zeros(points.H.shape), boxes, least) is None
-
-
-def test_both_sides_are_timed_to_the_same_accuracy_and_the_ratio_is_theirs(
-    problem: Problem, store: Store
-) -> None:
-    result = solvers.run(problem, store, bits=(6, 70), mus=(0.1,), n_points=50, n_general=5, repeats=1)
-    (row,) = result.tables["solvers"]  # ITQ has no 70 bits of 64 dimensions
-    assert row["bits"] == 6
-    assert max(row["admm_above"], row["general_above"]) <= solvers.ACCURACY
-    assert row["ratio"] == pytest.approx(row["general_seconds"] / row["admm_seconds"])
-    assert 0 <= row["ratio_without_call"] <= row["ratio"]
-    assert row["general"] in solvers.GENERAL
-    assert len(result.figures["solvers"]().axes) == 1
-
-
-@pytest.mark.parametrize(("ratios", "holds"), [((12.0, 300.0), True), ((9.0, 50.0), False), ((), None)])
-def test_the_claim_holds_from_ten_times_on(ratios: tuple[float, ...], holds: bool | None) -> None:
-    rows = [{"ratio": ratio, "ratio_without_call": ratio / 2, "general": "BVLS"} for ratio in ratios]
-    assert solvers._claim(rows, "digits").holds is holds
-
-
-def test_rows_that_codes_reconstruct_without_error_leave_nothing_to_compare(
-    boxes: solvers.BoxProblems,
-) -> None:
-    exact = solvers.BoxProblems(boxes.shared, boxes.H @ boxes.shared.R.T, boxes.H)
-    assert solvers.compare(exact, 5, 1) is None
-    assert solvers.compare(boxes, 5, 1) is not None

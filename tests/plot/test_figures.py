@@ -44,12 +44,12 @@ SPEEDUPS = [
 
 
 def digit_panel() -> dict[str, Any]:
-    pictures = np.arange(4 * 64).reshape(4, 8, 8)
-    return {
-        "query": pictures[0],
-        "label": 1,
-        "rows": [("ITQ", pictures, [1, 2, 1, 3]), ("BA", pictures, [1] * 4)],
-    }
+    pictures = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)
+    rows = [
+        ("ITQ", pictures, np.array([False, True, False, True])),
+        ("BA", pictures, np.zeros(4, dtype=bool)),
+    ]
+    return {"query": pictures[0], "caption": "query: 1", "rows": rows}
 
 
 def figures() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def figures() -> dict[str, Any]:
         "one curve": plot.pr_curves(CURVE[:3]),
         "speed-ups": plot.speedup(SPEEDUPS),
         "speed-ups at one number of bits": plot.speedup(SPEEDUPS[:3]),
-        "retrieved": plot.retrieved([digit_panel()] * 3),
+        "retrieved": plot.retrieved([digit_panel()] * 3, title="retrieved"),
     }
 
 
@@ -73,15 +73,6 @@ def test_every_figure_is_written_as_png_and_svg(tmp_path: Path, name: str, suffi
     plot.write(figures()[name], path)
     start = {".png": b"\x89PNG", ".svg": b"<?xml"}[suffix]
     assert path.read_bytes().startswith(start)
-
-
-def test_a_method_has_one_colour_and_marker_of_its_own() -> None:
-    assert len({style.colour for style in plot.STYLES.values()}) == len(plot.STYLES)
-    assert len({style.marker for style in plot.STYLES.values()}) == len(plot.STYLES)
-    drawn = plot.precision(ROWS).axes[0].containers
-    assert {container[0].get_color() for container in drawn} == {
-        plot.STYLES[m].colour for m in ("BA", "ITQ", "PQ")
-    }
 
 
 def test_one_number_of_bits_makes_bars_that_start_at_zero() -> None:
@@ -104,21 +95,8 @@ def test_rows_without_the_value_are_left_out() -> None:
         plot.precision(rows[-1:])
 
 
-def test_labels_at_line_ends_do_not_overlap() -> None:
-    crowded = [
-        {"method": method, "bits": bits, "precision": 0.5 + 0.001 * place}
-        for place, method in enumerate(plot.STYLES)
-        for bits in (8, 16)
-    ]
-    axes = plot.precision(crowded).axes[0]
-    places = sorted(text.xyann[1] for text in axes.texts)
-    gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
-    assert len(places) == len(plot.STYLES)
-    assert np.diff(places).min() > gap
-
-
 def test_wrong_neighbours_are_framed_and_right_ones_are_not() -> None:
-    axes = plot.retrieved([digit_panel()], columns=1).axes[0]
+    axes = plot.retrieved([digit_panel()], title="retrieved", columns=1).axes[0]
     assert len(axes.patches) == 2
 
 
@@ -161,7 +139,7 @@ def test_the_same_figure_gives_the_same_svg(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_an_existing_picture_is_kept_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_existing_picture_is_kept_by_default(tmp_path: Path) -> None:
     path = tmp_path / "old.png"
     path.write_bytes(b"precious")
     with pytest.raises(FileExists, match="exists"):
@@ -180,3 +158,29 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"plotting needs matplotlib: pip install 'auxbit\[plot\]'"):
         plot.check_output("figure.png")
+
+
+def test_colours_are_drawn_as_they_are() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (1, 6, 6, 3)).astype(np.uint8)
+    drawn = plot.mosaic([picture])
+    np.testing.assert_array_equal(drawn[1:-1, 1:-1, :3], picture[0])
+    assert (drawn[1:-1, 1:-1, 3] == 255).all()
+    assert (drawn[0, :, 3] == 0).all()
+
+
+def test_pictures_that_are_not_square_are_centred_in_their_cells() -> None:
+    drawn = plot.mosaic([np.full((2, 4, 8), 7, dtype=np.uint8), np.full((2, 4, 8), 9, dtype=np.uint8)])
+    assert drawn.shape == (20, 20, 4)
+    assert (drawn[3:7, 1:9, 0] == 7).all()
+    assert (drawn[13:17, 11:19, 0] == 9).all()
+    assert (drawn[..., 3] == 255).sum() == 4 * 4 * 8
+
+
+@pytest.mark.parametrize("shape", [(200, 130), (200, 130, 3), (65, 65), (640, 2)])
+def test_large_pictures_are_averaged_down(shape: tuple[int, ...]) -> None:
+    picture = np.full(shape, 100, dtype=np.uint8)
+    picture[::2] = 200
+    small = plot.shrunk(picture)
+    assert max(small.shape[:2]) <= 64
+    assert small.shape[2:] == shape[2:]
+    assert abs(int(small.astype(int).mean()) - 150) <= 18

@@ -1,7 +1,7 @@
 """The Gaussian kernel, anchors and bandwidths that kernelized LSH and anchor graph hashing share.
 
-Rows are scaled float32. Distances and sums are in float64, and what is equally near but for rounding goes to
-the anchor that comes first, so that a change of units or of the block cannot change which anchors are near.
+Rows are scaled float32; distances and sums are float64. Of anchors that are equally near up to rounding, the
+first counts as the nearest, so that a change of units or of the block cannot change which anchors are near.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.types import Float32, Float64, Ids
 from auxbit.errors import InvalidInput
 
-SAMPLE_ROWS = 10_000  # anchors and bandwidths are found on at most so many rows
+SAMPLE_ROWS = 10_000  # anchors and bandwidths are found on at most that many rows
 KMEANS_ITERATIONS = 10  # anchors only have to cover the rows, so it need not converge
 TIE = 1e-5  # squared distances that differ by less than this share are equal
 PART_ROWS = 512  # rows whose distances to all anchors are held at a time
@@ -25,7 +25,7 @@ PART_ROWS = 512  # rows whose distances to all anchors are held at a time
 # ---- distances and the kernel
 
 
-def squared_distances(X: Float32, anchors: Float32) -> Float64:
+def squared_distances(X: Float32, anchors: Float32 | Float64) -> Float64:
     """‖x − u‖² of each row and anchor. X : (n, D), anchors : (m, D) → (n, m) float64."""
     rows, centres = X.astype(np.float64), anchors.astype(np.float64)
     distances = rows @ (-2.0 * centres.T)
@@ -58,7 +58,7 @@ def _smallest(distances: Float64, near: Float64, ids: Ids) -> None:
         ids[i] = -1
         for j in range(distances.shape[1]):
             distance = distances[i, j]
-            nearer = distance * (1.0 + TIE)
+            nearer = distance * (1.0 + TIE)  # must be nearer by more than rounding to overtake
             place = n_nearest
             while place > 0 and nearer < near[i, place - 1]:
                 place -= 1
@@ -76,7 +76,7 @@ def _smallest(distances: Float64, near: Float64, ids: Ids) -> None:
 def find_anchors(
     given: Any, n_anchors: object, X: Float32, scaling: Scaling, workers: Workers, rng: np.random.RandomState
 ) -> Float32:
-    """The anchors that a user gave, scaled as X is, or else k-means centres of a sample of X, (m, D)."""
+    """The anchors that the user gave, scaled as X is, or else k-means centres of a sample of X, (m, D)."""
     wanted = check_integer("n_anchors", n_anchors, 2, remedy="Try n_anchors=300.")
     if given is None:
         return choose_anchors(X, wanted, workers, rng)
@@ -96,7 +96,7 @@ def find_anchors(
 
 
 def choose_anchors(X: Float32, n_anchors: int, workers: Workers, rng: np.random.RandomState) -> Float32:
-    """k-means centres of at most SAMPLE_ROWS rows; all distinct rows, where there are no more than that.
+    """k-means centres of at most SAMPLE_ROWS rows; all distinct rows, if there are no more.
 
     Our own k-means, because its sums are added in block order: the same anchors for any number of threads.
     """
@@ -162,6 +162,6 @@ def median_reach(X: Float32, anchors: Float32, n_nearest: int) -> float:
 
 
 def _positive_median(squared: Float64, n_dims: int) -> float:
-    """The root of the median of those above 0, or rather above what rounding leaves of 0."""
+    """The root of the median of those above 0, that is, above what rounding makes of 0."""
     positive = squared[squared > 1e-15 * n_dims]  # scaled rows have squared norms of at most n_dims
     return float(np.sqrt(np.median(positive))) if len(positive) else 1.0

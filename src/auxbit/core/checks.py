@@ -1,4 +1,4 @@
-"""Checks of what users pass in; each failure names the parameter, what is allowed, what came, the remedy."""
+"""Checks of what users pass in. An error names the parameter, what is allowed, what came, and the remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_positive(
 
 
 def check_numbers(X: Any, name: str = "X") -> None:
-    """Refuse dates and times, which numpy would convert without a word."""
+    """Refuse dates and times, which NumPy would convert silently."""
     if X.dtype.kind in "mM":
         raise InvalidInput(f"{name} must be numbers, got dates or times ({X.dtype}). Convert them to floats.")
 
@@ -98,18 +98,18 @@ def refuse_number(row: int, column: int, value: float, name: str = "X") -> NoRet
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, as if where the user called: at the first caller that is not of this package."""
+    """Warn with the place of the user's call: the first caller that is not in this package."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "auxbit":
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
 
-# ---- Optional dependencies: imported on use, and a missing one names its pip command
+# ---- optional dependencies
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import `module`, or say which extra of ours brings it."""
+    """Import `module`, or say which extra of auxbit installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -91,10 +91,10 @@ def hamming_distances(a: Packed, b: Packed) -> npt.NDArray[np.int32]:
     return distances
 
 
-# ---- Hamming distances from one query to many codes, compiled: the inner loop of scans and of evaluation
+# ---- Hamming distances from one query to many codes: the inner loop of scans and of evaluation
 #
-# Codes are kept in planes, (n_words, n): word w of all codes side by side, so the loop over codes runs in
-# SIMD registers for any number of words. Up to 32 bits a word has 32 bits, above that 64.
+# Codes are kept in planes, (n_words, n): word w of all codes side by side, so that the loop over codes runs
+# in SIMD registers for any number of words. Words have 32 bits for codes of up to 32 bits, else 64.
 
 Planes = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -1,10 +1,10 @@
-"""Published data sets by name or folder: what is searched, what is asked, and what is known about either.
+"""Published data sets by name or folder: rows to search, queries, and what is known about either.
 
     photos = datasets.load("cifar10", data="…")          # or AUXBIT_DATA/cifar10
     vectors = photos.vectors(cache="…")                  # .base (50000, 320), .queries (10000, 320)
 
-A folder is recognised by its files, whatever its name. Nothing is downloaded: where a data set is missing,
-the error says where it is published and which files are expected.
+A folder is recognised by its files, whatever its name. Nothing is downloaded: if a data set is missing, the
+error says where it is published and which files are expected.
 """
 
 from __future__ import annotations
@@ -12,64 +12,38 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import pickletools
 import re
 import tarfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.core.parallel import kernel
-from auxbit.core.types import Array, Bytes
+from auxbit.core.types import Array, Float32
 from auxbit.data import gist
-from auxbit.data.tables import CHUNK_BYTES, nearest
+from auxbit.data.tables import explained, nearest
 from auxbit.data.vectors import embedded_digits, read_vectors
-from auxbit.errors import AuxbitError, DataFileError, InvalidParameter
+from auxbit.errors import DataFileError, InvalidParameter
 
-# ---- The formats in which images are published: CIFAR-10's archives and MNIST's idx
-#
-# Nothing is ever unpickled: of CIFAR-10's Python archives the pickle's instructions are read, and only
-# those that build a dictionary of numbers, texts and one array of bytes are known.
+# ---- the formats of images: CIFAR-10's binary archive and MNIST's idx
 
 CIFAR_ROW = 1 + 3 * 32 * 32  # label, then red, green and blue, row by row
 CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 MOST_BYTES = 1 << 26  # of a batch: the published ones have 31 MB
 IDX_BYTES = 8  # the code of unsigned bytes in an idx header
 MOST_UNZIPPED = 1032  # bytes that one byte of a .gz file can become
 
 
 class Labelled(NamedTuple):
-    """Images and labels to learn from, then those to ask with."""
+    """Images and labels to learn from, then those of the queries."""
 
     images: Array
     labels: Array
     query_images: Array
     query_labels: Array
-
-
-@contextmanager
-def explained(source: Path, what: str) -> Iterator[None]:
-    """Turn what the standard library raises on a broken file into a DataFileError that names it."""
-    try:
-        yield
-    except AuxbitError:
-        raise
-    except (OSError, EOFError, ValueError, LookupError, TypeError, tarfile.TarError, zlib.error) as error:
-        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
-
-
-def read_npy(path: Path) -> Array:
-    """An .npy array of any number of dimensions, memory-mapped."""
-    with explained(path, ".npy"):
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
 
 
 def read_idx(path: Path) -> Array:
@@ -97,49 +71,55 @@ def read_idx(path: Path) -> Array:
         return np.memmap(path, np.uint8, mode="r", offset=4 + 4 * n_axes, shape=shape)
 
 
-# ---- CIFAR-10
-
-
 def cifar_batches(source: Path) -> dict[str, Path]:
-    """The files of CIFAR-10 in a folder, by name, or {} if there are none."""
-    for folder in (source, *(source / name for name in CIFAR_FOLDERS)):
-        for suffix in (".bin", ""):
-            found = {name: folder / (name + suffix) for name in CIFAR_BATCHES}
-            if found["data_batch_1"].is_file():
-                return found
+    """The binary files of CIFAR-10 in a folder, by name, or {} if there are none."""
+    for folder in (source, source / "cifar-10-batches-bin"):
+        found = {name: folder / f"{name}.bin" for name in CIFAR_BATCHES}
+        if found["data_batch_1"].is_file():
+            return found
     return {}
 
 
 def read_cifar(source: Path) -> Labelled:
-    """CIFAR-10 from a folder or the archive itself, binary or Python: images (n, 32, 32, 3), labels (n,)."""
+    """CIFAR-10 from a folder or the archive itself: images (n, 32, 32, 3), labels (n,)."""
     with explained(source, "CIFAR-10"):
         raw = _in_folder(source) if source.is_dir() else _in_archive(source)
         if missing := [name for name in CIFAR_BATCHES if name not in raw]:
             raise DataFileError(f"{source} lacks {', '.join(missing)}, of the six batches of CIFAR-10.")
-        batches = [_batch(f"{source}: {name}", *raw.pop(name)) for name in CIFAR_BATCHES]
+        batches = [_batch(f"{source}: {name}", raw.pop(name)) for name in CIFAR_BATCHES]
     images, labels = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
     return Labelled(images, labels, *batches[-1])
 
 
-def _in_folder(source: Path) -> dict[str, tuple[bytes, bool]]:
+def _in_folder(source: Path) -> dict[str, bytes]:
     there = {name: path for name, path in cifar_batches(source).items() if path.is_file()}
     for path in there.values():
         _refuse_large(f"{path}", path.stat().st_size)
-    return {name: (path.read_bytes(), path.suffix == ".bin") for name, path in there.items()}
+    return {name: path.read_bytes() for name, path in there.items()}
 
 
-def _in_archive(source: Path) -> dict[str, tuple[bytes, bool]]:
-    found: dict[str, tuple[bytes, bool]] = {}
+def _in_archive(source: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
     with tarfile.open(source, "r:*") as archive:
         for member in archive:
             name = Path(member.name).name
-            stem = name.removesuffix(".bin")
-            if stem in CIFAR_BATCHES and member.isfile():
+            if name in CIFAR_BATCHES:
+                raise python_version(source)
+            if name.removesuffix(".bin") in CIFAR_BATCHES and member.isfile():
                 _refuse_large(f"{source}: {name}", member.size)
                 file = archive.extractfile(member)
                 assert file is not None  # it is a regular file
-                found[stem] = file.read(), name != stem
+                found[name.removesuffix(".bin")] = file.read()
     return found
+
+
+def python_version(source: Path) -> DataFileError:
+    """The error for CIFAR-10's Python version."""
+    return DataFileError(
+        f"{source} is the Python version of CIFAR-10. It is pickled, and pickles are never loaded, as they "
+        "can run any code. Use cifar-10-binary.tar.gz: the same images, published beside it at "
+        "https://www.cs.toronto.edu/~kriz/cifar.html."
+    )
 
 
 def _refuse_large(name: str, size: int) -> None:
@@ -147,320 +127,68 @@ def _refuse_large(name: str, size: int) -> None:
         raise DataFileError(f"{name} has {size} bytes; a batch of CIFAR-10 has about 31 million.")
 
 
-def _batch(name: str, raw: bytes, is_binary: bool) -> tuple[Array, Array]:
-    if is_binary:
-        if not raw or len(raw) % CIFAR_ROW:
-            raise DataFileError(f"{name} has {len(raw)} bytes; expected a multiple of {CIFAR_ROW}.")
-        rows = np.frombuffer(raw, np.uint8).reshape(-1, CIFAR_ROW)
-        pixels, labels = rows[:, 1:], rows[:, 0]
-    else:
-        pixels, labels = _unpickled_batch(name, raw)
-    if labels.max(initial=0) > 9:
+def _batch(name: str, raw: bytes) -> tuple[Array, Array]:
+    if not raw or len(raw) % CIFAR_ROW:
+        raise DataFileError(f"{name} has {len(raw)} bytes; expected a multiple of {CIFAR_ROW}.")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, CIFAR_ROW)
+    pixels, labels = rows[:, 1:], rows[:, 0]
+    if labels.max() > 9:
         raise DataFileError(f"{name} has the label {labels.max()}; CIFAR-10's are 0..9.")
     images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), labels.copy()
 
 
-def _unpickled_batch(name: str, raw: bytes) -> tuple[Array, Array]:
-    content = read_plain_pickle(raw, name)
-    if not isinstance(content, dict) or not {"data", "labels"} <= set(content):
-        raise DataFileError(f"{name} is no batch of CIFAR-10: it has no 'data' and 'labels'.")
-    labels, array = content["labels"], content["data"]
-    try:
-        if array.name not in _ARRAY or array.state[2].name != "numpy dtype":
-            raise TypeError("no array")
-        _, shape, dtype, is_fortran, values = array.state
-        if isinstance(values, Made) and values.name == "_codecs encode":  # how Python 3 writes bytes for 2
-            values = values.arguments[0]
-        if isinstance(values, str):
-            values = values.encode("latin-1")
-        if dtype.arguments[0] not in ("u1", "|u1") or tuple(shape) != (len(labels), 3072):
-            raise TypeError(f"{dtype.arguments[0]} of shape {shape}")
-        pixels = np.frombuffer(values, np.uint8).reshape(tuple(shape), order="F" if is_fortran else "C")
-        return pixels, np.array(labels, dtype=np.uint8)
-    except (AttributeError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise DataFileError(
-            f"{name} is no batch of CIFAR-10: expected 'data' of (n, 3072) uint8 and n 'labels', got {error}."
-        ) from error
+# ---- rows of numbers as text, as NUS-WIDE's features are published
 
 
-class Made:
-    """A call that a pickle asks for, and that is not made: the name, its arguments, and a state set later."""
-
-    def __init__(self, name: str, arguments: Any) -> None:
-        self.name, self.arguments = name, arguments
-        self.state: Any = None
-
-
-_ARRAY = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
-_NAMES = frozenset((*_ARRAY, "numpy ndarray", "numpy dtype", "_codecs encode"))
-_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_LITERALS = frozenset((
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "STRING", "BINSTRING", "SHORT_BINSTRING",
-    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
-))  # fmt: skip
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-def read_plain_pickle(raw: bytes, name: str) -> Any:
-    """The dictionaries, lists, tuples, numbers and texts of a pickle; calls stay `Made`, none is made.
-
-    Every instruction and every name that CIFAR-10 does not need is refused.
-    """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-
-    def since_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
-        return items
-
-    def known(value: str) -> str:
-        if value not in _NAMES:
-            raise DataFileError(f"{name} is refused: its pickle names {value.replace(' ', '.')}.")
-        return value
-
-    try:
-        argument: Any
-        for opcode, argument, _ in pickletools.genops(raw):
-            does = opcode.name
-            if does in _LITERALS:
-                stack.append(argument)
-            elif does in _CONSTANTS:
-                stack.append(_CONSTANTS[does])
-            elif does in ("EMPTY_DICT", "EMPTY_LIST"):
-                stack.append({} if does == "EMPTY_DICT" else [])
-            elif does == "MARK":
-                marks.append(len(stack))
-            elif does in ("TUPLE", "LIST"):
-                items = since_mark()
-                stack.append(tuple(items) if does == "TUPLE" else items)
-            elif does == "DICT":
-                items = since_mark()
-                stack.append(dict(zip(items[::2], items[1::2], strict=True)))
-            elif does in _TUPLES:
-                n = _TUPLES[does]
-                stack[-n:] = [tuple(stack[-n:])]
-            elif does in ("APPEND", "APPENDS"):
-                items = since_mark() if does == "APPENDS" else [stack.pop()]
-                stack[-1] += items
-            elif does in ("SETITEM", "SETITEMS"):
-                items = since_mark() if does == "SETITEMS" else [stack.pop(-2), stack.pop()]
-                stack[-1] |= dict(zip(items[::2], items[1::2], strict=True))
-            elif does in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-                memo[len(memo) if argument is None else argument] = stack[-1]
-            elif does in ("GET", "BINGET", "LONG_BINGET"):
-                stack.append(memo[argument])
-            elif does in ("GLOBAL", "STACK_GLOBAL"):
-                value = argument if does == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
-                stack.append(Made(known(value), None))
-            elif does == "REDUCE":
-                arguments, function = stack.pop(), stack.pop()
-                stack.append(Made(known(function.name), arguments))
-            elif does == "BUILD":
-                state = stack.pop()
-                stack[-1].state = state
-            elif does not in ("PROTO", "FRAME", "STOP"):
-                raise DataFileError(f"{name} is refused: its pickle has the instruction {does}.")
-        (content,) = stack
-    except DataFileError:
-        raise
-    except Exception as error:  # whatever a crafted stream makes of lists, dictionaries and genops
-        raise DataFileError(
-            f"{name} is no pickle that CIFAR-10 has: {error or type(error).__name__}"
-        ) from error
-    return content
-
-
-# ---- Rows of numbers as text, a row a line, as NUS-WIDE's features are published: read by chunks, fast
-#
-# Numbers are separated by blanks or tabs. A line that is ragged or has anything else in it is an error
-# that names the line.
-
-LONGEST_LINE = 4 * CHUNK_BYTES
-TENS = np.array([float(f"1e{n}") for n in range(309)])  # those up to 10**22 are exact
-MOST_MANTISSA = 9 * 10**17  # ten times that fits into int64; digits beyond change nothing in float32
-
-FINE, RAGGED, NO_NUMBER, TOO_LARGE = range(4)
-NEWLINE, BLANK, TAB, RETURN, PLUS, MINUS, POINT, ZERO, NINE = (ord(c) for c in "\n \t\r+-.09")
-SMALL_E, LARGE_E = ord("e"), ord("E")
-
-
-def read_number_rows(paths: Sequence[Path]) -> npt.NDArray[np.float32]:
+def read_number_rows(paths: Sequence[Path]) -> Float32:
     """The rows of several files side by side, (n, Σ d); every file has one line for each of the n rows."""
-    n_rows = 0
-    widths: list[int] = []
-    for path in paths:
-        rows, width = _measure(path)
-        if widths and rows != n_rows:
-            raise DataFileError(f"{path} has {rows} rows, but {paths[0]} has {n_rows}.")
-        n_rows = rows
-        widths.append(width)
-    out = np.empty((n_rows, sum(widths)), dtype=np.float32)
-    ends = np.cumsum(widths)
-    for path, width, end in zip(paths, widths, ends, strict=True):
-        _read_into(out[:, end - width : end], path)
-    return out
+    parts = [_number_rows(path) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        if len(part) != len(parts[0]):
+            raise DataFileError(f"{path} has {len(part)} rows, but {paths[0]} has {len(parts[0])}.")
+    return np.hstack(parts)
 
 
-def _measure(path: Path) -> tuple[int, int]:
-    """The number of lines with anything in them, and of numbers in the first."""
-    rows, width = 0, 0
-    for lines in _chunks(path):
-        if rows == 0:
-            width = len(lines.split(b"\n", 1)[0].split())
-        rows += _count_lines(np.frombuffer(lines, np.uint8))
-    if rows == 0 or width == 0:
-        raise DataFileError(f"{path} has no numbers in its first line; expected rows of numbers as text.")
-    return rows, width
+def _number_rows(path: Path) -> Float32:
+    """Finite numbers that are separated by blanks, one line per row; lines without any are passed over."""
+    with explained(path, "text"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files without numbers, and of overflow: both are refused below
+        try:
+            rows = np.loadtxt(path, np.float32, comments=None, ndmin=2, encoding="latin-1")
+        except ValueError as error:
+            raise DataFileError(_bad_line(path) or f"{path} cannot be read as text: {error}") from error
+    if rows.size == 0:
+        raise DataFileError(f"{path} has no numbers in it; expected rows of numbers as text.")
+    if not np.isfinite(rows).all():
+        raise DataFileError(_bad_line(path) or f"{path} has a number that is not finite.")
+    return rows
 
 
-def _read_into(out: npt.NDArray[np.float32], path: Path) -> None:
-    row = line = 0
-    for lines in _chunks(path):
-        rows_done, lines_done, problem, found = _parse(np.frombuffer(lines, np.uint8), out[row:], TENS)
-        if problem != FINE:
-            bad = lines.split(b"\n", lines_done + 1)[lines_done]
-            raise DataFileError(_complaint(path, line + lines_done + 1, problem, found, out.shape[1], bad))
-        row, line = row + rows_done, line + lines_done
-    if row != len(out):
-        raise DataFileError(f"{path} changed while it was read: {len(out)} rows before, {row} now.")
+def _bad_line(path: Path) -> str | None:
+    """What is wrong with the first line that has not the first line's count of finite numbers."""
+    expected = 0
+    with path.open(encoding="latin-1") as file:
+        for number, line in enumerate(file, start=1):
+            words = line.split()
+            expected = expected or len(words)
+            for place, word in enumerate(words, start=1):
+                try:
+                    fine = abs(float(word)) <= float(np.finfo(np.float32).max)  # NaN fails every comparison
+                except ValueError:
+                    fine = False
+                if not fine:
+                    return f"{path}, line {number}: value {place} is {word[:40]!r}, not a finite float32."
+            if words and len(words) != expected:
+                return f"{path}, line {number}: expected {expected} numbers as before, found {len(words)}."
+    return None
 
 
-def _complaint(path: Path, line: int, problem: int, found: int, expected: int, text: bytes) -> str:
-    if problem == RAGGED:
-        return f"{path}, line {line}: expected {expected} numbers as in the first line, found {found}."
-    words = text.split()
-    word = words[found][:40].decode(errors="replace") if found < len(words) else ""
-    what = "no number" if problem == NO_NUMBER else "too large for float32"
-    return f"{path}, line {line}: value {found + 1} is {word!r}, which is {what}."
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """The file in pieces of whole lines, each with its newline."""
-    try:
-        with path.open("rb") as file:
-            rest = b""
-            while piece := file.read(CHUNK_BYTES):
-                end = piece.rfind(b"\n") + 1
-                if end:
-                    yield rest + piece[:end]
-                    rest = piece[end:]
-                else:
-                    rest += piece
-                if len(rest) > LONGEST_LINE:
-                    raise DataFileError(
-                        f"{path} has a line of over {LONGEST_LINE} bytes; expected rows of text."
-                    )
-            if rest:
-                yield rest + b"\n"
-    except OSError as error:
-        if isinstance(error, DataFileError):
-            raise
-        raise DataFileError(f"{path} cannot be read: {error}") from error
-
-
-@kernel
-def _count_lines(text: Bytes) -> int:
-    """Lines that are not blank."""
-    count, blank = 0, True
-    for byte in text:
-        if byte == NEWLINE:
-            if not blank:
-                count += 1
-            blank = True
-        elif byte not in (BLANK, TAB, RETURN):
-            blank = False
-    return count
-
-
-@kernel
-def _parse(
-    text: Bytes, out: npt.NDArray[np.float32], tens: npt.NDArray[np.float64]
-) -> tuple[int, int, int, int]:
-    """Fill `out` from whole lines; rows and lines done, the problem if any, and the values before it.
-
-    Blank lines are none of the rows, and only allowed after the last one.
-    """
-    row, line, column, at, end = 0, 0, 0, 0, len(text)
-    rows_left, width = out.shape
-    while at < end:
-        byte = text[at]
-        if byte in (BLANK, TAB, RETURN):
-            at += 1
-        elif byte == NEWLINE:
-            if column != width and not (column == 0 and row >= rows_left):
-                return row, line, RAGGED, column
-            row += column == width
-            line, column, at = line + 1, 0, at + 1
-        else:
-            at, value, problem = _number(text, at, tens)
-            if problem != FINE:
-                return row, line, problem, column
-            if column < width and row < rows_left:
-                out[row, column] = value
-            column += 1
-    return row, line, FINE, 0
-
-
-@kernel
-def _number(text: Bytes, at: int, tens: npt.NDArray[np.float64]) -> tuple[int, float, int]:
-    """The number that starts at `at`, which ends before a blank or newline: where it ends, value, problem."""
-    negative = text[at] == MINUS
-    if negative or text[at] == PLUS:
-        at += 1
-    mantissa, exponent, digits, after_point = 0, 0, 0, False
-    while True:
-        byte = text[at]
-        if ZERO <= byte <= NINE:
-            digits += 1
-            if mantissa < MOST_MANTISSA:
-                mantissa = mantissa * 10 + (byte - ZERO)
-                exponent -= after_point
-            else:
-                exponent += not after_point
-        elif byte == POINT and not after_point:
-            after_point = True
-        else:
-            break
-        at += 1
-    if digits == 0:
-        return at, 0.0, NO_NUMBER
-    if text[at] in (SMALL_E, LARGE_E):
-        at += 1
-        sign = -1 if text[at] == MINUS else 1
-        if text[at] == MINUS or text[at] == PLUS:
-            at += 1
-        power, digits = 0, 0
-        while ZERO <= text[at] <= NINE:
-            power = min(power * 10 + (text[at] - ZERO), 100_000)
-            digits += 1
-            at += 1
-        if digits == 0:
-            return at, 0.0, NO_NUMBER
-        exponent += sign * power
-    byte = text[at]  # there is one: the text ends with a newline
-    if byte not in (BLANK, TAB, RETURN, NEWLINE):
-        return at, 0.0, NO_NUMBER
-    value = float(mantissa)
-    if exponent > 0:
-        value = value * tens[min(exponent, 308)]
-    elif exponent < 0:
-        value = value / tens[min(-exponent, 308)]
-    if value > 3.4028234e38:
-        return at, 0.0, TOO_LARGE
-    return at, -value if negative else value, FINE
-
-
-# ---- What is in a folder of data: each data set is recognised by its files, whatever the folder's name
+# ---- data sets, each recognised by its files, whatever the name of their folder
 #
-# A reader returns None where its data set is not; where it is but is incomplete or broken, that is an
-# error.
+# A reader returns None if its data set is not there; one that is incomplete or broken is an error.
 
 FEATURES = ("CH", "CM55", "CORR", "EDH", "WT", "BoW")  # of NUS-WIDE
-CIFAR_ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
 CIFAR_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
@@ -475,7 +203,7 @@ _LABEL_FILE = re.compile(r"(?P<lite>Lite_)?Labels_(?P<concept>.+)_(?P<split>Trai
 
 
 class Vectors(NamedTuple):
-    """Rows to search, to ask with and to learn from; the last are the first if a data set has none."""
+    """Rows to search, queries, and rows to learn from, which are those to search if there are no others."""
 
     base: Array
     queries: Array
@@ -529,32 +257,22 @@ class Dataset:
         n_jobs: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> Vectors:
-        """Rows for a hasher: vectors as they are, images by `kind`: "gist", or "pixels".
+        """Rows for a hasher: vectors as they are, images as "gist" or "pixels".
 
-        Colour images become GIST-320 unless told otherwise, grey ones pixels. With a folder `cache`, GIST is
+        By default colour images become GIST-320, and grey ones pixels. With a folder `cache`, GIST is
         computed once. `progress` is called with the number of images done since the last call.
         """
         if kind not in (None, "gist", "pixels") or (kind and self.images is None):
-            allowed = (
-                "None, 'gist' or 'pixels'" if self.images is not None else "None: these are vectors already"
-            )
+            allowed = "None: these are vectors already" if self.images is None else "None, 'gist' or 'pixels'"
             raise InvalidParameter("kind", kind, allowed)
         if (kind or ("gist" if self.base.ndim == 4 else "pixels")) == "pixels":
-            parts = [
-                _rows(self.base),
-                _rows(self.queries),
-                _rows(self.base if self.learn is None else self.learn),
-            ]
-            return Vectors(*parts)
+            parts = (self.base, self.queries, self.base if self.learn is None else self.learn)
+            return Vectors(*(rows.reshape(len(rows), -1) for rows in parts))
         base, queries = (
             gist.cached_gist(images, cache, n_jobs=n_jobs, progress=progress)
             for images in (self.base, self.queries)
         )
         return Vectors(base, queries, base)
-
-
-def _rows(array: Array) -> Array:
-    return array.reshape(len(array), -1)
 
 
 def digits() -> Dataset:
@@ -568,9 +286,6 @@ def digits() -> Dataset:
     )
 
 
-# ---- images
-
-
 def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) -> Dataset:
     return Dataset(
         name, about, parts.images, parts.query_images,
@@ -578,29 +293,37 @@ def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) 
     )  # fmt: skip
 
 
+def _read_npy(path: Path) -> Array:
+    """An array of any number of dimensions, memory-mapped."""
+    with explained(path):
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
 def _npy_images(path: Path, shape: tuple[int, ...]) -> Labelled | None:
     """train_images.npy and so on, if the images have that shape."""
     stems = ("train_images", "train_labels", "test_images", "test_labels")
     files = [path / f"{stem}.npy" for stem in stems]
-    if not files[0].is_file() or read_npy(files[0]).shape[1:] != shape:
+    if not files[0].is_file() or _read_npy(files[0]).shape[1:] != shape:
         return None
     if missing := [file.name for file in files if not file.is_file()]:
         raise DataFileError(f"{path} lacks {', '.join(missing)}.")
-    return Labelled(*map(read_npy, files))
+    return Labelled(*map(_read_npy, files))
 
 
 def cifar10(path: Path) -> Dataset | None:
     if path.is_file() and not path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return None
-    archives = (
-        [path] if path.is_file() else [path / name for name in CIFAR_ARCHIVES if (path / name).is_file()]
-    )
+    archive = path if path.is_file() else path / "cifar-10-binary.tar.gz"
     parts = None
     if path.is_dir():
         parts = read_cifar(path) if cifar_batches(path) else _npy_images(path, (32, 32, 3))
-    if parts is None and archives:
-        parts = read_cifar(archives[0])
+    if parts is None and archive.is_file():
+        parts = read_cifar(archive)
     if parts is None:
+        python = ("cifar-10-python.tar.gz", "data_batch_1", "cifar-10-batches-py/data_batch_1")
+        if found := [path / name for name in python if (path / name).is_file()]:
+            raise python_version(found[0])
         return None
     return _labelled("cifar10", "CIFAR-10: 32 × 32 colour images in 10 classes", parts, CIFAR_CLASSES)
 
@@ -622,9 +345,6 @@ def mnist(path: Path) -> Dataset | None:
     return _labelled("mnist", about, Labelled(*(read_idx(file) for file in there if file)), classes)
 
 
-# ---- vectors
-
-
 def texmex(path: Path) -> Dataset | None:
     """PREFIX_base.fvecs, PREFIX_query.fvecs, and perhaps PREFIX_learn.fvecs and PREFIX_groundtruth.ivecs."""
     inside = [path, *(path / name for name in ("sift", "siftsmall"))] if path.is_dir() else []
@@ -634,33 +354,28 @@ def texmex(path: Path) -> Dataset | None:
     if not bases:
         return None
     base = min(bases)
-    prefix, kind = base.name.removesuffix(f"_base{base.suffix}"), base.suffix
-    parts = {part: base.with_name(f"{prefix}_{part}{kind}") for part in ("query", "learn")}
-    truth = base.with_name(f"{prefix}_groundtruth.ivecs")
-    return Dataset(
-        {"sift": "sift1m"}.get(prefix, prefix),
-        f"{prefix}: vectors of the TEXMEX corpus",
-        read_vectors(base),
-        read_vectors(parts["query"]),
-        learn=read_vectors(parts["learn"]) if parts["learn"].is_file() else None,
-        neighbours=read_vectors(truth) if truth.is_file() else None,
-    )
+    prefix = base.name.removesuffix(f"_base{base.suffix}")
+    parts = {part: base.with_name(f"{prefix}_{part}{base.suffix}") for part in ("base", "query", "learn")}
+    parts["groundtruth"] = base.with_name(f"{prefix}_groundtruth.ivecs")
+    about = f"{prefix}: vectors of the TEXMEX corpus"
+    return _vectors({"sift": "sift1m"}.get(prefix, prefix), about, parts)
 
 
 def npy_vectors(path: Path, name: str | None) -> Dataset | None:
     """base.npy and query.npy, and perhaps learn.npy and groundtruth.npy."""
-    if not (path / "base.npy").is_file() or not (path / "query.npy").is_file():
+    parts = {part: path / f"{part}.npy" for part in ("base", "query", "learn", "groundtruth")}
+    if not parts["base"].is_file() or not parts["query"].is_file():
         return None
-    learn, truth = path / "learn.npy", path / "groundtruth.npy"
     name = name or path.resolve().name
-    return Dataset(
-        name,
-        f"{name}: vectors in a folder of .npy files",
-        read_vectors(path / "base.npy"),
-        read_vectors(path / "query.npy"),
-        learn=read_vectors(learn) if learn.is_file() else None,
-        neighbours=read_vectors(truth) if truth.is_file() else None,
+    return _vectors(name, f"{name}: vectors in a folder of .npy files", parts)
+
+
+def _vectors(name: str, about: str, parts: dict[str, Path]) -> Dataset:
+    base, queries = read_vectors(parts["base"]), read_vectors(parts["query"])
+    learn, truth = (
+        read_vectors(parts[part]) if parts[part].is_file() else None for part in ("learn", "groundtruth")
     )
+    return Dataset(name, about, base, queries, learn=learn, neighbours=truth)
 
 
 def ann_benchmarks(path: Path) -> Dataset | None:
@@ -671,7 +386,7 @@ def ann_benchmarks(path: Path) -> Dataset | None:
 
 
 def nuswide(path: Path, name: str, feature_files: tuple[str, ...]) -> Dataset | None:
-    """Features and, where they are there too, the 81 concepts of each image."""
+    """Features and, if they are there too, the 81 concepts of each image."""
     if not path.is_dir():
         return None
     lite = name == "nuswide-lite"
@@ -712,7 +427,7 @@ def _concepts(path: Path, lite: bool) -> tuple[tuple[str, ...], Array | None, Ar
     return names, train, test
 
 
-# ---- Published data sets by name or folder
+# ---- data sets by name
 
 __all__ = ["NAMES", "Dataset", "Vectors", "load"]
 
@@ -722,10 +437,8 @@ _NUSWIDE = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide
 _TEXMEX = "http://corpus-texmex.irisa.fr"
 _PUBLISHED = {
     "cifar10": "It is published at https://www.cs.toronto.edu/~kriz/cifar.html; expected is "
-    "cifar-10-binary.tar.gz or cifar-10-python.tar.gz, or what they hold "
-    "(cifar-10-batches-bin/data_batch_1.bin to data_batch_5.bin and "
-    "test_batch.bin; cifar-10-batches-py/data_batch_1 …), or train_images.npy, "
-    "train_labels.npy, test_images.npy and test_labels.npy.",
+    "cifar-10-binary.tar.gz, or what it holds (cifar-10-batches-bin/data_batch_1.bin to data_batch_5.bin and "
+    "test_batch.bin), or train_images.npy, train_labels.npy, test_images.npy and test_labels.npy.",
     "mnist": "It is published at http://yann.lecun.com/exdb/mnist; expected are train-images-idx3-ubyte, "
     "train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, each perhaps with .gz, or "
     "train_images.npy, train_labels.npy, test_images.npy and test_labels.npy.",
@@ -795,7 +508,7 @@ def _places(name: str, data: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def _recognised(path: Path, feature_files: tuple[str, ...], name: str | None = None) -> Dataset | None:
-    """The data set in a folder or file, if there is one, and the one that was asked for."""
+    """The data set in a folder or file, if there is one and it is the one of that name."""
     readers: list[tuple[tuple[str, ...], Callable[[Path], Dataset | None]]] = [
         (("cifar10",), cifar10),
         (("mnist",), mnist),

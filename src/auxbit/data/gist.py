@@ -25,10 +25,10 @@ from auxbit.core.types import Float32, Float64, Integers
 from auxbit.data.vectors import read_vectors, write_vectors
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
-# ---- GIST's filters: the mean magnitude of oriented band-pass filters in each block of an image
+# ---- the filters: the mean magnitude of oriented band-pass filters in each block of an image
 #
 # An image x of h × w pixels is continued by reflection, PADDING pixels on every side, and filtered in the
-# Fourier domain. Filter o of the O_s of scale s (0 the finest) is real there: at r cycles a pixel in
+# Fourier domain. Filter o of the O_s of scale s (0 the finest) is real there: at r cycles per pixel in
 # direction φ,
 #
 #     G(r, φ) = exp(−3.5 (r / r_s − 1)² − 2π (O_s / 8)² (φ + πo / O_s)²),   r_s = 0.3 / 1.85^s,
@@ -36,21 +36,21 @@ from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 # with the angle wrapped into −π..π (Oliva and Torralba 2001, in the form of their published programs). G
 # is not symmetric, so the filtered image u + iv is complex; sqrt(u² + v²) is averaged over the blocks.
 #
-# Only h × w of the padded pixels are wanted, of real images, so Fourier transforms are not the fastest
-# way: all is written in cosines and sines about the centre of the image, in which reflection is a change
-# of sign. Let cc, cs, sc, ss be the coefficients of x (cosine or sine of k down, then of l across) and s,
+# Only h × w of the padded pixels are wanted, and images are real, so Fourier transforms are not the fastest
+# way. All is written in cosines and sines about the centre of the image, where reflection is a change of
+# sign. Let cc, cs, sc, ss be the coefficients of x (cosine or sine of k down, then of l across) and s,
 # d, a, b the sums over the four signs of the frequencies (±k, ±l) of G, G σ_k σ_l, G σ_l, G σ_k. Then u
 # and v have
 #
 #     cos k:  u = s [cc, cs] + d [−ss, sc]     v = −a [cs, −cc] − b [sc, ss]
 #     sin k:  u = s [sc, ss] + d [cs, −cc]     v =  b [cc, cs] + a [−ss, sc]
 #
-# in [cos l, sin l]. So a filter is two products with small matrices of cosines and sines, all real, and
-# half of the rows comes free: those above the centre are the sum, those below the difference.
+# in [cos l, sin l]. So a filter is two products with small real matrices of cosines and sines. Half of the
+# rows cost nothing more: those above the centre are the sum, those below the difference.
 
 PADDING = 32  # pixels of reflection on every side, as in the published programs
-FINEST, RATIO = 0.3, 1.85  # cycles a pixel of the finest scale; each scale is so much coarser than the last
-NEGLIGIBLE = 1e-7  # of a filter's peak: float32 does not see what is left out
+FINEST, RATIO = 0.3, 1.85  # cycles per pixel of the finest scale; how much coarser each next scale is
+NEGLIGIBLE = 1e-7  # of a filter's peak: what is left out is below the rounding of float32
 TINY = 1e-9
 TOGETHER = 4  # filters whose intermediate results stay in the cache
 
@@ -150,7 +150,7 @@ def _waves(length: int, n_frequencies: int) -> tuple[Float64, Float64]:
 
 
 def _packed(array: npt.NDArray[Any]) -> Float32:
-    """As float32; what is only the rounding of 0 becomes 0, lest products be subnormal, which are slow."""
+    """As float32; rounding errors of 0 become 0, because subnormal products are slow."""
     magnitudes = np.abs(array)
     return np.ascontiguousarray(np.where(magnitudes < TINY * magnitudes.max(), 0, array), dtype=np.float32)
 
@@ -164,16 +164,9 @@ def add_block_means(images: Float32, band: Band, blocks: int, out: Float32) -> N
     """Fill in the columns of a band. images : (n, h, w) prefiltered; out : (n, n_filters, blocks, blocks)."""
     _, height, width = images.shape
     _block_means(
-        images,
-        band.gains,
-        band.into_y,
-        band.into_x,
-        band.out_of_y,
-        band.out_of_x,
-        block_edges(height, blocks),
-        block_edges(width, blocks),
-        out[:, band.first : band.first + band.count],
-    )
+        images, band.gains, band.into_y, band.into_x, band.out_of_y, band.out_of_x,
+        block_edges(height, blocks), block_edges(width, blocks), out[:, band.first : band.first + band.count],
+    )  # fmt: skip
 
 
 @kernel
@@ -181,7 +174,7 @@ def _block_means(
     images: Float32, gains: Float32, into_y: Float32, into_x: Float32, out_of_y: Float32, out_of_x: Float32,
     edges_y: Integers, edges_x: Integers, out: Float32,
 ) -> None:  # fmt: skip
-    """The filters of a band on each image by itself, so that none depends on those beside it."""
+    """The filters of a band, one image at a time, so that no result depends on the images beside it."""
     groups, _, K, columns = gains.shape
     n, _, width = images.shape
     half, L, count = out_of_y.shape[1], into_x.shape[1] // 2, out.shape[1]
@@ -256,14 +249,8 @@ def _average(sums: Float32, differences: Float32, edges_y: Integers, edges_x: In
                     y, sign = row - height // 2, np.float32(1)
                 else:
                     y, sign = (height - 1) // 2 - row, np.float32(-1)
-                _add_magnitudes(
-                    sums[y, 0, f],
-                    differences[y, 0, f],
-                    sums[y, 1, f],
-                    differences[y, 1, f],
-                    sign,
-                    column_sums,
-                )
+                u, v = (sums[y, 0, f], differences[y, 0, f]), (sums[y, 1, f], differences[y, 1, f])
+                _add_magnitudes(u[0], u[1], v[0], v[1], sign, column_sums)
             for m in range(out.shape[2]):
                 total = np.float32(0)
                 for x in range(edges_x[m], edges_x[m + 1]):
@@ -282,14 +269,14 @@ def _add_magnitudes(
         out[x] += np.sqrt(u * u + v * v)
 
 
-# ---- Images to vectors
+# ---- images to vectors
 
 LEAST_SIDE = 16
-BLOCK_IMAGES = 64  # handed to a thread at a time
+BLOCK_IMAGES = 64  # that a thread takes at a time
 MARGIN = 5  # pixels of reflection around the image while its contrast is normalised
-CUT_OFF = 4  # cycles an image: what varies more slowly is brightness, not contrast
+CUT_OFF = 4  # cycles per image: what varies more slowly is brightness, not contrast
 LEAST_DEVIATION = 0.2  # so that flat regions stay flat
-VERSION = 1  # of the numbers: a new one makes what is cached worthless
+VERSION = 1  # of the numbers: what another version cached is not used
 
 
 def gist(
@@ -303,7 +290,7 @@ def gist(
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Float32:
-    """GIST descriptors: (n, blocks² · Σ orientations) float32, 320-D unless asked otherwise.
+    """GIST descriptors: (n, blocks² · Σ orientations) float32, 320-D by default.
 
     images : (n, h, w) grey or (n, h, w, 3) colour, of brightness 0..255 as integers or floats, h and w ≥ 16
     orientations : of each scale, the finest first
@@ -313,7 +300,7 @@ def gist(
     progress : called with the number of images done since the last call
 
     The values of a descriptor are in the order (channel,) filter, block row, block column.
-    The descriptor of an image depends on nothing but the image: not on n_jobs nor on the images beside it.
+    The descriptor of an image depends on the image only: not on n_jobs, nor on the images beside it.
     """
     source = _checked(images)
     orientations = _check_orientations(orientations)
@@ -358,7 +345,7 @@ def cached_gist(
         try:
             kept = read_vectors(path)
         except DataFileError:
-            kept = np.empty((0, 0))  # a damaged file is made anew
+            kept = np.empty((0, 0))  # a damaged file is made again
         if len(kept) == len(images) and kept.dtype == np.float32:
             return kept
     made = gist(images, **options)
@@ -435,7 +422,7 @@ def _checked(images: npt.ArrayLike) -> npt.NDArray[Any]:
 def _check_orientations(orientations: object) -> tuple[int, ...]:
     if not isinstance(orientations, (tuple, list)) or not orientations:
         raise InvalidParameter(
-            "orientations", orientations, "numbers of orientations, one a scale", "Try (8, 8, 4)."
+            "orientations", orientations, "numbers of orientations, one per scale", "Try (8, 8, 4)."
         )
     return tuple(check_integer("orientations", value, 1, 64) for value in orientations)
 
@@ -474,7 +461,7 @@ def _resized(planes: Float32, size: int) -> Float32:
 def _scaling(length: int, scaled: int, size: int) -> Float32:
     """(size, length): linear interpolation to `scaled` pixels, of which the middle `size`; rows sum to 1.
 
-    Where pixels are merged the triangle is as wide as a new pixel, so that nothing is left out.
+    If the image becomes smaller, the triangle is as wide as a new pixel, so that no pixel is left out.
     """
     step = length / scaled
     centres = (np.arange(size) + (scaled - size) // 2 + 0.5) * step - 0.5

@@ -1,8 +1,8 @@
-"""Rows that are read by slices, wherever they lie: mapped files, Parquet, HDF5, any object that slices.
+"""Rows that are read by slices: of mapped files, Parquet, HDF5, or any object that slices; memory budgets.
 
-open_rows("vectors.npy")         mapped, as read_vectors does it; .fvecs, .bvecs, .ivecs too
-open_rows("vectors.parquet")     decoded as it is read; or a folder of such files, in the order of their names
-open_rows("vectors.h5:train")    a slice at a time
+open_rows("vectors.npy")         memory-mapped; .fvecs, .bvecs, .ivecs too
+open_rows("vectors.parquet")     decoded while it is read; or a folder of such files, in order of their names
+open_rows("vectors.h5:train")    one slice at a time
 open_rows(anything)              an array, or an object with `shape` and row slices
 """
 
@@ -26,8 +26,8 @@ from auxbit.data.tables import ParquetRows, check_there, explained, hdf5_dataset
 from auxbit.data.vectors import read_vectors, split_key
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
-FEW = 8  # rows of a block: read one by one; of more the block is read from the first to the last
-LOOKS, LOOKED_AT = 5, 64  # places, and rows at each, that tell rows from others
+FEW = 8  # rows of a block are read one by one; if more are wanted, the block is read from first to last
+SAMPLES, SAMPLE_ROWS = 5, 64  # places, and rows at each, that a fingerprint is made of
 
 
 class RowSource(Protocol):
@@ -49,7 +49,7 @@ class RowSource(Protocol):
 
 
 def open_rows(X: Any) -> RowSource:
-    """X as rows that are read by slices; nothing but headers is read here."""
+    """X as rows that are read by slices; only headers are read here."""
     if isinstance(X, str | os.PathLike):
         return _open_path(X)
     shape = getattr(X, "shape", None)
@@ -65,7 +65,7 @@ def open_rows(X: Any) -> RowSource:
 
 
 def take_rows(source: RowSource, rows: npt.NDArray[np.integer[Any]]) -> Array:
-    """The rows of these numbers, rising; what lies between them is read only where it is little."""
+    """The rows of these numbers, which rise; rows between them are read only if they are few."""
     if isinstance(source, np.ndarray):
         return np.asarray(source[rows])
     out = np.empty((len(rows), source.shape[1]), dtype=source.dtype)
@@ -81,10 +81,10 @@ def take_rows(source: RowSource, rows: npt.NDArray[np.integer[Any]]) -> Array:
 
 
 def fingerprint(source: RowSource) -> str:
-    """What tells rows from others of the same shape, without reading them all: a checksum of some."""
+    """A checksum of some rows, which tells them from others of the same shape without reading all."""
     n = len(source)
-    starts = np.unique(np.linspace(0, max(0, n - LOOKED_AT), LOOKS).astype(np.int64)).tolist()
-    some = (np.ascontiguousarray(source[slice(start, start + LOOKED_AT)]) for start in starts)
+    starts = np.unique(np.linspace(0, max(0, n - SAMPLE_ROWS), SAMPLES).astype(np.int64)).tolist()
+    some = (np.ascontiguousarray(source[slice(start, start + SAMPLE_ROWS)]) for start in starts)
     return checksum(rows.tobytes() for rows in some)
 
 
@@ -97,7 +97,7 @@ class Sliced:
         first = np.asarray(X[0:1])
         if first.shape != (1, *X.shape[1:]):
             raise InvalidInput(
-                f"X has shape {tuple(X.shape)}, but X[0:1] has {first.shape}: rows by slices were expected."
+                f"X has shape {tuple(X.shape)}, but X[0:1] has {first.shape}: expected rows by slices."
             )
         self.dtype = first.dtype
         _check_type(self.dtype)
@@ -142,7 +142,7 @@ def _open_path(path: str | os.PathLike[str]) -> RowSource:
     if suffix in (".h5", ".hdf5"):
         return Hdf5Rows(source, key)
     if suffix == ".npz":
-        raise DataFileError(f"{source} can only be read whole: .npz is packed. Save it as .npy.")
+        raise DataFileError(f"{source} can only be read whole: .npz is compressed. Save it as .npy.")
     return read_vectors(path)
 
 
@@ -151,13 +151,13 @@ def _check_type(dtype: np.dtype[Any]) -> None:
         raise InvalidInput(f"X must be numbers, got {dtype}.")
 
 
-# ---- How much memory a fit may use: "1GB" as a number of bytes, and what parts of it are for
+# ---- how much memory a fit may use
 
 UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "kib": 2**10, "m": 10**6, "mb": 10**6, "mib": 2**20,
          "g": 10**9, "gb": 10**9, "gib": 2**30, "t": 10**12, "tb": 10**12, "tib": 2**40}  # fmt: skip
 LEAST = 128 * 10**6
 DEFAULT = "1GB"
-THREAD_BYTES = 20 * 10**6  # of a thread, whatever the rows: pairs of neighbours, mostly
+THREAD_BYTES = 20 * 10**6  # per thread, for rows of any length: mostly pairs of neighbours
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Budget:
 
     @classmethod
     def parse(cls, memory: object) -> Budget:
-        """Of "1GB", "512MB", "1.5GiB", or a number of bytes."""
+        """From "1GB", "512MB", "1.5GiB", or a number of bytes."""
         allowed = f"bytes, as '1GB', '512MB' or a number, at least {LEAST // 10**6}MB"
         if isinstance(memory, bool) or not isinstance(memory, Real | str):
             raise InvalidParameter("memory", memory, allowed)
@@ -181,8 +181,8 @@ class Budget:
         return cls(total)
 
     def threads(self, n_columns: int, n_bits: int, most: int) -> int:
-        """How many threads have room for their blocks of such rows, at most so many."""
-        # a block as it came, scaled, its scores and codes; XᵀX, and for all of them what is made of it
+        """How many threads have room for their blocks of such rows, at most `most`."""
+        # a block as read and scaled, its scores and codes, and XᵀX; all threads share what is made of XᵀX
         block = BLOCK_ROWS * (16 * n_columns + 40 * n_bits)
         each, shared = THREAD_BYTES + block + 16 * n_columns**2, 40 * n_columns**2
         if self.total < shared + each:
@@ -193,5 +193,5 @@ class Budget:
         return min(most, (self.total - shared) // each)
 
     def rows_of(self, row_bytes: int, share: float, most: int, least: int = 1000) -> int:
-        """How many rows of so many bytes fit into a share of it, within limits."""
+        """How many rows of `row_bytes` bytes fit into a share of it, within limits."""
         return max(min(int(self.total * share) // max(row_bytes, 1), most), least)

@@ -1,11 +1,12 @@
-"""Tables of vectors that other libraries read: Parquet and HDF5, by chunks, into one array.
+"""Columns of Parquet files and datasets of HDF5 files, as rows: whole, or by slices.
 
-Also what all readers of data.py share: is it rows of numbers, which array is meant, how large a chunk is.
+Also what all readers of files share: is it rows of numbers, which array is meant, how large a chunk is.
 """
 
 from __future__ import annotations
 
 import difflib
+import tarfile
 import threading
 import tokenize
 import zipfile
@@ -25,28 +26,17 @@ from auxbit.core.types import Array
 from auxbit.errors import AuxbitError, DataFileError
 
 CHUNK_BYTES = 1 << 24
-PARQUET_ROWS = 4096  # the bytes of a list column are not known beforehand
 _FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
     OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
-    SyntaxError, tokenize.TokenError,
+    tarfile.TarError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
-PAGE_BYTES = 1 << 20  # read at once; without a buffer all of a row group would be
-
-
-def read_parquet(source: Path, key: str | None) -> Array:
-    """The list column `key`, or the only one, or all columns of numbers, as rows."""
-    parquet = ParquetGroups(source, key)
-    check_rows(source, (sum(parquet.sizes), parquet.width), parquet.dtype)
-    out = np.empty((sum(parquet.sizes), parquet.width), parquet.dtype)
-    for row, values in parquet.batches():
-        out[row : row + len(values)] = values
-    return out
+PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
 
 
 class ParquetGroups:
-    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers a row, 0 for none.
+    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers per row, 0 for none.
 
-    Groups may be larger than memory: they are decoded by pages, a chunk of rows at a time.
+    Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
     """
 
     def __init__(self, source: Path, key: str | None) -> None:
@@ -60,11 +50,11 @@ class ParquetGroups:
                 first = next(file.iter_batches(batch_size=1, columns=self._names), None)
                 self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
 
-    def batches(self, group: int = 0, at_once: int = PARQUET_ROWS) -> Iterator[tuple[int, Array]]:
+    def batches(self, group: int) -> Iterator[tuple[int, Array]]:
         """The rows from this group on, by chunks, each with the number of its first row."""
         groups, row = range(group, len(self.sizes)), sum(self.sizes[:group])
         with self._open() as file:
-            for batch in file.iter_batches(at_once, row_groups=list(groups), columns=self._names):
+            for batch in file.iter_batches(BLOCK_ROWS, row_groups=list(groups), columns=self._names):
                 values = self._values(batch, row, self.width)
                 yield row, values
                 row += len(values)
@@ -128,9 +118,7 @@ def read_hdf5(source: Path, key: str | None) -> Array:
     """The dataset `key`, or "train", as rows."""
     dataset = hdf5_dataset(source, key)
     with dataset.file:
-        out: Array = np.empty(dataset.shape, dataset.dtype)
-        for part in chunks(len(out), out[0].nbytes):
-            dataset.read_direct(out, part, part)
+        out: Array = dataset[...]
     return out.reshape(len(out), -1)
 
 
@@ -208,25 +196,26 @@ def check_there(source: Path) -> None:
 
 
 @contextmanager
-def explained(source: Path) -> Iterator[None]:
+def explained(source: Path, what: str = "") -> Iterator[None]:
     """Turn what other libraries raise on a broken file into a DataFileError that names it."""
     try:
         yield
     except AuxbitError:
         raise
     except _FAILURES as error:
-        kind = source.suffix.lower()
-        raise DataFileError(f"{source} cannot be read as {kind}: {error or type(error).__name__}") from error
+        what = what or source.suffix.lower()
+        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
 
 
-# ---- Rows of Parquet files by slices: decoded as they are asked for, as they lie one after another
+# ---- rows of Parquet files by slices
 
 
 class ParquetRows:
     """The rows of one Parquet file or of several, one after another, (n, D).
 
-    Whoever asks for rows that follow those of before has them decoded from where that ended; the last few
-    chunks are kept, as threads do not ask in order. To go back is to begin with the row group again.
+    They are the list column `key`, or the only list column, or all columns of numbers.
+    Rows that follow those of the last call are decoded from where that ended. The last few chunks are kept,
+    since threads do not ask in order. Going back farther decodes the row group from its start.
     """
 
     def __init__(self, paths: list[Path], key: str | None) -> None:
@@ -253,15 +242,16 @@ class ParquetRows:
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
-        parts = []
+        out, done = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype), 0
         with self._lock:
-            while start < stop:
-                first, chunk = self._chunk_with(start)
-                parts.append(chunk[start - first : stop - first])
-                start += len(parts[-1])
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, self.shape[1]), dtype=self.dtype)
+            while done < len(out):
+                first, chunk = self._chunk_with(start + done)
+                some = chunk[start + done - first : stop - first]
+                if len(some) == len(out):  # within one chunk: no copy
+                    return some
+                out[done : done + len(some)] = some
+                done += len(some)
+        return out
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -283,7 +273,7 @@ class ParquetRows:
                 if row < self._next:
                     return first, chunk
         except BaseException:
-            self._stream = None  # the next to ask begins anew, and is told the same
+            self._stream = None  # the next call starts again, and raises the same
             raise
         raise DataFileError(f"{self._groups[group][0].source} ended before row {row} of all: was it changed?")
 
@@ -293,7 +283,7 @@ class ParquetRows:
             part, number = self._groups[group]
             start = self._starts[group - number]  # of the file
             with explained(part.source):
-                for row, values in part.batches(number, BLOCK_ROWS):
+                for row, values in part.batches(number):
                     yield start + row, values.astype(self.dtype, copy=False)
             group += len(part.sizes) - number
 

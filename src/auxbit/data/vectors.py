@@ -1,10 +1,10 @@
-"""Vectors in files: read as rows of a 2-D array, memory-mapped where the format allows, and written whole.
+"""Vectors in files: read as rows of a 2-D array, memory-mapped if the format allows it, and written whole.
 
 .npy                     memory-mapped; images (n, h, w, …) become rows (n, h*w*…)
 .npz                     read into memory; `key` names the array, or the path does: "file.npz:name"
 .fvecs .bvecs .ivecs     memory-mapped (TEXMEX: each row is its dimension as int32, then its values)
-.parquet                 read by chunks; a column of lists, or all numeric columns  (extra `data`)
-.h5 .hdf5                read by chunks; the dataset `key`, "train" if not given     (extra `data`)
+.parquet                 read into memory; a column of lists, or all numeric columns  (extra `data`)
+.h5 .hdf5                read into memory; the dataset `key`, by default "train"       (extra `data`)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.types import Array
-from auxbit.data.tables import check_rows, check_there, choose, chunks, explained, read_hdf5, read_parquet
+from auxbit.data.tables import ParquetRows, check_rows, check_there, choose, chunks, explained, read_hdf5
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
@@ -72,7 +72,7 @@ def write_vectors(path: str | os.PathLike[str], array: npt.ArrayLike, *, overwri
 def write_npy_rows(
     path: str | os.PathLike[str], shape: tuple[int, ...], dtype: npt.DTypeLike, *, overwrite: bool = False
 ) -> Iterator[Array]:
-    """Yield a memory-mapped array to fill, `out[a:b] = …`; it becomes the file `path` if all went well."""
+    """Yield a memory-mapped array to fill, `out[a:b] = …`; without an error it becomes the file `path`."""
     target = Path(path)
     if target.suffix.lower() != ".npy":
         raise DataFileError(f"{target} cannot be written by rows: only .npy can.")
@@ -85,7 +85,7 @@ def write_npy_rows(
                 os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
         yield out
         out.flush()
-        out.flags.writeable = False  # the array outlives the block; the finished file is not to change
+        out.flags.writeable = False  # the array outlives the block, and the finished file must not change
 
 
 def embedded_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
@@ -97,7 +97,7 @@ def embedded_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
 
 
 def split_key(path: str | os.PathLike[str], key: str | None = None) -> tuple[Path, str | None]:
-    """Take "file.npz:name" apart, unless a file of that whole name is there."""
+    """Split "file.npz:name" into path and key; a file whose name is all of it comes first."""
     text = os.fspath(path)
     parts = re.fullmatch(rf"(.+?(?:{'|'.join(map(re.escape, sorted(_KEYED)))})):(.+)", text, re.IGNORECASE)
     if parts is None or os.path.lexists(text):
@@ -178,7 +178,7 @@ def _read_vecs(source: Path, key: str | None = None) -> Array:
 
 
 def _check_fits(rows: Array, suffix: str, target: Path) -> None:
-    """Refuse rows that would not be read back as they are."""
+    """Refuse rows that would be changed by writing them."""
     dtype = np.dtype(_VECS[suffix])
     if suffix == ".fvecs":
         if not np.can_cast(rows.dtype, dtype, "safe"):
@@ -202,6 +202,6 @@ def _save_vecs(file: IO[bytes], rows: Array, dtype: str) -> None:
 
 _READERS: dict[str, Callable[[Path, str | None], Array]] = {
     ".npy": _read_npy, ".npz": _read_npz, ".fvecs": _read_vecs, ".bvecs": _read_vecs, ".ivecs": _read_vecs,
-    ".parquet": read_parquet, ".h5": read_hdf5, ".hdf5": read_hdf5,
+    ".parquet": lambda source, key: ParquetRows([source], key)[:], ".h5": read_hdf5, ".hdf5": read_hdf5,
 }  # fmt: skip
 _KEYED = frozenset({".npz", ".parquet", ".h5", ".hdf5"})

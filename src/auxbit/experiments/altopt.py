@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from auxbit.errors import InvalidInput
 from auxbit.experiments import study
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, checked
+from auxbit.experiments.study import Cell, Claim, Fits, Result, Row, checked
+from auxbit.plot import paper
 
 GROUPS = (1, 2, 4, 8, 16)
 BITS = 16
@@ -27,20 +28,17 @@ def cell_of(start: str, g: int, bits: int, seed: int) -> Cell:
     common = (("init", "agh"), ("max_iter", 100), ("mu_factor", 2.0), ("validation", None))
     if start == "exact":
         return Cell("ba", bits, seed, (*common, ("z_solver", "exact")))
-    return Cell(
-        "ba", bits, seed, (*common, ("group_size", g), ("z_solver", "alternating"), ("z_start", start))
-    )
+    options = (*common, ("group_size", g), ("z_solver", "alternating"), ("z_start", start))
+    return Cell("ba", bits, seed, options)
 
 
-def run(
-    problem: Problem, store: Store, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0
-) -> Result:
+def run(fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0) -> Result:
     """E_BA by iteration and by time for every group size and start."""
-    groups = tuple(g for g in groups if g <= bits)
-    _warm_up(problem, store, [cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)])
+    problem, groups = fits.problem, tuple(g for g in groups if g <= bits)
+    _warm_up(fits, [cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)])
     rows: list[Row] = []
     for start, g, how in settings_of(groups):
-        made = store.get(cell_of(start, g, bits, seed))
+        made = fits.get(cell_of(start, g, bits, seed))
         if made.skipped:
             raise InvalidInput(
                 f"BA started from AGH cannot have {bits} bits on {problem.name}: {made.skipped}"
@@ -52,8 +50,6 @@ def run(
                 {"how": how, "start": start, "g": g, "iteration": record["iteration"], "mu": record["mu"],
                  "E_BA": record["E_BA"], "seconds": seconds}
             )  # fmt: skip
-    from auxbit.plot import paper
-
     return Result(
         "altopt",
         f"Alternating optimisation in the Z step, on {problem.name}",
@@ -68,11 +64,11 @@ def run(
     )  # fmt: skip
 
 
-def _warm_up(problem: Problem, store: Store, cells: list[Cell]) -> None:
-    """Let the kernels of fits that are to be timed be compiled, or loaded, before."""
-    few = problem.smaller(WARM_UP_ROWS, 1)
-    for cell in store.missing(cells):
-        study.fit(cell, few, store.n_jobs)
+def _warm_up(fits: Fits, cells: list[Cell]) -> None:
+    """Have kernels compiled, or loaded, before the fits that are timed."""
+    few = fits.problem.smaller(WARM_UP_ROWS, 1)
+    for cell in fits.missing(cells):
+        study.fit(cell, few, fits.n_jobs)
 
 
 def _claims(rows: list[Row], bits: int, data: str) -> list[Claim]:
@@ -83,22 +79,15 @@ def _claims(rows: list[Row], bits: int, data: str) -> list[Claim]:
         (f"g={g}: {end['relaxed', g]:.6g} against {end['warm', g]:.6g}", end["relaxed", g] < end["warm", g])
         for g in groups
     ]
-    same = [
-        (
-            f"g={g}: {end['relaxed', g] / exact - 1:+.2%} of the exact",
-            abs(end["relaxed", g] / exact - 1) <= BARELY,
-        )
-        for g in groups
-        if exact
-    ]
+    off = {g: end["relaxed", g] / exact - 1 for g in groups if exact}
+    same = [(f"g={g}: {share:+.2%} of the exact", abs(share) <= BARELY) for g, share in off.items()]
     larger = [
         (f"g={a} {end['warm', a]:.6g}, g={b} {end['warm', b]:.6g}", end["warm", b] <= end["warm", a])
         for a, b in pairwise(groups)
     ]
-    return [
-        checked("the relaxed start ends below the warm start", below, "altopt", data),
-        checked(
-            "with the relaxed start g barely matters (within 1 % of the exact Z step)", same, "altopt", data
-        ),
-        checked("with the warm start, the larger g the better", larger, "altopt", data),
-    ]
+    found = {
+        "the relaxed start ends below the warm start": below,
+        "with the relaxed start g barely matters (within 1 % of the exact Z step)": same,
+        "with the warm start, the larger g the better": larger,
+    }
+    return checked("altopt", data, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,17 +17,18 @@ from auxbit.core.parallel import block_slices
 from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import Cell, Problem, Result, Row, Store
+from auxbit.experiments.study import Cell, Fits, Result, Row, Trained
 from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.plot import figures
 
 BITS = (8, 16, 24, 32, 48, 64)
 METHODS = ("itq", "ba")
 ROWS, QUERIES = 20_000, 500
 NEAREST, WANTED, SHORTLIST = 50, 10, 100
 ENCODED_AT_ONCE = 1 << 16  # rows
-FULL = 0.9  # of log2 N: what L_eff is taken to have reached it by
+FULL = 0.9  # of log2 N: from here on, L_eff counts as having reached it
 STAGNANT = 0.1  # effective bits that a further bit brings: less is stagnation
-SLOW = 0.1  # by which 8 further bits, a byte a row, raise precision: less is slow
+SLOW = 0.1  # by which 8 further bits, one byte per row, raise precision: less is slow
 
 RULE = (
     f"The rule: the smallest number of bits L at which L_eff has reached {FULL:.0%} of log₂ N, or no larger "
@@ -40,7 +41,7 @@ RULE = (
 class Advice:
     """How many bits to use and why; `settled` False: the largest tried, at which something still grows.
 
-    rows : for each number of bits, L_eff of all rows, its bound, its growth a bit, precision, and recall.
+    rows : for each number of bits, L_eff of all rows, its bound, its growth per bit, precision, and recall.
     """
 
     bits: int
@@ -58,70 +59,80 @@ def choose_bits(
 ) -> Advice:  # fmt: skip
     """Measure codes of several lengths on the rows of a database, and recommend one. X : (n, D).
 
-    A sample of `max_rows` rows is trained on and searched for precision, with `n_queries` of them held out as
-    queries; L_eff is of the codes of all rows. Fewer queries are taken of small data, at most a fifth.
+    Precision is measured on a sample of `max_rows` rows, of which `n_queries`, at most a fifth, are held out
+    as queries and the others are trained on and searched. L_eff is that of the codes of all rows.
     """
-    label, counts = find_method(method, METHODS).label, _check_bits(bits)
+    plan = Plan.of(method, bits, seed)
     sample, asked = _split(X, n_queries, max_rows, seed)
     base, queries = np.asarray(X[sample]), np.asarray(X[asked])
     sizes = Sizes.of(len(base))
     truth = ground_truth(base, queries, sizes.K, n_jobs=n_jobs)
-    rows: list[Row] = []
-    left_out: dict[int, str] = {}
-    for L in counts:
+
+    def measure(L: int) -> Row | str:
         model = make_hasher(method, L, random_state=seed, n_jobs=n_jobs)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
                 model.fit(base)
-        except InvalidInput as error:  # so many bits cannot be had of these data
-            left_out[L] = str(error)
-            continue
+        except InvalidInput as error:  # these data cannot have that many bits
+            return str(error)
         found = sizes.measure(model.encode(base), model.encode(queries), truth, L, n_jobs)
-        rows.append(_row(L, encode_all(model.encode, X, L)) | found)
+        row = _row(L, encode_all(model.encode, X, L)) | found
         if on_bits is not None:
-            on_bits(rows[-1])
-    if not rows:
-        raise InvalidInput(f"{label} can have none of these numbers of bits: {next(iter(left_out.values()))}")
-    settings = {
-        "data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries), "method": label,
-        "bits": list(counts), "seed": seed, "K": sizes.K, "k": sizes.K, "wanted": sizes.wanted,
-        "shortlist": sizes.shortlist,
-    }  # fmt: skip
-    return advise(rows, len(X), left_out, settings)
+            on_bits(row)
+        return row
+
+    about = {"data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries)}
+    return plan.advice(measure, about, sizes)
 
 
-def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0
-) -> Result:
-    """The same for a problem of the experiments, from the codes of its store."""
-    label, counts, sizes = find_method(method, METHODS).label, _check_bits(bits), Sizes.of(len(problem.train))
-    truth: Any = None
-    rows: list[Row] = []
-    left_out: dict[int, str] = {}
+def run(fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0) -> Result:
+    """The same for a problem of the experiments, from the codes of its fits."""
+    plan = Plan.of(method, bits, seed)
+    n_rows, n_queries = len(fits.problem.train), len(fits.problem.queries)
+    sizes = Sizes.of(n_rows)
 
-    def measure(made: Any) -> Row:
-        nonlocal truth
-        if truth is None:
-            truth = ground_truth(problem.train, problem.queries, sizes.K, n_jobs=store.n_jobs)
-        return sizes.measure(made.train, made.queries, truth, made.cell.bits, store.n_jobs)
+    def compute(made: Trained) -> Row:
+        return sizes.measure(made.train, made.queries, fits.truth(sizes.K), made.cell.bits, fits.n_jobs)
 
-    for L in counts:
-        cell = Cell(method.lower(), L, seed)
-        made = store.get(cell)
-        if made.skipped:
-            left_out[L] = made.skipped
-        else:
-            key = {"K": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist}
-            rows.append(_row(L, made.train) | store.derived(cell, {"bits": key}, measure))
-    if not rows:
-        raise InvalidInput(f"{label} can have none of these numbers of bits on {problem.name}.")
-    settings = {
-        "data": problem.name, "rows": len(problem.train), "sample_rows": len(problem.train),
-        "queries": len(problem.queries), "method": label, "bits": list(counts), "seed": seed, "K": sizes.K,
-        "k": sizes.K, "wanted": sizes.wanted, "shortlist": sizes.shortlist,
-    }  # fmt: skip
-    return as_result(advise(rows, len(problem.train), left_out, settings))
+    def measure(L: int) -> Row | str:
+        made = fits.get(Cell(method.lower(), L, seed))
+        return made.skipped or _row(L, made.train) | fits.derived(made.cell, {"bits": asdict(sizes)}, compute)
+
+    about = {"data": fits.problem.name, "rows": n_rows, "sample_rows": n_rows, "queries": n_queries}
+    return as_result(plan.advice(measure, about, sizes))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried: a method, by its label, and numbers of bits, rising."""
+
+    label: str
+    bits: list[int]
+    seed: int
+
+    @classmethod
+    def of(cls, method: str, bits: Iterable[int], seed: int) -> Plan:
+        """Refuse before the work what cannot be tried."""
+        label, counts = find_method(method, METHODS).label, sorted({check_n_bits(each) for each in bits})
+        if not counts:
+            raise InvalidInput("bits must not be empty.")
+        return cls(label, counts, seed)
+
+    def advice(self, measure: Callable[[int], Row | str], about: Row, sizes: Sizes) -> Advice:
+        """From what `measure` gives for each number of bits: a row, or why there is none."""
+        found = {L: measure(L) for L in self.bits}
+        rows = [row for row in found.values() if not isinstance(row, str)]
+        left_out = {L: why for L, why in found.items() if isinstance(why, str)}
+        if not rows:
+            raise InvalidInput(
+                f"{self.label} can have none of these numbers of bits: {left_out[self.bits[0]]}"
+            )
+        settings = about | {
+            "method": self.label, "bits": self.bits, "seed": self.seed, "K": sizes.K, "k": sizes.K,
+            "wanted": sizes.wanted, "shortlist": sizes.shortlist,
+        }  # fmt: skip
+        return advise(rows, about["rows"], left_out, settings)
 
 
 @dataclass(frozen=True)
@@ -226,9 +237,8 @@ def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
     if gain >= SLOW:
         text += f"precision still grew by {gain:.0%} for the last 8 bits; "
     else:
-        text += (
-            f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, still grew by {growth:.2f} a bit; "
-        )
+        text += f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, "
+        text += f"still grew by {growth:.2f} per bit; "
     return text + "more bits may be worth trying."
 
 
@@ -237,8 +247,6 @@ def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
 
 def as_result(advice: Advice) -> Result:
     """What was measured, with its figure, as other experiments give it."""
-    from auxbit.plot import figures
-
     made = advice.settings
     verdict = f"{advice.bits} bits" if advice.settled else f"{advice.bits} bits or more"
     names = {
@@ -267,17 +275,10 @@ def _row(L: int, codes: Packed) -> Row:
     return {"bits": L, "effective_bits": evaluate.effective_bits(codes), "bound": bound}
 
 
-def _check_bits(bits: Iterable[int]) -> list[int]:
-    counts = sorted({check_n_bits(each) for each in bits})
-    if not counts:
-        raise InvalidInput("bits must not be empty.")
-    return counts
-
-
 def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array]:
     """Positions of the rows to train on and to search, and of the queries, both in rising order."""
     if len(X) < 20:
-        raise InvalidInput(f"to choose a number of bits takes at least 20 rows, got {len(X)}.")
+        raise InvalidInput(f"choosing a number of bits needs at least 20 rows, got {len(X)}.")
     most = min(len(X), check_integer("rows", max_rows, 20))
     held_out = min(check_integer("queries", n_queries, 1), most // 5)
     order = np.random.RandomState(seed).permutation(len(X))[:most]

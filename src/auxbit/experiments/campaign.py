@@ -1,9 +1,10 @@
-"""Several experiments on several data sets: planned, run, written, and put into one report."""
+"""The experiments of the paper on several data sets: planned, run, written, and put into one report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper
 from auxbit.experiments.report import write_report
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Store, as_csv, write_result
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, as_csv, write_result
 
-# ---- All experiments of the paper on one problem: what each needs, and running them one after another
+# ---- what each experiment needs
 
 NAMES = ("wrapper", "altopt", "parallel", "retrieval", "samples", "entropy", "path", "solvers")
 QUICK_BITS = (8, 16, 32)
-ALTOPT_ROWS = 10_000  # to try all values of 16 bits takes minutes for so many, and an hour for CIFAR
+ALTOPT_ROWS = 10_000  # trying all values of 16 bits takes minutes for these, and an hour for CIFAR
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment on one problem: the fits that it needs, and what runs it with a store of them."""
+    """One experiment on one problem: the fits that it needs, and what runs it with them."""
 
     name: str
     cells: list[Cell]
-    run: Callable[[Store], Result]
+    run: Callable[[Fits], Result]
     problem: Problem
 
 
@@ -61,66 +62,41 @@ def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) 
 
 
 def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
-    seeds, methods = settings.seeds, settings.methods
+    seeds, methods, seed = settings.seeds, settings.methods, settings.seeds[0]
+    cells: list[Cell] = []
+    run: Callable[[Fits], Result]
     if name == "wrapper":
         bits = settings.bits or wrapper.BITS
         cells = retrieval.cells(wrapper.METHODS, bits, seeds)
-        return Experiment(
-            name, cells, lambda store: wrapper.run(problem, store, bits=bits, seeds=seeds), problem
-        )
-    if name == "altopt":
+        run = partial(wrapper.run, bits=bits, seeds=seeds)
+    elif name == "altopt":
         L = altopt.BITS if settings.bits is None or altopt.BITS in settings.bits else max(settings.bits)
-        fewer = problem.smaller(ALTOPT_ROWS, None)
-        cells = [altopt.cell_of(start, g, L, seeds[0]) for start, g, _ in altopt.settings_of(settings.groups)]
-        return Experiment(
-            name,
-            cells,
-            lambda store: altopt.run(fewer, store, bits=L, groups=settings.groups, seed=seeds[0]),
-            fewer,
-        )
-    preset = retrieval.preset_of(settings.preset, problem)
-    bits = settings.bits or preset.bits
-    cells = retrieval.cells(methods, bits, seeds)
-    if name == "retrieval":
-        return Experiment(
-            name,
-            cells,
-            lambda store: retrieval.run(
-                problem, store, preset=preset, methods=methods, bits=bits, seeds=seeds
-            ),
-            problem,
-        )
-    if name == "entropy":
-        return Experiment(
-            name,
-            cells,
-            lambda store: entropy.run(problem, store, methods=methods, bits=bits, seeds=seeds),
-            problem,
-        )
-    if name == "samples":
-        return Experiment(
-            name,
-            samples.cells(max(bits), seeds[0]),
-            lambda store: samples.run(problem, store, bits=max(bits), seed=seeds[0]),
-            problem,
-        )
-    if name == "path":
-        shown = settings.bits or tuple(L for L in bits if L in (16, 32))
-        return Experiment(
-            name,
-            [path.cell_of(L, seeds[0]) for L in shown],
-            lambda store: path.run(problem, store, bits=shown, seed=seeds[0]),
-            problem,
-        )
-    if name == "parallel":
-        return Experiment(name, [], lambda store: parallel.run(problem, store, seed=seeds[0]), problem)
-    bits = settings.bits or solvers.BITS
-    return Experiment(
-        name, solvers.cells(bits), lambda store: solvers.run(problem, store, bits=bits), problem
-    )
+        problem = problem.smaller(ALTOPT_ROWS, None)
+        cells = [altopt.cell_of(start, g, L, seed) for start, g, _ in altopt.settings_of(settings.groups)]
+        run = partial(altopt.run, bits=L, groups=settings.groups, seed=seed)
+    elif name == "parallel":
+        run = partial(parallel.run, seed=seed)
+    elif name == "solvers":
+        bits = settings.bits or solvers.BITS
+        cells, run = solvers.cells(bits), partial(solvers.run, bits=bits)
+    else:
+        preset = retrieval.preset_of(settings.preset, problem)
+        bits = settings.bits or preset.bits
+        cells = retrieval.cells(methods, bits, seeds)
+        if name == "retrieval":
+            run = partial(retrieval.run, preset=preset, methods=methods, bits=bits, seeds=seeds)
+        elif name == "entropy":
+            run = partial(entropy.run, methods=methods, bits=bits, seeds=seeds)
+        elif name == "samples":
+            cells, run = samples.cells(max(bits), seed), partial(samples.run, bits=max(bits), seed=seed)
+        else:
+            bits = settings.bits or tuple(L for L in bits if L in (16, 32))
+            cells = [path.cell_of(L, seed) for L in bits]
+            run = partial(path.run, bits=bits, seed=seed)
+    return Experiment(name, cells, run, problem)
 
 
-# ---- Several experiments on several data sets
+# ---- several experiments on several data sets
 
 RAW, REPORT, CLAIMS = "raw", "report.html", "claims.csv"
 
@@ -132,9 +108,10 @@ class Campaign:
         self.folder, self.settings, self.n_jobs = folder, settings, n_jobs
         self.results: list[tuple[str, Result]] = []
         self._failed: list[str] = []
-        self._stores: dict[Problem, Store] = {}
+        self._fits: dict[Problem, Fits] = {}
         self._planned: list[tuple[str, list[Experiment]]] = []
-        self._steps: tuple[Callable[[str], object], Callable[[], object]] = (lambda what: None, lambda: None)
+        self._step: Callable[[str], object] = lambda what: None
+        self._advance: Callable[[], object] = lambda: None
 
     def add(
         self, source: str, names: Sequence[str], *, n_train: int | None = None, n_queries: int | None = None
@@ -146,20 +123,16 @@ class Campaign:
         with Workers(self.n_jobs) as workers:
             check_finite(problem.train, workers, f"{source}: the rows")
             check_finite(problem.queries, workers, f"{source}: the queries")
-        self._planned.append(
-            (self._label(problem, n_train, n_queries), planned(problem, self.settings, names))
-        )
+        label = self._label(problem, n_train, n_queries)
+        self._planned.append((label, planned(problem, self.settings, names)))
 
     def _label(self, problem: Problem, n_train: int | None, n_queries: int | None) -> str:
         """A name of its own for the results of a data set: with fewer rows they are others."""
         sizes = [("rows", n_train, len(problem.train)), ("queries", n_queries, len(problem.queries))]
         wanted = "-".join([problem.name, *(f"{n}-{what}" for what, limit, n in sizes if limit is not None)])
         taken = {label for label, _ in self._planned}
-        return next(
-            label
-            for label in (wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3)))
-            if label not in taken
-        )
+        others = (f"{wanted}-{number}" for number in range(2, len(taken) + 3))
+        return next(label for label in (wanted, *others) if label not in taken)
 
     def n_steps(self) -> int:
         """Fits that are not kept yet, and experiments."""
@@ -167,38 +140,38 @@ class Campaign:
         every = [each for _, experiments in self._planned for each in experiments]
         for each in every:
             cells.setdefault(each.problem, []).extend(each.cells)
-        missing = (len(self._store(problem).missing(some)) for problem, some in cells.items())
+        missing = (len(self._fits_of(problem).missing(some)) for problem, some in cells.items())
         return sum(missing) + len(every)
 
     def run(
         self, *, step: Callable[[str], object] | None = None, advance: Callable[[], object] | None = None
     ) -> None:
         """Run everything; `step` is called with what is being done, `advance` after each step."""
-        self._steps = (step or (lambda what: None), advance or (lambda: None))
+        self._step, self._advance = step or self._step, advance or self._advance
         for label, experiments in self._planned:
             for experiment in experiments:
-                self._steps[0](f"{label}: {experiment.name}")
+                self._step(f"{label}: {experiment.name}")
                 try:
-                    result = experiment.run(self._store(experiment.problem))
-                except InvalidInput as error:  # one that cannot be had of these data does not end the others
+                    result = experiment.run(self._fits_of(experiment.problem))
+                except InvalidInput as error:  # one that these data cannot give does not end the others
                     if sum(len(each) for _, each in self._planned) == 1:
                         raise
                     self._failed.append(f"{label}: {experiment.name}: {error}")
                     continue
                 write_result(result, self.folder / label)
                 self.results.append((label, result))
-                self._steps[1]()
+                self._advance()
 
     def claims(self) -> list[Claim]:
         """What the paper says, and what was found, over all results."""
         return [claim for _, result in self.results for claim in result.claims]
 
     def left_out(self) -> list[str]:
-        """Fits and experiments that could not be had, with the reason."""
+        """Fits and experiments that were not possible, with the reason."""
         return self._failed + [
-            f"{store.problem.name}: {what}: {why}"
-            for store in self._stores.values()
-            for what, why in store.left_out().items()
+            f"{fits.problem.name}: {what}: {why}"
+            for fits in self._fits.values()
+            for what, why in fits.left_out().items()
         ]
 
     def folders(self) -> list[Path]:
@@ -206,7 +179,7 @@ class Campaign:
         return list(dict.fromkeys(self.folder / name for name, _ in self.results))
 
     def write_report(self) -> Path:
-        """One page with every figure and table; the claims as a table, too."""
+        """One page with every figure and table; the claims also as CSV."""
         files.write_text(self.folder / CLAIMS, as_csv([asdict(claim) for claim in self.claims()]))
         path = self.folder / REPORT
         write_report(self.results, path, settings=asdict(self.settings))
@@ -216,13 +189,8 @@ class Campaign:
         """What was found, for JSON."""
         return {
             "results": [
-                {
-                    "data": name,
-                    "experiment": result.name,
-                    "settings": result.settings,
-                    "tables": result.tables,
-                }
-                for name, result in self.results
+                {"data": name, "experiment": each.name, "settings": each.settings, "tables": each.tables}
+                for name, each in self.results
             ],
             "claims": [asdict(claim) for claim in self.claims()],
             "folders": [str(each) for each in self.folders()],
@@ -230,17 +198,11 @@ class Campaign:
             "left_out": self.left_out(),
         }
 
-    def _store(self, problem: Problem) -> Store:
-        if problem not in self._stores:
-            self._stores[problem] = self._new_store(problem)
-        return self._stores[problem]
-
-    def _new_store(self, problem: Problem) -> Store:
-        def on_start(cell: Cell) -> None:
-            self._steps[0](f"{problem.name}: {cell.label}, {cell.bits} bits")
-
-        def on_fit(cell: Cell, fresh: bool) -> None:
-            if fresh:
-                self._steps[1]()
-
-        return Store(problem, self.folder / RAW, n_jobs=self.n_jobs, on_start=on_start, on_fit=on_fit)
+    def _fits_of(self, problem: Problem) -> Fits:
+        if problem not in self._fits:
+            self._fits[problem] = Fits(
+                problem, self.folder / RAW, n_jobs=self.n_jobs,
+                on_start=lambda cell: self._step(f"{problem.name}: {cell.label}, {cell.bits} bits"),
+                on_fit=lambda cell, fresh: self._advance() if fresh else None,
+            )  # fmt: skip
+        return self._fits[problem]

@@ -1,10 +1,9 @@
-"""Several methods and numbers of bits side by side: a row for each method, bits and seed."""
+"""Several methods and numbers of bits side by side: one row per method, bits and seed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,17 +16,17 @@ from auxbit.core.parallel import Workers, block_slices
 from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import Row, RowKey
+from auxbit.experiments.study import Row, RowKey, means
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, make_hasher
 from auxbit.index.hamming import faiss_threads
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
 
-# ---- Product quantisation by FAISS at equal bits: PQ and OPQ, searched asymmetrically (the query is
-# not coded).
+# ---- product quantisation by FAISS at equal bits: PQ and OPQ
 #
-# Not Hamming codes, so rows of their own in a comparison: what the same bits give to a slower search.
+# They have no Hamming distance: the query stays real. Their rows show what the same bits give to a slower
+# search.
 
 # with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_ROWS = 50_000
@@ -50,11 +49,8 @@ def choose_shape(bits: int, n_dims: int, n_train: int) -> Shape:
         if bits % each == 0 and n_dims % (bits // each) == 0
     ]
     if not found:
-        raise InvalidParameter(
-            "bits",
-            bits,
-            f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}",
-        )
+        allowed = f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}"
+        raise InvalidParameter("bits", bits, allowed)
     return min(found, key=lambda shape: (abs(shape.n_bits - USUAL_CENTROID_BITS), shape.n_bits))
 
 
@@ -113,13 +109,11 @@ def _prepare(quantizer: Any, seed: int) -> None:
     quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part
 
 
-# ---- Several methods and numbers of bits side by side
-
-IDENTITY = ("method", "bits", "seed", "search", "skipped")
+# ---- the comparison
 
 
 class Task(NamedTuple):
-    """What codes are measured on: rows to search, queries, their K true neighbours, and where to look."""
+    """What codes are measured on: rows to search, queries, K true neighbours, and k and r to retrieve."""
 
     base: Array
     queries: Array
@@ -146,8 +140,8 @@ def compare(
 ) -> list[Row]:
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
 
-    `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. Where
-    a method cannot have so many bits, its row says why under "skipped" and has no figures.
+    `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. If a
+    method cannot have that many bits, its row says why under "skipped" and has no figures.
     """
     wanted = cells(methods, bits, seeds)
     known = known or {}
@@ -185,7 +179,7 @@ def prepare(
     X_base: Array, X_query: Array, *, K: int, k: int, radius: int, n_jobs: int | None,
     truth: Array | None = None, cosine: bool = False,
 ) -> Task:  # fmt: skip
-    """Check the rows and find the true neighbours, Euclidean or by cosine, unless `truth` has K or more."""
+    """Check the rows and find the K true neighbours, Euclidean or by cosine, if `truth` is not given."""
     with Workers(n_jobs) as workers:
         check_finite(X_base, workers, "the base")
         check_finite(X_query, workers, "the queries")
@@ -197,7 +191,7 @@ def prepare(
         base, queries = (_unit_rows(X, n_jobs) if cosine else X for X in (X_base, X_query))
         truth = ground_truth(base, queries, K, n_jobs=n_jobs)
     elif truth.shape[1] < K:
-        raise InvalidInput(f"the truth has {truth.shape[1]} neighbours a query, fewer than K={K}. Lower K.")
+        raise InvalidInput(f"the truth has {truth.shape[1]} neighbours per query, fewer than K={K}. Lower K.")
     return Task(X_base, X_query, np.ascontiguousarray(truth[:, :K]), k, radius, n_jobs)
 
 
@@ -232,41 +226,29 @@ def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) 
 
 
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
-    """One row for each method and number of bits: means, spreads as `…_std`, and how many seeds."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["method"], row["bits"]), []).append(row)
-    return [_mean(group) for group in groups.values()]
-
-
-def _mean(group: list[Row]) -> Row:
-    first = group[0]
-    mean: Row = {key: first[key] for key in IDENTITY if key != "seed"} | {"seeds": len(group)}
-    for key in first:
-        values = [row[key] for row in group]
-        if key not in IDENTITY:
-            mean[key] = None if None in values else fmean(values)
-            if not key.endswith("_bound"):
-                mean[f"{key}_std"] = None if None in values else pstdev(values)
-    return mean
+    """One row per method and number of bits: means, spreads as `…_std`, and how many seeds."""
+    return means(rows, ("method", "bits", "search", "skipped"), spread=True)
 
 
 def _run(cell: RowKey, X_train: Array, task: Task) -> Row:
     label, bits, seed = cell
-    search = "Hamming" if find_method(label).estimator else "asymmetric"
-    row: Row = {"method": label, "bits": bits, "seed": seed, "search": search, "skipped": None}
+    hashes = bool(find_method(label).estimator)
     try:
-        return row | (_run_hasher if search == "Hamming" else _run_product)(cell, X_train, task)
+        return run_hasher(cell, X_train, task)[1] if hashes else _run_product(cell, X_train, task)
     except InvalidInput as error:  # the data were checked before: it is about this method and these bits
-        return row | {"skipped": str(error)}
+        search = "Hamming" if hashes else "asymmetric"
+        return {"method": label, "bits": bits, "seed": seed, "search": search, "skipped": str(error)}
 
 
-def _run_hasher(cell: RowKey, X_train: Array, task: Task) -> Row:
+def run_hasher(cell: RowKey, X_train: Array, task: Task) -> tuple[Hasher, Row]:
+    """Fit a method, (label, bits, seed), and measure it: the model and its row."""
     label, bits, seed = cell
     model = make_hasher(label, bits, random_state=seed, n_jobs=task.n_jobs)
     start = time.perf_counter()
     model.fit(X_train)
-    return {"seconds_fit": time.perf_counter() - start} | measure(model, task)
+    seconds = {"seconds_fit": time.perf_counter() - start}
+    row = {"method": label, "bits": bits, "seed": seed, "search": "Hamming", "skipped": None}
+    return model, row | seconds | measure(model, task)
 
 
 def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
@@ -277,15 +259,14 @@ def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
     codes = model.encode(task.base)
     ranking = evaluate.retrieved_ranking(model.search(task.base, task.queries, task.k), task.truth)
     found = evaluate.precision_recall_at_k(ranking, task.k)
-    nothing = dict.fromkeys(
-        ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
-    )
-    return {
+    nothing = ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
+    row = {"method": label, "bits": bits, "seed": seed, "search": "asymmetric", "skipped": None}
+    return row | {
         "seconds_fit": seconds,
         "reconstruction_error": model.error(task.base, codes),
         "precision": found.precision,
         "recall": found.recall,
-        **nothing,
+        **dict.fromkeys(nothing),
         "effective_bits": evaluate.effective_bits(codes),
         "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
     }

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.core import files
+from auxbit.core.types import Array
 from auxbit.data import vectors
-from auxbit.errors import FileProblem
-from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare
-from auxbit.experiments.study import Row, as_csv
-from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare, run_hasher
+from auxbit.experiments.study import Row, as_csv, check_folder
+from auxbit.hashers.registry import find_method
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 METHODS, BITS, SEEDS = ("tpca", "itq", "bfa", "ba"), 16, (0, 1, 2)
 N_QUERIES, K, K_SMALL = 300, 50, 10
-SHOWN_QUERIES, SHOWN_NEIGHBOURS = 6, 8
+SHOWN_NEIGHBOURS = 8
 FILES = {
     "model": "model.safetensors",
     "codes": "codes.npy",
@@ -52,8 +52,7 @@ def run_demo(
     """
     start = time.perf_counter()
     folder = Path(out_dir)
-    check_folder(folder, overwrite=overwrite)
-    figures.check_output(folder / FILES["history"])
+    check_folder(folder, FILES.values(), overwrite=overwrite)
     X, labels = vectors.embedded_digits()
     order = np.random.RandomState(0).permutation(len(X))
     asked, base = np.sort(order[:N_QUERIES]), np.sort(order[N_QUERIES:])
@@ -65,8 +64,9 @@ def run_demo(
         method = find_method(name)
         progress(f"training {method.label}")
         for seed in SEEDS if method.seeded else SEEDS[:1]:
-            model, row = _train(name, seed, task)
-            rows.append(row)
+            model, row = run_hasher((method.label, BITS, seed), task.base, task)
+            nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
+            rows.append(row | {f"precision_{K_SMALL}": nearer["precision_average"]})
             models.setdefault(method.label, model)
     progress("drawing")
     table = mean_over_seeds(rows)
@@ -76,14 +76,9 @@ def run_demo(
     vectors.write_vectors(written["codes"], ba.encode(task.base), overwrite=overwrite)
     history = [asdict(record) for record in ba.history_]
     figures.write(figures.history(history), written["history"], overwrite=overwrite)
-    drawn = figures.precision(
-        table,
-        values={
-            f"precision_{K_SMALL}": f"of the {K_SMALL} nearest",
-            "precision_average": f"of the {K} nearest",
-        },
-        title=f"Digits at {BITS} bits: how many of the nearest codes are true neighbours",
-    )
+    values = {f"precision_{K_SMALL}": f"of the {K_SMALL} nearest", "precision_average": f"of the {K} nearest"}
+    title = f"Digits at {BITS} bits: how many of the nearest codes are true neighbours"
+    drawn = figures.precision(table, values=values, title=title)
     figures.write(drawn, written["precision"], overwrite=overwrite)
     panels = digit_panels(models, task, labels[base], labels[asked])
     title = f"The nearest by pixels (exact) and by {BITS}-bit codes; framed: another digit than the query"
@@ -106,46 +101,27 @@ def run_demo(
     return result
 
 
-def check_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse before the work what would be refused after it."""
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    for name in FILES.values():
-        files.refuse_existing(folder / name, overwrite=overwrite)
-
-
 def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, query_labels: Any) -> list[Any]:
     """The first query of each of several digits, with the true and the retrieved neighbours."""
-    chosen = [int(np.flatnonzero(query_labels == digit)[0]) for digit in (2, 3, 5, 7, 8, 9)][:SHOWN_QUERIES]
-    lists = {"exact": task.truth[chosen, :SHOWN_NEIGHBOURS]}
+    chosen = [int(np.flatnonzero(query_labels == digit)[0]) for digit in (2, 3, 5, 7, 8, 9)]
+    lists = {figures.EXACT: task.truth[chosen, :SHOWN_NEIGHBOURS]}
     for label, model in models.items():
         index = HammingIndex(model.n_bits, n_jobs=task.n_jobs)
         index.add(model.encode(task.base))
         lists[label] = index.search(model.encode(task.queries[chosen]), SHOWN_NEIGHBOURS)[1]
+
+    def pictures(X: Array) -> Array:
+        """Pixels of 0..16 as ink on white."""
+        return (255 - X.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+
     return [
         {
-            "query": task.queries[query].reshape(8, 8),
-            "label": int(query_labels[query]),
+            "query": pictures(task.queries[query])[0],
+            "caption": f"query: {query_labels[query]}",
             "rows": [
-                (name, task.base[ids[place]].reshape(-1, 8, 8), base_labels[ids[place]].tolist())
+                (name, pictures(task.base[ids[place]]), base_labels[ids[place]] != query_labels[query])
                 for name, ids in lists.items()
             ],
         }
         for place, query in enumerate(chosen)
     ]
-
-
-def _train(name: str, seed: int, task: Task) -> tuple[Hasher, Row]:
-    start = time.perf_counter()
-    model = make_hasher(name, BITS, random_state=seed, n_jobs=task.n_jobs).fit(task.base)
-    seconds = time.perf_counter() - start
-    row = {
-        "method": find_method(name).label,
-        "bits": BITS,
-        "seed": seed,
-        "search": "Hamming",
-        "skipped": None,
-    }
-    nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
-    few = {f"precision_{K_SMALL}": nearer["precision_average"]}
-    return model, row | {"seconds_fit": seconds} | measure(model, task) | few

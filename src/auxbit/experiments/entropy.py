@@ -13,47 +13,38 @@ from scipy.stats import spearmanr
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
 from auxbit.experiments.retrieval import BITS, METHODS, cells
-from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments.study import Claim, Fits, Result, Row, Trained, checked, means
+from auxbit.plot import paper
 
 HISTOGRAM = ("BA", "ITQ", "tPCA", "LSH")
 POINTS = 200  # of a histogram's line
 
 
 def run(
-    problem: Problem, store: Store, *, methods: Iterable[str] = METHODS, bits: Iterable[int] = BITS,
-    seeds: Iterable[int] = (0,), K: int = 50,
+    fits: Fits, *, methods: Iterable[str] = METHODS, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,),
+    K: int = 50,
 ) -> Result:  # fmt: skip
     """L_eff of the codes of training rows and queries, and how many rows share a code."""
-    methods, bits, seeds = tuple(methods), tuple(bits), tuple(seeds)
+    problem, methods, bits, seeds = fits.problem, tuple(methods), tuple(bits), tuple(seeds)
     K = min(K, max(1, len(problem.train) // 10))
     rows: list[Row] = []
     counts: list[Row] = []
 
     def precision(made: Trained) -> Row:
-        ranking = store.ranking(made, K)
+        ranking = fits.ranking(made, K)
         return {"precision": evaluate.precision_recall_at_k(ranking, K, ties="average").precision}
 
-    for cell in cells(methods, bits, seeds):
-        made = store.get(cell)
-        if made.skipped:
-            continue
-        rows.append(
-            made.row()
-            | {
-                "train": evaluate.effective_bits(made.train),
-                "train_bound": evaluate.effective_bits_bound(cell.bits, len(made.train)),
-                "queries": evaluate.effective_bits(made.queries),
-                "queries_bound": evaluate.effective_bits_bound(cell.bits, len(made.queries)),
-            }
-            | store.derived(cell, {"precision": {"K": K, "k": K}}, precision)
-        )
+    for made in fits.all(cells(methods, bits, seeds)):
+        cell, row = made.cell, made.row()
+        for side, codes in (("train", made.train), ("queries", made.queries)):
+            row[side] = evaluate.effective_bits(codes)
+            row[f"{side}_bound"] = evaluate.effective_bits_bound(cell.bits, len(codes))
+        rows.append(row | fits.derived(cell, {"precision": {"K": K, "k": K}}, precision))
         if cell.seed == seeds[0] and cell.label in HISTOGRAM and cell.bits == _middle(bits):
             counts += _histogram(made.row(), evaluate.code_counts(made.train))
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
-    from auxbit.plot import paper
-
     return Result(
         "entropy",
         f"Code utilisation on {problem.name}",
@@ -108,12 +99,10 @@ def _claims(table: list[Row], data: str) -> list[Claim]:
         for m in sorted({m for m, _ in at})
         for a, b in pairwise([L for L in every if (m, L) in at])
     ]
-    return [
-        checked("tPCA has the highest L_eff", highest, "entropy", data),
-        checked("BA is above ITQ in L_eff", above, "entropy", data),
-        checked(
-            "L_eff and precision rank the methods alike, tPCA apart (rank correlation of at least 0.5)",
-            alike, "entropy", data,
-        ),
-        checked("L_eff grows with L", grows, "entropy", data),
-    ]  # fmt: skip
+    found = {
+        "tPCA has the highest L_eff": highest,
+        "BA is above ITQ in L_eff": above,
+        "L_eff and precision rank the methods alike, tPCA apart (rank correlation of at least 0.5)": alike,
+        "L_eff grows with L": grows,
+    }
+    return checked("entropy", data, found)

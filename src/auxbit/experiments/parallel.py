@@ -1,6 +1,6 @@
 """The paper's figure of speed-up by processors (section 6, parallel processing): one fit on 1, 2, … cores.
 
-fits = planned([16, 32])                  # best of three each, for as many cores as there are
+fits = planned([16, 32])                  # best of three each, for up to all cores
 result = run_parallel(noisy_digits(), fits, out_dir="parallel")
 """
 
@@ -26,8 +26,8 @@ from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.core.types import Array
 from auxbit.data import vectors
-from auxbit.errors import AuxbitError, FileProblem, InvalidParameter
-from auxbit.experiments.study import Claim, KeptRows, Problem, Result, Row, Store, array_checksum, as_csv
+from auxbit.errors import AuxbitError, InvalidParameter
+from auxbit.experiments.study import Claim, Fits, KeptRows, Result, Row, array_checksum, as_csv, check_folder
 from auxbit.hashers.autoencoder import BinaryAutoencoder
 from auxbit.plot import figures
 
@@ -39,12 +39,7 @@ NOISE = 1.0  # standard deviation; pixels are 0..16
 WARM_UP_ROWS = 2 * BLOCK_ROWS
 STEPS = ("h", "f", "z")
 TIMES = ("seconds", "seconds_h", "seconds_f", "seconds_z", "seconds_rest")
-FILES = {
-    "table": "table.csv",
-    "results": "results.json",
-    "plot": "speedup.png",
-    "drawing": "speedup.svg",
-}
+FILES = {"table": "table.csv", "results": "results.json", "plot": "speedup.png", "drawing": "speedup.svg"}
 PICTURES = ("plot", "drawing")
 ROWS = "rows.jsonl"
 
@@ -58,7 +53,7 @@ class Fit(NamedTuple):
 
 
 def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None) -> list[Fit]:
-    """Every fit in its order: 1, 2, …, P processors, then again, so that a busy machine hits all alike.
+    """Every fit in order: 1, 2, …, P processors, then again, so that a busy machine slows all alike.
 
     n_jobs : the most processors; never more than the cores that this process may use.
     """
@@ -76,7 +71,7 @@ def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None)
 
 
 def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
-    """So many rows like real ones, or N_ROWS: scikit-learn's digits over and over, with noise."""
+    """Rows like real ones, by default N_ROWS: scikit-learn's digits over and over, with noise."""
     n_rows = N_ROWS if n_rows is None else check_integer("rows", n_rows, 2)
     digits, _ = vectors.embedded_digits()
     X = digits[np.arange(n_rows) % len(digits)]
@@ -96,19 +91,27 @@ def run_parallel(
 ) -> dict[str, Any]:
     """Time the fits on the rows of X and derive the speed-ups; with `out_dir`, write them and a picture.
 
-    What `out_dir` keeps of the same fits on this machine is not timed again; `on_fit(row, fresh)` is called
-    for each. An error if the codes are not the same to the last bit for any number of processors.
+    Fits that `out_dir` keeps from this machine are not timed again; `on_fit(row, fresh)` is called for each
+    fit. It is an error if codes differ in a single bit between numbers of processors.
     """
     most = max(fit.processors for fit in fits)
     folder = Path(out_dir) if out_dir is not None else None
     if folder is not None:
-        check_folder(folder, overwrite=overwrite, draw=most > 1)
-    kept = _KeptFits(folder, X, seed)
+        names = [name for key, name in FILES.items() if most > 1 or key not in PICTURES]
+        check_folder(folder, names, overwrite=overwrite)
+    settings = {  # times belong to their machine
+        "experiment": "parallel",
+        "data": array_checksum(X) if folder is not None else "",
+        "machine": [platform.node(), resolve_n_jobs(None)],
+        "version": __version__,
+    }
+    kept = KeptRows(folder / ROWS if folder is not None else None, settings)
     rows: list[Row] = []
     warm: set[int] = set()
     n_kept = 0
     for fit in fits:
-        row = kept.find(fit)
+        place: dict[str, Any] = {"processors": fit.processors, "repeat": fit.repeat}
+        row = kept.read(**place).get(("BA", fit.bits, seed))
         fresh = row is None
         if row is None:
             if fit.bits not in warm:
@@ -118,7 +121,7 @@ def run_parallel(
         _check_same_codes(rows, row, kept.path)
         rows.append(row)
         if fresh:
-            kept.add(fit, row)
+            kept.add(row, **place)
         n_kept += not fresh
         on_fit(row, fresh)
     result: dict[str, Any] = {
@@ -153,54 +156,17 @@ def speedups(rows: Sequence[Row]) -> list[Row]:
 
 
 def spread(rows: Sequence[Row]) -> float:
-    """By what share the slowest of equal fits took longer than the quickest, at worst."""
+    """How much longer the slowest of equal fits took than the quickest, as a share, at worst."""
     seconds = [[float(row["seconds"]) for row in group] for group in _by_setting(rows).values()]
     return max(max(each) / min(each) for each in seconds) - 1
 
 
 def most_speedup(n_rows: int, processors: int) -> float:
-    """What the steps can gain at best: rows are shared in whole blocks, of which the last may be small."""
+    """The largest speed-up of the steps: processors share whole blocks of rows, the last of them small."""
     whole, rest = divmod(n_rows, BLOCK_ROWS)
     rounds = -(-whole // processors)
     last = rest / BLOCK_ROWS if whole % processors == 0 else 0.0  # else it fits beside whole ones
     return n_rows / BLOCK_ROWS / (rounds + last)
-
-
-def check_folder(folder: Path, *, overwrite: bool, draw: bool = True) -> None:
-    """Refuse before the work what would be refused after it."""
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    if draw:
-        figures.check_output(folder / FILES["plot"])
-    for name in FILES.values():
-        files.refuse_existing(folder / name, overwrite=overwrite)
-
-
-class _KeptFits:
-    """Timed fits in `folder`, or nowhere. They belong to their machine, and each to its place in the plan."""
-
-    def __init__(self, folder: Path | None, X: Array, seed: int) -> None:
-        self.path = folder / ROWS if folder is not None else None
-        self.seed = seed
-        self.settings = {
-            "experiment": "parallel",
-            "data": array_checksum(X) if folder is not None else "",
-            "machine": [platform.node(), resolve_n_jobs(None)],
-            "version": __version__,
-        }
-
-    def find(self, fit: Fit) -> Row | None:
-        rows = self._rows(fit)
-        return rows.read().get(("BA", fit.bits, self.seed)) if rows is not None else None
-
-    def add(self, fit: Fit, row: Row) -> None:
-        rows = self._rows(fit)
-        if rows is not None:
-            rows.add(row)
-
-    def _rows(self, fit: Fit) -> KeptRows | None:
-        place = {"processors": fit.processors, "repeat": fit.repeat}
-        return KeptRows(self.path, self.settings | place) if self.path is not None else None
 
 
 def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
@@ -212,7 +178,7 @@ def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
 
 
 def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
-    """What a fit takes. quiet : it would warn of what was warned of before."""
+    """The times of a fit. quiet : its warnings were shown before."""
     model = _model(fit.bits, seed, fit.processors)
     with warnings.catch_warnings():
         if quiet:
@@ -273,18 +239,17 @@ def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, s
     return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
 
 
-# ---- Speed-up of training by processors as an experiment of the paper: figure 5
+# ---- figure 5
 
 NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
 
 
-def run(
-    problem: Problem, store: Store, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0
-) -> Result:
+def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0) -> Result:
     """Time fits on 1, 2, … processors, as many as there are."""
-    fits = planned(bits, repeats=repeats, n_jobs=store.n_jobs)
-    folder = None if store.folder is None else store.folder / "parallel"
-    found = run_parallel(problem.train, fits, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
+    problem = fits.problem
+    plan = planned(bits, repeats=repeats, n_jobs=fits.n_jobs)
+    folder = None if fits.folder is None else fits.folder / "parallel"
+    found = run_parallel(problem.train, plan, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
     rows: list[dict[str, Any]] = found.pop("rows")
     draw: dict[str, Callable[[], Figure]] = {
         "parallel": partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")
@@ -292,8 +257,8 @@ def run(
     return Result(
         "parallel",
         f"Speed-up by processors on {problem.name}",
-        "As fig. 5 of the paper: how many times as fast a fit is on so many processors, and its h, f and Z "
-        "steps. The codes are the same to the last bit on any number of them.",
+        "As fig. 5 of the paper: how many times as fast a fit and its h, f and Z "
+        "steps are on several processors. The codes are the same to the last bit on any number of them.",
         {key: value for key, value in found.items() if key != "files"} | {"data": problem.name},
         {"parallel": rows},
         draw if found["processors"] > 1 else {},
@@ -304,7 +269,7 @@ def run(
 def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
     text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
     if processors < 2:
-        return Claim(text, "one processor is all that it may use here", None, "parallel", data)
+        return Claim(text, "only one processor may be used here", None, "parallel", data)
     last = [row for row in rows if row["processors"] == processors]
     worst = min(row["speedup"] for row in last)
     return Claim(

@@ -1,4 +1,4 @@
-"""Results of many experiments as one HTML file that needs no other: claims first, then figures and tables."""
+"""Results of many experiments as one HTML file that needs no other files: claims, then figures and tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEAD = (
 SHOWN_ROWS = 8  # of a long table, before the fold
 LONG = 14  # rows that are not worth folding
 MOST_ROWS = 400  # in the page: the rest is in the CSV file
-WORDS = {True: "yes", False: "no", None: "untold"}
-# what to look for, beside the paper, by the name of the experiment
+WORDS = {True: "yes", False: "no", None: "unknown"}
+# what to look for in a figure, by the name of the experiment
 READING = {
     "wrapper": "Lower is better on the left, higher in the middle and on the right. In the paper BA is best "
     "in all three, tPCA worst, ITQ and BFA between them.",
@@ -35,7 +35,7 @@ READING = {
     "(relaxed start), and the solid ones end together, at the exact result.",
     "parallel": "In the paper (fig. 5) the speed-up is nearly perfect up to 12 processors.",
     "retrieval": "Higher is better. In the paper BA is mostly above all others, BFA close below it, and "
-    "within small r precision falls where L is large, since many queries then find nothing.",
+    "within small r precision falls at large L, since many queries then find nothing.",
     "samples": "The first row of each block is what a perfect method would show.",
     "entropy": "Nearer to the dotted bound is a better use of codes. In the paper tPCA is highest though its "
     "precision is poor; the others come in the order of their precision.",
@@ -82,7 +82,7 @@ def page(results: Sequence[tuple[str, Result]], settings: Mapping[str, Any]) -> 
 
 
 def anchors(results: Iterable[tuple[str, Result]]) -> list[str]:
-    """A name for each result's section, no two alike."""
+    """A unique name for the section of each result."""
     made: list[str] = []
     for data, result in results:
         name, n = f"{_slug(data)}-{_slug(result.name)}", 1
@@ -111,7 +111,7 @@ def _places(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> dict
 
 
 def _claims(every: Sequence[tuple[str, Claim]], places: Mapping[tuple[str, str], str]) -> str:
-    """A claim of the paper after another, and under each, what was found on each data set."""
+    """The claims of the paper one after another, and under each, what was found on each data set."""
     groups: dict[tuple[str, str], list[tuple[str, Claim]]] = {}
     for data, claim in every:
         groups.setdefault((claim.experiment, claim.claim), []).append((data, claim))
@@ -124,7 +124,7 @@ def _claims(every: Sequence[tuple[str, Claim]], places: Mapping[tuple[str, str],
     return (
         '<section id="claims"><h2>What the paper says, and what we find</h2>\n'
         f"<p>Of {len(every)} checks, a claim on a data set each, {counts[0]} hold and {counts[1]} do not; "
-        f"{counts[2]} cannot be told here. A claim that fails in one of its cases counts as “no”.</p>\n"
+        f"{counts[2]} cannot be judged here. A claim that fails in one of its cases counts as “no”.</p>\n"
         '<table class="claims"><thead><tr><th scope="col">data</th><th scope="col">holds</th>'
         f'<th scope="col">ours</th></tr></thead>{"".join(bodies)}</table></section>'
     )
@@ -160,7 +160,7 @@ def _section(result: Result, name: str) -> str:
 
 
 def picture(make: Callable[[], Figure], label: str) -> str:
-    """A figure as inline SVG, light and dark; printed, it is light."""
+    """A figure as inline SVG, light and dark; in print it is light."""
     light, dark = (_as_uri(figure) for figure in (make(), darken(make())))
     return (
         f'<picture><source media="screen and (prefers-color-scheme: dark)" srcset="{dark}">'
@@ -169,7 +169,7 @@ def picture(make: Callable[[], Figure], label: str) -> str:
 
 
 def table(name: str, rows: Sequence[Row]) -> str:
-    """A table; of a long one, the first rows, and the others folded."""
+    """Rows as HTML; of many, the first are shown and the others folded."""
     if not rows:
         return ""
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -214,7 +214,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Four digits that matter; lists by commas, of what has names, names and values."""
+    """Four significant digits; lists with commas; mappings as names and values."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -234,7 +234,7 @@ def _slug(text: str) -> str:
 
 
 def _as_uri(figure: Figure) -> str:
-    """SVG whose letters are outlines: it looks the same where the fonts are not."""
+    """SVG with letters as outlines, so that it looks the same without the fonts."""
     matplotlib = require("matplotlib", extra="plot", purpose="plotting")
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "auxbit", "svg.fonttype": "path"}):
@@ -244,9 +244,9 @@ def _as_uri(figure: Figure) -> str:
 
 STYLE = """
 :root{--paper:#fff;--ink:#222;--soft:#5c5f66;--line:#dcdde1;--link:#0b5cad;--yes:#0a6b3d;--no:#b3123f;
---untold:#6b5d00;--band:#f4f5f7}
+--unknown:#6b5d00;--band:#f4f5f7}
 @media screen and (prefers-color-scheme:dark){:root{--paper:#16181d;--ink:#e8e8e8;--soft:#a9acb4;
---line:#33363d;--link:#7db8f5;--yes:#5fd394;--no:#ff7d9f;--untold:#e0c95a;--band:#1f2229}}
+--line:#33363d;--link:#7db8f5;--yes:#5fd394;--no:#ff7d9f;--unknown:#e0c95a;--band:#1f2229}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:62rem;padding:1rem;background:var(--paper);color:var(--ink);
 font:1rem/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap:break-word}
@@ -261,7 +261,7 @@ th,td{text-align:left;vertical-align:top;padding:.2rem .7rem .2rem 0;border-bott
 td.n,th.n{text-align:right}.wide{overflow-x:auto;margin:.75rem 0}.wide td,.wide th{white-space:nowrap}
 .claims{width:100%}.claims tbody th{padding-top:.8rem;border-bottom:0}
 .claims td:first-child{white-space:nowrap;padding-left:.8rem}
-.yes{color:var(--yes)}.no{color:var(--no)}.untold{color:var(--untold)}
+.yes{color:var(--yes)}.no{color:var(--no)}.unknown{color:var(--unknown)}
 .found{padding-left:1.1rem;font-size:.9rem}dl{display:grid;grid-template-columns:auto 1fr;gap:.1rem .9rem;
 font-size:.85rem;margin:.75rem 0}dt{color:var(--soft)}dd{margin:0;min-width:0}
 details{margin:.5rem 0}summary{cursor:pointer;color:var(--link);font-size:.9rem}

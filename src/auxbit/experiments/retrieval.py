@@ -9,7 +9,9 @@ from typing import Any
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments import compare
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, Trained, checked, means
+from auxbit.plot import paper
 
 METHODS = ("ba-agh", "ba", "bfa", "itq", "agh", "sph", "sh", "klsh", "tpca", "lsh")
 BITS = (8, 16, 24, 32)
@@ -59,36 +61,23 @@ def preset_of(name: str | None, problem: Problem) -> Preset:
 
 def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
     """Every fit, in the order in which tables list them; a method without randomness has the first seed."""
-    from auxbit.hashers.registry import find_method
-
-    seeds = list(seeds)
-    return [
-        Cell(method.lower(), each, seed)
-        for method in methods
-        for each in bits
-        for seed in (seeds if find_method(method).seeded else seeds[:1])
-    ]
+    return [Cell(label.lower(), each, seed) for label, each, seed in compare.cells(methods, bits, seeds)]
 
 
 def run(
-    problem: Problem, store: Store, *, preset: Preset, methods: Iterable[str] = METHODS,
-    bits: Iterable[int] | None = None, seeds: Iterable[int] = (0,),
+    fits: Fits, *, preset: Preset, methods: Iterable[str] = METHODS, bits: Iterable[int] | None = None,
+    seeds: Iterable[int] = (0,),
 ) -> Result:  # fmt: skip
     """Measure all methods on the sets of a preset."""
-    bits, seeds, methods = tuple(bits or preset.bits), tuple(seeds), tuple(methods)
-    wanted = cells(methods, bits, seeds)
-    if not wanted:
-        raise InvalidInput("methods, bits and seeds must not be empty.")
+    problem, bits, seeds, methods = fits.problem, tuple(bits or preset.bits), tuple(seeds), tuple(methods)
     rows: list[Row] = []
     curves: list[Row] = []
-    for cell in wanted:
-        if store.get(cell).skipped:
-            continue
+    for made in fits.all(cells(methods, bits, seeds)):
         for each in preset.sets:
-            settings = {"retrieval": asdict(each) | {"radii": list(each.radii)}}
-            found = store.derived(cell, settings, partial(_measure, store=store, each=each))
-            rows += [store.get(cell).row() | {"K": each.K} | row for row in found["precision"]]
-            curves += [store.get(cell).row() | {"K": each.K} | row for row in found["curve"]]
+            settings = {"retrieval": asdict(each)}
+            found = fits.derived(made.cell, settings, partial(_measure, fits=fits, each=each))
+            rows += [made.row() | {"K": each.K} | row for row in found["precision"]]
+            curves += [made.row() | {"K": each.K} | row for row in found["curve"]]
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     made_with: dict[str, Any] = {
@@ -105,8 +94,8 @@ def run(
         f"Precision and recall on {problem.name}",
         f"As {preset.figure} of the paper: precision of what is retrieved, by the number of bits L, for K "
         "true neighbours, retrieving the k nearest codes (ties averaged) or all within Hamming distance r (a "
-        "query without any counts as 0); then precision and recall within r = 0, 1, 2, … for each L, where "
-        "queries without answers are left out.",
+        "query without any counts as 0); then precision and recall within r = 0, 1, 2, … for each L, without "
+        "the queries that retrieve nothing.",
         made_with,
         tables,
         _figures(tables, preset, problem),
@@ -114,8 +103,8 @@ def run(
     )
 
 
-def _measure(made: Trained, *, store: Store, each: Neighbours) -> dict[str, Any]:
-    ranking = store.ranking(made, each.K)
+def _measure(made: Trained, *, fits: Fits, each: Neighbours) -> dict[str, Any]:
+    ranking = fits.ranking(made, each.K)
     nearest = evaluate.precision_recall_at_k(ranking, each.k, ties="average")
     precision = [{"retrieved": f"k={each.k}", "precision": nearest.precision, "recall": nearest.recall}]
     for r in each.radii:
@@ -134,8 +123,6 @@ def _measure(made: Trained, *, store: Store, each: Neighbours) -> dict[str, Any]
 
 
 def _figures(tables: dict[str, list[Row]], preset: Preset, problem: Problem) -> dict[str, Any]:
-    from auxbit.plot import paper
-
     figures = {
         f"retrieval-K{each.K}": partial(
             paper.precision_panels,
@@ -158,7 +145,7 @@ def _claims(rows: list[Row], data: str) -> list[Claim]:
     at = {(row["method"], row["bits"], row["K"], row["retrieved"]): row["precision"] for row in rows}
     every = sorted({key[1:] for key in at}, key=str)
 
-    def compare(better: str, worse: str) -> list[tuple[str, bool]]:
+    def above(better: str, worse: str) -> list[tuple[str, bool]]:
         return [
             (f"L={L}, K={K}, {how}: {at[better, L, K, how]:.3f} against {at[worse, L, K, how]:.3f}",
              at[better, L, K, how] >= at[worse, L, K, how])
@@ -180,15 +167,11 @@ def _claims(rows: list[Row], data: str) -> list[Claim]:
         if last == L and how == smallest.get(K)
         if {(method, before, K, how), (method, last, K, how)} <= at.keys()
     ]
-    return [
-        checked("BA (from ITQ) is above its start ITQ in precision", compare("BA", "ITQ"), "retrieval", data),
-        checked("BA (from AGH) is above its start AGH", compare("BA-AGH", "AGH"), "retrieval", data),
-        checked("BA is above BFA", compare("BA", "BFA"), "retrieval", data),
-        checked(
-            "AGH is the better start: BA from AGH above BA from ITQ",
-            compare("BA-AGH", "BA"),
-            "retrieval",
-            data,
-        ),
-        checked("precision at the smallest r falls at large L (the last two)", falls, "retrieval", data),
-    ]
+    found = {
+        "BA (from ITQ) is above its start ITQ in precision": above("BA", "ITQ"),
+        "BA (from AGH) is above its start AGH": above("BA-AGH", "AGH"),
+        "BA is above BFA": above("BA", "BFA"),
+        "AGH is the better start: BA from AGH above BA from ITQ": above("BA-AGH", "BA"),
+        "precision at the smallest r falls at large L (the last two)": falls,
+    }
+    return checked("retrieval", data, found)

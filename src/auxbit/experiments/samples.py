@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.codes import hamming_distances
 from auxbit.core.types import Array, Ids
 from auxbit.errors import InvalidInput
-from auxbit.evaluate import ground_truth
 from auxbit.experiments import retrieval
-from auxbit.experiments.study import Cell, Problem, Result, Row, Store, Trained
+from auxbit.experiments.study import Cell, Fits, Problem, Result, Row, Trained
 from auxbit.index import HammingIndex
+from auxbit.plot import figures
+from auxbit.plot.figures import EXACT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("ba", "bfa", "itq", "sph", "agh", "klsh", "sh", "tpca", "lsh")
 BITS, SHOWN, NEAREST = 32, 6, 10
-EXACT = "exact"
 
 
 def cells(bits: int = BITS, seed: int = 0, methods: Iterable[str] = METHODS) -> list[Cell]:
@@ -30,30 +31,30 @@ def cells(bits: int = BITS, seed: int = 0, methods: Iterable[str] = METHODS) -> 
 
 
 def run(
-    problem: Problem, store: Store, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
+    fits: Fits, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
     n_queries: int = SHOWN, seed: int = 0,
 ) -> Result:  # fmt: skip
     """The k nearest codes of some queries for every method, beside the true neighbours."""
-    methods, k = tuple(methods), min(k, len(problem.train))
-    fits = store.all(cells(bits, seed, methods))
-    if not fits:
+    problem, methods, k = fits.problem, tuple(methods), min(k, len(fits.problem.train))
+    shown = fits.all(cells(bits, seed, methods))
+    if not shown:
         raise InvalidInput(f"none of {', '.join(methods)} can have {bits} bits on {problem.name}.")
-    lists = {EXACT: ground_truth(problem.train, problem.queries, k, n_jobs=store.n_jobs)}
-    lists |= {made.cell.label: nearest_codes(made, k, store.n_jobs) for made in fits}
+    lists = {EXACT: fits.truth(k)}
+    lists |= {made.cell.label: nearest_codes(made, k, fits.n_jobs) for made in shown}
     chosen = choose_queries(len(problem.queries), problem.query_labels, n_queries, seed)
-    figures: dict[str, Callable[[], Figure]] = {}
+    drawn: dict[str, Callable[[], Figure]] = {}
     if problem.train_images is not None and problem.query_images is not None:
         images = (problem.train_images, problem.query_images)
-        figures["samples"] = partial(_draw, problem, images, lists, chosen, bits)
+        drawn["samples"] = partial(_draw, problem, images, lists, chosen, bits)
     about = (
         f"As fig. 9 of the paper: {len(chosen)} queries, each beside its {k} nearest rows, first the true "
         f"(Euclidean) ones, then those whose codes of {bits} bits are nearest, equal distances in the order "
         "of the rows. The queries are drawn with a fixed seed"
     )
-    about += ", with different labels where there are. " if problem.query_labels is not None else ". "
+    about += ", with different labels if there are any. " if problem.query_labels is not None else ". "
     if has_labels(problem):
         about += "What has another label than the query is framed. "
-    if not figures:
+    if not drawn:
         about += (
             f"{problem.name} has no images: the tables list row numbers and distances, and nothing is drawn. "
         )
@@ -66,8 +67,8 @@ def run(
             "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
             "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed,
         },
-        {"samples": shares(lists, problem), "samples-rows": listed(lists, fits, problem, chosen)},
-        figures,
+        {"samples": shares(lists, problem), "samples-rows": listed(lists, shown, problem, chosen)},
+        drawn,
     )  # fmt: skip
 
 
@@ -110,8 +111,6 @@ def shares(lists: dict[str, Ids], problem: Problem) -> list[Row]:
 
 def listed(lists: dict[str, Ids], fits: list[Trained], problem: Problem, chosen: Ids) -> list[Row]:
     """What is shown, a row for each: its place, row number, distances, and label."""
-    from auxbit.core.codes import hamming_distances
-
     codes = {made.cell.label: made for made in fits}
     rows: list[Row] = []
     for query in chosen:
@@ -140,8 +139,6 @@ def listed(lists: dict[str, Ids], fits: list[Trained], problem: Problem, chosen:
 def _draw(
     problem: Problem, images: tuple[Array, Array], lists: dict[str, Ids], chosen: Ids, bits: int
 ) -> Figure:
-    from auxbit.plot import figures as plot_report
-
     of_rows, of_queries = images
     brightest = max(1, int(of_rows.max()))
 
@@ -160,13 +157,11 @@ def _draw(
             rows.append((method, shown(of_rows[ids[query]]), wrong))
         panels.append({"query": shown(of_queries[query]), "caption": name, "rows": rows})
     framed = "; framed: another label than the query's" if has_labels(problem) else ""
-    return plot_report.retrieved_pictures(
-        panels, title=f"{problem.name}: the nearest by codes of {bits} bits{framed}"
-    )
+    return figures.retrieved(panels, title=f"{problem.name}: the nearest by codes of {bits} bits{framed}")
 
 
 def _wrong(problem: Problem, ids: Ids, queries: Ids) -> npt.NDArray[np.bool_]:
-    """Which of the rows have another label than their query; none where there are no labels. ids : (q, k)."""
+    """Which of the rows have another label than their query; none if there are no labels. ids : (q, k)."""
     if problem.train_labels is None or problem.query_labels is None:
         return np.zeros(ids.shape, dtype=np.bool_)
     rows, asked = np.asarray(problem.train_labels), np.asarray(problem.query_labels)

@@ -1,4 +1,4 @@
-"""The relaxed problem of the Z step: ADMM for all points at once against a general QP solver, section 4.3."""
+"""The relaxed problem of the Z step (section 4.3): ADMM for all points against a general QP solver."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from auxbit.core.codes import unpack
 from auxbit.core.maps import Scaling
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Bits, Float64
-from auxbit.experiments.study import Cell, Claim, Problem, Result, Row, Store, Trained
+from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, Row, Trained
 from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.mac.z_step import RelaxedSolver, ZProblem
+from auxbit.plot import figures
 
 BITS = (8, 16, 32)
 MUS = (0.01, 1.0)  # the first μ of the paper's schedule, and one that binds
@@ -55,7 +56,7 @@ def by_admm(problems: BoxProblems, tol: float) -> Float64:
 
 
 def by_bvls(problems: BoxProblems, tol: float) -> Float64:
-    """A point at a time, as least squares with bounds: active sets (BVLS)."""
+    """One point at a time, as least squares with bounds: active sets (BVLS)."""
     mu, L = problems.shared.mu, problems.H.shape[1]
     stacked = np.vstack([problems.shared.R, np.sqrt(mu) * np.eye(L)])
     targets = np.hstack([problems.Y, np.sqrt(mu) * problems.H])
@@ -64,7 +65,7 @@ def by_bvls(problems: BoxProblems, tol: float) -> Float64:
 
 
 def by_minimize(problems: BoxProblems, tol: float, *, method: str) -> Float64:
-    """A point at a time, from h(x), by a method of scipy.optimize.minimize that takes bounds."""
+    """One point at a time, from h(x), by a method of scipy.optimize.minimize that takes bounds."""
     G, C = problems.shared.G, problems.shared.linear_terms(problems.Y, problems.H)
     bounds = [(0.0, 1.0)] * len(G)
     # L-BFGS-B also stops by the gradient; both by the fall of the objective, which is of second order in z
@@ -95,11 +96,11 @@ GENERAL: dict[str, Solver] = {
 
 
 def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, mus: Sequence[float] = MUS,
-    n_points: int = MANY, n_general: int = FEW, repeats: int = 3, seed: int = 0,
+    fits: Fits, *, bits: Iterable[int] = BITS, mus: Sequence[float] = MUS, n_points: int = MANY,
+    n_general: int = FEW, repeats: int = 3, seed: int = 0,
 ) -> Result:  # fmt: skip
-    """CPU seconds a point to the same accuracy, for the codes and the decoder that ITQ starts MAC with."""
-    bits, mus = tuple(bits), tuple(mus)
+    """CPU seconds per point to the same accuracy, for the codes and the decoder that ITQ starts MAC with."""
+    problem, bits, mus = fits.problem, tuple(bits), tuple(mus)
     n_points = min(n_points, len(problem.train))
     n_general = min(n_general, n_points)
     settings: dict[str, Any] = {
@@ -107,21 +108,18 @@ def run(
         "accuracy": ACCURACY,
     }  # fmt: skip
     rows: list[Row] = []
-    for L in bits:
-        (cell,) = cells([L], seed)
-        if not store.get(cell).skipped:
-            measure = partial(_measure, problem=problem, mus=mus, n_points=n_points, n_general=n_general,
-                              repeats=repeats)  # fmt: skip
-            rows += store.derived(cell, {"solvers": settings}, measure)
-    from auxbit.plot import figures
-
+    measure = partial(
+        _measure, problem=problem, mus=mus, n_points=n_points, n_general=n_general, repeats=repeats
+    )
+    for made in fits.all(cells(bits, seed)):
+        rows += fits.derived(made.cell, {"solvers": settings}, measure)
     title = f"{problem.name}: the relaxed problem of the Z step"
     return Result(
         "solvers",
         f"ADMM against a general QP solver, on {problem.name}",
         "Section 4.3 of the paper (it has no figure): the relaxed Z step, min ‖x − f(z)‖² + μ‖z − h(x)‖² "
         "over the box [0, 1]^L, by our ADMM, one factorisation for all points, against the fastest of the "
-        f"general solvers of SciPy ({', '.join(GENERAL)}), a point at a time. Both stop at the loosest "
+        f"general solvers of SciPy ({', '.join(GENERAL)}), one point at a time. Both stop at the loosest "
         f"tolerance with which no point is above its minimum by more than {ACCURACY:g} of the mean "
         "objective; CPU time on one thread. The paper compares with Matlab's quadprog. SciPy's solvers are "
         "called from Python: ratio_without_call leaves out what such a call costs for a problem of one "
@@ -151,9 +149,9 @@ def _measure(
 
 
 def compare(points: BoxProblems, n_general: int, repeats: int) -> Row | None:
-    """CPU seconds a point of ADMM and of the fastest general solver, measured by turns, the best of each.
+    """CPU seconds per point of ADMM and of the fastest general solver, measured by turns, the best of each.
 
-    None where no tolerance makes them accurate, as where codes reconstruct the rows without error.
+    None if no tolerance makes them accurate, as when codes reconstruct the rows without error.
     """
     few = points.first(n_general)
     least = few.objective(by_bvls(few, 1e-14))

@@ -1,4 +1,10 @@
-"""What an experiment is run on and what it gives: a problem, settings, and tables with their figures."""
+"""What experiments share: a problem, the fits to it, the rows that are kept on disk, and a result.
+
+problem = load("digits")
+fits = Fits(problem, Path("raw"))             # what is kept there is not computed again
+result = wrapper.run(fits)                    # tables, figures, and claims of the paper
+write_result(result, Path("results"))
+"""
 
 from __future__ import annotations
 
@@ -11,72 +17,107 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from auxbit import evaluate
 from auxbit.core import files
-from auxbit.core.files import Format
-from auxbit.core.types import Array, Packed
+from auxbit.core.files import Format, Tensors
+from auxbit.core.types import Array, Ids, Packed
 from auxbit.data import datasets
 from auxbit.data import vectors as data
 from auxbit.errors import FileProblem, InvalidInput
 from auxbit.evaluate import ground_truth
 from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.plot import figures
+from auxbit.plot.style import darken
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# ---- Rows of an experiment: kept as JSON lines as they finish, so that it can go on after a stop; or as CSV
-
 Row = dict[str, Any]
-RowKey = tuple[str, int, int]
+RowKey = tuple[str, int, int]  # method, bits, seed
 
 BLOCK_BYTES = 1 << 24
+LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
+FORMATS = (".svg", ".png")
+ARRAYS = Format(
+    "auxbit experiment", "experiment", 1, "codes of an experiment",
+    "They are made by `auxbit experiment`.", FileProblem,
+)  # fmt: skip
+
+# ---- what is kept on disk
 
 
 class KeptRows:
-    """The rows in `path` that were made with the same settings; rows of other settings stay in the file."""
+    """Rows of results, kept on disk as they finish, so that a stopped experiment resumes.
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path = path
-        self.key = files.checksum([json.dumps(settings, sort_keys=True).encode()])[:16]
+    `path` has one line of JSON per row, under a checksum of the settings that made it; rows of other settings
+    stay in the file and are not found. `more` settings are of single rows. Arrays that belong to a row, such
+    as codes, are in a file beside it. path None: rows are kept in memory only.
+    """
 
-    def read(self) -> dict[RowKey, Row]:
-        """What is finished, by (method, bits, seed); a line cut short by a crash is passed over."""
-        rows: dict[RowKey, Row] = {}
-        if not self.path.exists():
-            return rows
-        for line in self.path.read_text(errors="replace").splitlines():
-            try:
-                kept = json.loads(line)
-                if kept["key"] == self.key:
-                    row = kept["row"]
-                    rows[row["method"], row["bits"], row["seed"]] = row
-            except (ValueError, KeyError, TypeError):
-                continue
-        return rows
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self.path, self.settings = path, dict(settings)
+        self._rows: dict[str, dict[RowKey, Row]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(errors="replace").splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # a line that a crash cut short
+                    kept = json.loads(line)
+                    self._remember(kept["key"], kept["row"])
 
-    def add(self, row: Row) -> None:
-        """Append a row and see it to the disk."""
+    def read(self, **more: Any) -> dict[RowKey, Row]:
+        """What is finished, by (method, bits, seed)."""
+        return dict(self._rows.get(self._key(more), {}))
+
+    def read_arrays(self, row: Row, **more: Any) -> Tensors | None:
+        """The arrays of a row, None if they are not there or damaged."""
+        path = self._array_path(row, self._key(more))
+        try:
+            return None if path is None else ARRAYS.read(path)[1]
+        except FileProblem:
+            return None
+
+    def add(self, row: Row, arrays: Tensors | None = None, **more: Any) -> None:
+        """Append a row, and return when it is on the disk."""
+        key = self._key(more)
+        text = json.dumps({"key": key, "row": row})
+        self._remember(key, json.loads(text)["row"])  # as the file has it: lists for tuples
+        if self.path is None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        array_path = self._array_path(row, key)
+        if arrays is not None and array_path is not None:  # before the line: a line never lacks its arrays
+            ARRAYS.write(array_path, {"key": key}, arrays)
         with self.path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # a line was cut short
+                if file.read(1) != b"\n":  # the last line was cut short
                     file.write(b"\n")
-            file.write(json.dumps({"key": self.key, "row": row}).encode() + b"\n")
+            file.write(text.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
+    def _remember(self, key: str, row: Row) -> None:
+        self._rows.setdefault(key, {})[row["method"], row["bits"], row["seed"]] = row
+
+    def _key(self, more: dict[str, Any]) -> str:
+        return files.checksum([json.dumps(self.settings | more, sort_keys=True).encode()])[:16]
+
+    def _array_path(self, row: Row, key: str) -> Path | None:
+        name = f"{row['method']}-{row['bits']}-{row['seed']}-{key}.safetensors"
+        return None if self.path is None else self.path.with_name(name)
+
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table as CSV, with the columns of its rows in order of appearance; None is left empty."""
+    """Rows as CSV, with their columns in order of appearance; None is left empty."""
     text = io.StringIO()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -93,17 +134,14 @@ def array_checksum(X: npt.NDArray[Any]) -> str:
     return files.checksum([f"{X.shape} {X.dtype.str} {content}".encode()])
 
 
-# ---- What an experiment is run on and what it gives
-
-LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
-FORMATS = (".svg", ".png")
+# ---- what an experiment is run on, and what it gives
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no truth value to compare by
 class Problem:
     """A data set as experiments use it: rows to train on and to search, and queries that are not among them.
 
-    train : (n, D), queries : (q, D); images and labels of both where the rows are pictures.
+    train : (n, D), queries : (q, D); images and labels of both, if there are any.
     """
 
     name: str
@@ -117,12 +155,11 @@ class Problem:
 
     def key(self) -> str:
         """A checksum of the rows."""
-        return files.checksum([array_checksum(self.train).encode(), array_checksum(self.queries).encode()])[
-            :16
-        ]
+        parts = [array_checksum(rows).encode() for rows in (self.train, self.queries)]
+        return files.checksum(parts)[:16]
 
     def smaller(self, n_train: int | None, n_queries: int | None, seed: int = 0) -> Problem:
-        """At most so many rows and queries, drawn with a fixed seed; itself if it has no more."""
+        """At most that many rows and queries, drawn with a fixed seed; itself if it has no more."""
         few = n_train is None or n_train >= len(self.train)
         if few and (n_queries is None or n_queries >= len(self.queries)):
             return self
@@ -135,7 +172,7 @@ class Problem:
 
 
 def some_of(n: int, most: int | None, seed: int = 0) -> slice | Array:
-    """At most so many of n rows, drawn with a fixed seed, in their order."""
+    """At most `most` of n rows, drawn with a fixed seed, in their order."""
     if most is None or most >= n:
         return slice(None)
     return np.sort(np.random.RandomState(seed).permutation(n)[:most])
@@ -148,7 +185,7 @@ def part(array: Array | None, rows: slice | Array) -> Array | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, what we found, and whether it holds; `holds` None: it cannot be told here."""
+    """A sentence of the paper, what we found, and whether it holds; None: it cannot be judged here."""
 
     claim: str
     ours: str
@@ -184,7 +221,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Path]:
+def write_result(result: Result, folder: Path) -> list[Path]:
     """Write tables as CSV, settings and claims as JSON, figures as SVG and PNG, light and dark."""
     written = []
     for name, rows in result.tables.items():
@@ -199,9 +236,17 @@ def write_result(result: Result, folder: Path, *, draw: bool = True) -> list[Pat
     }
     written.append(folder / f"{result.name}.json")
     files.write_text(written[-1], json.dumps(document, indent=2) + "\n")
-    if draw:
-        written += draw_figures(result, folder)
-    return written
+    return written + draw_figures(result, folder)
+
+
+def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None:
+    """Refuse before the work what would be refused when these files are written after it."""
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
+    for name in names:
+        if Path(name).suffix in FORMATS:
+            figures.check_output(folder / name)
+        files.refuse_existing(folder / name, overwrite=overwrite)
 
 
 def made_by(result: Result) -> dict[str, str]:
@@ -212,66 +257,51 @@ def made_by(result: Result) -> dict[str, str]:
 
 def draw_figures(result: Result, folder: Path) -> list[Path]:
     """Every figure as NAME.svg, NAME.png, NAME-dark.svg and NAME-dark.png."""
-    from auxbit.plot import figures as plot
-    from auxbit.plot.style import darken
-
     written, about = [], f"{result.title}; {made_by(result)}; {versions()}"
     for name, make in result.figures.items():
         for suffix in FORMATS:
             for dark in (False, True):
                 figure = make()
                 path = folder / f"{name}{'-dark' if dark else ''}{suffix}"
-                plot.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
+                figures.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
                 written.append(path)
     return written
 
 
-def checked(claim: str, found: Iterable[tuple[str, bool]], experiment: str, data: str) -> Claim:
-    """A claim that holds if it does in every case; says in which it does not."""
-    cases = list(found)
-    failed = [case for case, holds in cases if not holds]
-    if not cases:
-        return Claim(claim, "not measured", None, experiment, data)
-    if not failed:
-        return Claim(claim, f"holds in all {len(cases)} cases", True, experiment, data)
-    return Claim(
-        claim,
-        f"fails in {len(failed)} of {len(cases)} cases: {'; '.join(failed[:6])}",
-        False,
-        experiment,
-        data,
-    )
+def checked(experiment: str, data: str, found: Mapping[str, Iterable[tuple[str, bool]]]) -> list[Claim]:
+    """Claims by their words, each of which holds if it does in every case; says in which it does not."""
+    claims = []
+    for claim, each in found.items():
+        cases = list(each)
+        failed = [case for case, holds in cases if not holds]
+        ours = f"holds in all {len(cases)} cases" if cases else "not measured"
+        if failed:
+            ours = f"fails in {len(failed)} of {len(cases)} cases: {'; '.join(failed[:6])}"
+        claims.append(Claim(claim, ours, not failed if cases else None, experiment, data))
+    return claims
 
 
-def means(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
-    """One row for each combination of `keys`: means of numbers over the others, and how many there were."""
+def means(rows: Iterable[Row], keys: Sequence[str], *, spread: bool = False) -> list[Row]:
+    """One row per combination of `keys`: means over seeds, how many there were, and spreads as `…_std`."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     made = []
     for key, group in groups.items():
         mean: Row = dict(zip(keys, key, strict=True)) | {"seeds": len({row.get("seed") for row in group})}
-        for name, value in group[0].items():
-            if name not in keys and name != "seed" and isinstance(value, (int, float)):
-                mean[name] = float(np.mean([row[name] for row in group]))
+        for name in (name for name in group[0] if name not in (*keys, "seed")):
+            values = [row[name] for row in group]
+            mean[name] = None if None in values else fmean(values)
+            if spread and not name.endswith("_bound"):
+                mean[f"{name}_std"] = None if None in values else pstdev(values)
         made.append(mean)
     return made
 
 
-# ---- Raw results: the codes that a method gives to a problem, kept on disk. All metrics derive from them
-
-CODES = Format(
-    "auxbit experiment",
-    "experiment",
-    1,
-    "codes of an experiment",
-    "They are made by `auxbit experiment`.",
-    FileProblem,
-)
+# ---- fits: all metrics derive from their codes
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One fit: a method by name, bits, seed, and parameters beyond the defaults of its estimator."""
 
     method: str
@@ -284,13 +314,17 @@ class Cell:
         """The method's name in tables and figures."""
         return find_method(self.method).label
 
+    def row(self) -> Row:
+        """What identifies the fit among kept rows, which are found by cell[:3]."""
+        return {"method": self.method, "bits": self.bits, "seed": self.seed}
+
 
 @dataclass(frozen=True)
 class Trained:
     """What a fit gave: codes of the rows and of the queries, and facts about the training.
 
     facts : seconds, CPU seconds, mean squared errors of both, history (of BA and BFA), the scale of the data;
-    `skipped` says why there are no codes where a method cannot have so many bits.
+    `skipped` says why there are no codes, if the method cannot have that many bits.
     """
 
     cell: Cell
@@ -300,16 +334,16 @@ class Trained:
 
     @property
     def skipped(self) -> str | None:
-        """Why there is nothing, None where there is."""
+        """Why there are no codes, None if there are."""
         return self.facts.get("skipped")
 
     def row(self) -> Row:
         """What identifies the fit in tables."""
-        return {"method": self.cell.label, "bits": self.cell.bits, "seed": self.cell.seed}
+        return self.cell.row() | {"method": self.cell.label}
 
 
-class Store:
-    """Fits of one problem, in a folder; one that is there is not computed again.
+class Fits:
+    """The fits of one problem, and what derives from them; what is kept in the folder is not computed again.
 
     folder None: nothing is kept. on_start is called with each cell before it is fitted, on_fit after it is
     fitted or read, with whether it is new.
@@ -321,15 +355,17 @@ class Store:
         folder: Path | None,
         *,
         n_jobs: int | None = None,
-        on_start: Callable[[Cell], object] | None = None,
-        on_fit: Callable[[Cell, bool], object] | None = None,
+        on_start: Callable[[Cell], object] = lambda cell: None,
+        on_fit: Callable[[Cell, bool], object] = lambda cell, fresh: None,
     ) -> None:
         self.problem, self.n_jobs = problem, n_jobs
         self.folder = None if folder is None else folder / f"{problem.name}-{problem.key()}"
-        self._on_start = on_start or (lambda cell: None)
-        self._on_fit = on_fit or (lambda cell, fresh: None)
+        self._on_start, self._on_fit = on_start, on_fit
         self._made: dict[Cell, Trained] = {}
-        self._truths: dict[int, npt.NDArray[np.int64]] = {}
+        self._truths: dict[int, Ids] = {}
+        # the folder's name tells the data; another version may fit otherwise
+        settings = {"data": self.folder and self.folder.name, "version": versions().get("auxbit")}
+        self._kept = KeptRows(self.folder and self.folder / "rows.jsonl", settings)
 
     def get(self, cell: Cell) -> Trained:
         """The fit of a cell, from memory, from disk, or made now."""
@@ -337,78 +373,52 @@ class Store:
             found = self._read(cell)
             if found is None:
                 self._on_start(cell)
-            self._made[cell] = found if found is not None else self._make(cell)
+            self._made[cell] = found or self._make(cell)
             self._on_fit(cell, found is None)
         return self._made[cell]
-
-    def left_out(self) -> dict[str, str]:
-        """The fits that could not be had, and why."""
-        return {
-            f"{cell.label}, {cell.bits} bits": made.skipped
-            for cell, made in self._made.items()
-            if made.skipped
-        }
-
-    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
-        """Where the K true neighbours of the queries come among the codes of a fit."""
-        if K not in self._truths:
-            self._truths[K] = ground_truth(self.problem.train, self.problem.queries, K, n_jobs=self.n_jobs)
-        return evaluate.hamming_ranking(
-            made.train, made.queries, self._truths[K], made.cell.bits, n_jobs=self.n_jobs
-        )
 
     def all(self, cells: Iterable[Cell]) -> list[Trained]:
         """The fits of several cells, without those that a method cannot have."""
         return [found for found in map(self.get, cells) if not found.skipped]
 
-    def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
-        """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
-        made = self.get(cell)
-        path = self._path(cell)
-        if path is None:
-            return compute(made)
-        key = files.checksum([json.dumps(settings, sort_keys=True, default=str).encode()])[:8]
-        path = path.with_suffix(f".{key}.json")
-        try:
-            kept = json.loads(path.read_text())
-            same = kept["versions"].get("auxbit") == versions().get("auxbit")
-            if same and kept["settings"] == settings:
-                return kept["found"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # not there, or damaged: made anew
-        found = compute(made)
-        document = {"settings": settings, "cell": asdict(cell), "versions": versions(), "found": found}
-        files.write_text(path, json.dumps(document))
-        return json.loads(json.dumps(found))
-
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Which cells are not kept yet."""
         return [cell for cell in dict.fromkeys(cells) if cell not in self._made and self._read(cell) is None]
 
-    def _path(self, cell: Cell) -> Path | None:
-        if self.folder is None:
-            return None
-        key = files.checksum([json.dumps(asdict(cell), sort_keys=True, default=str).encode()])[:8]
-        return self.folder / f"{cell.method}-{cell.bits}-{cell.seed}-{key}.safetensors"
+    def left_out(self) -> dict[str, str]:
+        """The fits that a method cannot have, and why."""
+        made = self._made.items()
+        return {f"{cell.label}, {cell.bits} bits": each.skipped for cell, each in made if each.skipped}
+
+    def truth(self, K: int) -> Ids:
+        """The K true neighbours of each query, (q, K), found once."""
+        if K not in self._truths:
+            self._truths[K] = ground_truth(self.problem.train, self.problem.queries, K, n_jobs=self.n_jobs)
+        return self._truths[K]
+
+    def ranking(self, made: Trained, K: int) -> evaluate.Ranking:
+        """Where the K true neighbours of the queries come among the codes of a fit."""
+        truth, L = self.truth(K), made.cell.bits
+        return evaluate.hamming_ranking(made.train, made.queries, truth, L, n_jobs=self.n_jobs)
+
+    def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
+        """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
+        more: dict[str, Any] = {"options": cell.options, "derived": settings}
+        if cell[:3] not in self._kept.read(**more):
+            self._kept.add(cell.row() | {"found": compute(self.get(cell))}, **more)
+        return self._kept.read(**more)[cell[:3]]["found"]
 
     def _read(self, cell: Cell) -> Trained | None:
-        path = self._path(cell)
-        if path is None or not path.exists():
+        row = self._kept.read(options=cell.options).get(cell[:3])
+        arrays = row and self._kept.read_arrays(row, options=cell.options)
+        if row is None or arrays is None:
             return None
-        try:
-            header, tensors = CODES.read(path)
-            if header["versions"].get("auxbit") != versions().get("auxbit"):
-                return None  # another version may fit otherwise
-            return Trained(cell, tensors["train"], tensors["queries"], header["facts"])
-        except (FileProblem, KeyError):
-            return None  # a file that is damaged is made anew
+        return Trained(cell, arrays["train"], arrays["queries"], row["facts"])
 
     def _make(self, cell: Cell) -> Trained:
         made = fit(cell, self.problem, self.n_jobs)
-        path = self._path(cell)
-        if path is not None:
-            header = {"cell": asdict(cell), "facts": made.facts, "versions": versions()}
-            CODES.write(path, header, {"train": made.train, "queries": made.queries})
+        arrays = {"train": made.train, "queries": made.queries}
+        self._kept.add(cell.row() | {"facts": made.facts}, arrays, options=cell.options)
         return made
 
 
@@ -420,7 +430,7 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of bits beyond the dimensions
             model.fit(problem.train)
-    except InvalidInput as error:  # so many bits cannot be had of this method
+    except InvalidInput as error:  # this method cannot have that many bits
         none = np.zeros((0, 1), dtype=np.uint8)
         return Trained(cell, none, none, {"skipped": str(error)})
     seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
@@ -434,9 +444,9 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     return Trained(cell, train, queries, facts)
 
 
-# ---- Data sets as problems: rows to train on and to search, and queries that are not among them
+# ---- data sets as problems
 
-HELD_OUT, MOST_HELD_OUT = 10, 1000  # one row in ten is a query, where a file has no queries of its own
+HELD_OUT, MOST_HELD_OUT = 10, 1000  # of a file without queries, one row in ten is a query
 VECTOR_FILES = (".npy", ".npz", ".fvecs", ".bvecs", ".ivecs", ".parquet")
 KEYED = re.compile(r"\.(h5|hdf5|parquet|npz):[^/\\\\]+$", re.IGNORECASE)  # a file and what to read of it
 
@@ -453,8 +463,8 @@ def load(
 ) -> Problem:
     """A data set by name, or by the path of its folder; or a file of vectors, of which some become queries.
 
-    folder : where data sets are, in the place of AUXBIT_DATA; cache : where features of images are kept.
-    n_train, n_queries : at most so many, drawn with a fixed seed.
+    folder : where data sets are, instead of AUXBIT_DATA; cache : where features of images are kept.
+    n_train, n_queries : at most that many, drawn with a fixed seed.
     """
     if Path(source).suffix.lower() in VECTOR_FILES or KEYED.search(source):
         return _of_file(source).smaller(n_train, n_queries)
@@ -467,9 +477,8 @@ def load(
     vectors = small.vectors(cache=cache, n_jobs=n_jobs, progress=progress)
     images, query_images = small.images, small.query_images
     if small.name == "digits":
-        images, query_images = (  # of 0 to 16
-            (15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in (small.base, small.queries)
-        )
+        pixels = (small.base, small.queries)  # 0..16, which 15 times fits into bytes
+        images, query_images = ((15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in pixels)
     labels, query_labels = (
         None if each is None or each.ndim > 1 else each for each in (small.labels, small.query_labels)
     )
@@ -482,7 +491,7 @@ def _of_file(source: str) -> Problem:
     """The rows of a file, some of them held out as queries."""
     X = data.read_vectors(source)
     if len(X) < 2 * HELD_OUT:
-        raise InvalidInput(f"{source} has {len(X)} rows; an experiment wants at least {2 * HELD_OUT}.")
+        raise InvalidInput(f"{source} has {len(X)} rows; an experiment needs at least {2 * HELD_OUT}.")
     order = np.random.RandomState(0).permutation(len(X))
     n_queries = min(len(X) // HELD_OUT, MOST_HELD_OUT)
     asked, kept = np.sort(order[:n_queries]), np.sort(order[n_queries:])

@@ -8,7 +8,8 @@ from functools import partial
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
 from auxbit.experiments.retrieval import cells
-from auxbit.experiments.study import Claim, Problem, Result, Row, Store, Trained, checked, means
+from auxbit.experiments.study import Claim, Fits, Result, Row, Trained, checked, means
+from auxbit.plot import paper
 
 METHODS = ("tpca", "itq", "bfa", "ba-agh", "ba")
 BITS = (8, 12, 16, 20, 24, 28, 32)
@@ -16,32 +17,28 @@ ROUNDING = 1e-9  # of errors that are equal but for the order of sums
 
 
 def run(
-    problem: Problem, store: Store, *, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,), K: int = 50,
-    k: int = 50, radius: int = 2,
+    fits: Fits, *, bits: Iterable[int] = BITS, seeds: Iterable[int] = (0,), K: int = 50, k: int = 50,
+    radius: int = 2,
 ) -> Result:  # fmt: skip
     """Relaxing the bits away and thresholding (tPCA, ITQ) against keeping them (BFA, BA)."""
-    bits, seeds = tuple(bits), tuple(seeds)
+    problem, bits, seeds = fits.problem, tuple(bits), tuple(seeds)
     K, k = (min(each, max(1, len(problem.train) // 10)) for each in (K, k))
 
     def measure(made: Trained) -> Row:
-        ranking, r = store.ranking(made, K), min(radius, made.cell.bits)
+        ranking, r = fits.ranking(made, K), min(radius, made.cell.bits)
         return {
             "precision_k": evaluate.precision_recall_at_k(ranking, k, ties="average").precision,
             "precision_r": evaluate.precision_recall_at_radius(ranking, r).precision,
         }
 
     rows: list[Row] = []
-    for cell in cells(METHODS, bits, seeds):
-        made = store.get(cell)
-        if not made.skipped:
-            error = {"reconstruction_error": made.facts["train_error"] * len(problem.train)}
-            settings = {"wrapper": {"K": K, "k": k, "r": radius}}
-            rows.append(made.row() | error | store.derived(cell, settings, measure))
+    for made in fits.all(cells(METHODS, bits, seeds)):
+        error = {"reconstruction_error": made.facts["train_error"] * len(problem.train)}
+        settings = {"wrapper": {"K": K, "k": k, "r": radius}}
+        rows.append(made.row() | error | fits.derived(made.cell, settings, measure))
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
     table = means(rows, ("method", "bits"))
-    from auxbit.plot import paper
-
     return Result(
         "wrapper",
         f"Respecting the binary constraints, on {problem.name}",
@@ -77,10 +74,9 @@ def _claims(table: list[Row], data: str) -> list[Claim]:
          at["tPCA", L]["precision_k"] <= min(at[m, L]["precision_k"] for m, bits in at if bits == L))
         for L in compared
     ]  # fmt: skip
-    return [
-        checked("BA has the lowest reconstruction error at every L", lowest, "wrapper", data),
-        checked(
-            "MAC never ends above its start's reconstruction error (BA from ITQ)", start, "wrapper", data
-        ),
-        checked("tPCA has the lowest precision at every L", worst, "wrapper", data),
-    ]
+    found = {
+        "BA has the lowest reconstruction error at every L": lowest,
+        "MAC never ends above its start's reconstruction error (BA from ITQ)": start,
+        "tPCA has the lowest precision at every L": worst,
+    }
+    return checked("wrapper", data, found)

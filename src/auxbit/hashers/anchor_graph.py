@@ -1,8 +1,8 @@
-"""Anchor graph hashing (Liu et al. 2011): eigenvectors of a graph in which rows meet by their anchors."""
+"""Anchor graph hashing (Liu et al. 2011): eigenvectors of a graph in which rows are joined by anchors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,32 +52,27 @@ class AnchorGraphEncoder:
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this encoder."""
-        return {
-            "anchors": self.anchors,
-            "bandwidth": self.bandwidth,
-            "n_neighbors": self.n_neighbors,
-            "weights": self.weights,
-            "thresholds": self.thresholds,
-        }
+        names = ("anchors", "bandwidth", "n_neighbors", "weights", "thresholds")
+        return {name: getattr(self, name) for name in names}
 
 
 class AnchorGraphHashing(Hasher):
     """Signs of the smoothest eigenfunctions of the graph A = ZΛ⁻¹Zᵀ, Z being rows' shares in near anchors.
 
-    All is done with the m×m matrix M = Λ^(−1/2) ZᵀZ Λ^(−1/2): its eigenvectors but the trivial one, whose
-    eigenvalue is 1 and which says nothing, become functions of any row. So m anchors have m − 1 of them.
+    All is computed from the m×m matrix M = Λ^(−1/2) ZᵀZ Λ^(−1/2): its eigenvectors, without the trivial
+    one of eigenvalue 1, become functions of any row. So m anchors have m − 1 of them.
 
-    What surprises: two layers do worse than one at few bits, and do not halve the sides at their medians. The
-    paper has them for many bits, where one layer comes to eigenfunctions that are not smooth, and takes the
-    thresholds of the smallest cut of the graph that balances.
+    Note: at few bits two layers do worse than one. The paper has them for many bits, for which one layer must
+    use eigenfunctions that are not smooth. Its thresholds do not halve the sides at their medians: they give
+    the smallest balanced cut of the graph.
 
     Parameters
     ----------
-    n_bits : bits a code; at most m − 1 with one layer and 2(m − 1) with two. Where the rows have too few
-        eigenfunctions for them (few rows, or few that differ), it warns, and the bits left over are 1.
-    n_layers : 1 for a bit an eigenfunction; 2 for two, the second of which halves both sides of the first.
-    n_anchors : anchors m, from k-means on at most 10,000 rows; where fewer rows are distinct, those are used.
-    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is not looked at then.
+    n_bits : bits per code; at most m − 1 with one layer and 2(m − 1) with two. If the rows have too few
+        eigenfunctions (few rows, or few that differ), fit warns, and the remaining bits are 1.
+    n_layers : 1 for one bit per eigenfunction; 2 for two, the second of which halves both sides of the first.
+    n_anchors : anchors m, from k-means on at most 10,000 rows; if fewer rows are distinct, those are used.
+    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is then ignored.
     n_neighbors : nearest anchors that a row has a share in, s in the paper; all, if there are fewer.
     bandwidth : σ of the shares, in proportion to exp(−‖x − u‖²/2σ²), in the units of X. None for the median
         distance of a row to its n_neighbors-th anchor, over √2, on at most 10,000 rows.
@@ -112,7 +107,7 @@ class AnchorGraphHashing(Hasher):
         if bandwidth is None:
             bandwidth = median_reach(sample_rows(X, rng), anchors, n_neighbors) / np.sqrt(2.0)
         products = anchor_products(X, anchors, n_neighbors, bandwidth, workers)
-        used = products.any(axis=0)  # no row of X is near the others, so they change nothing
+        used = products.any(axis=0)  # other anchors are near no row of X, so they change nothing
         anchors, products = anchors[used], products[np.ix_(used, used)]
 
         weights = eigenfunctions(products, n_functions)
@@ -120,23 +115,17 @@ class AnchorGraphHashing(Hasher):
         if found < n_functions:
             self._warn_of_constant_bits(training.n_bits, found, n_layers)
             weights = np.hstack([weights, np.zeros((len(anchors), n_functions - found))])
-        encoder = AnchorGraphEncoder(
-            anchors,
-            np.array(float(bandwidth)),
-            np.array(min(n_neighbors, len(anchors))),
-            weights,
-            np.empty((2, 0)),
-        )
-        thresholds = layer_thresholds(
-            X, encoder, products.sum(axis=0), training.n_bits - n_functions, workers
-        )
-        return Learned(AnchorGraphEncoder(**{**encoder.tensors(), "thresholds": thresholds}))
+        sigma, nearest = np.array(float(bandwidth)), np.array(min(n_neighbors, len(anchors)))
+        encoder = AnchorGraphEncoder(anchors, sigma, nearest, weights, np.empty((2, 0)))
+        n_halved = training.n_bits - n_functions
+        thresholds = layer_thresholds(X, encoder, products.sum(axis=0), n_halved, workers)
+        return Learned(replace(encoder, thresholds=thresholds))
 
     def _warn_of_constant_bits(self, n_bits: int, n_functions: int, n_layers: int) -> None:
         warn(
             f"n_bits={n_bits} is more than AnchorGraphHashing has eigenfunctions for: these rows have "
-            f"{n_functions}, n_layers={n_layers}, so the bits that are left are 1 in every code. "
-            "More rows that differ have more.",
+            f"{n_functions}, n_layers={n_layers}, so the remaining bits are 1 in every code. "
+            "More distinct rows have more.",
         )
 
 
@@ -151,9 +140,9 @@ def _check_n_bits(n_bits: int, n_layers: int, n_anchors: int) -> None:
 
 
 def anchor_shares(X: Float32, anchors: Float32, n_neighbors: int, bandwidth: float) -> tuple[Float64, Ids]:
-    """exp(−d²/2σ²) of the s nearest anchors of each row, divided by their sum: never 0/0, however far off."""
+    """exp(−d²/2σ²) of the s nearest anchors of each row, divided by their sum."""
     share, ids = nearest_anchors(X, anchors, n_neighbors)
-    share -= share.min(axis=1, keepdims=True)
+    share -= share.min(axis=1, keepdims=True)  # the quotient is the same, and never 0/0, however far x is
     share *= -0.5 / bandwidth**2
     np.exp(share, out=share)
     share /= share.sum(axis=1, keepdims=True)
@@ -180,7 +169,7 @@ def eigenfunctions(products: Float64, n_functions: int) -> Float64:
     root = np.sqrt(degrees)
     M = products / np.outer(root, root)
     trivial = root / np.linalg.norm(root)
-    M -= np.outer(trivial, trivial)  # only this one: there are more of eigenvalue 1 if the graph has parts
+    M -= np.outer(trivial, trivial)  # only this one: a graph of several parts has more of eigenvalue 1
     values, vectors = eigh(M)
     values, vectors = values[::-1][:n_functions], vectors[:, ::-1][:, :n_functions]
     usable = values > EIGENVALUE_CUT
@@ -215,7 +204,7 @@ def layer_thresholds(
     n = float(len(X))
     qLe = qe - (Zq * Ze / degrees[:, None]).sum(axis=0)
     eLe = n_above - (Ze**2 / degrees[:, None]).sum(axis=0)
-    # where no edge joins the two sides (eLe = 0) any c is as good: then halve each side at its mean
+    # if no edge joins the two sides (eLe = 0) every c is as good: then halve each side at its mean
     cut = eLe > 1e-9 * n
     n_below = n - n_above
     means = qe / np.maximum(n_above, 1.0) - (q_sum - qe) / np.maximum(n_below, 1.0)

@@ -22,7 +22,7 @@ from auxbit.core.parallel import block_slices
 from auxbit.core.types import Float32, Float64
 from auxbit.hashers.base import Hasher, Learned, Training
 
-EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise that a power of −1/2 would blow up
+EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise, which a power of −1/2 would amplify
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,7 @@ class KernelEncoder:
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this encoder."""
-        return {
-            "anchors": self.anchors,
-            "bandwidth": self.bandwidth,
-            "means": self.means,
-            "weights": self.weights,
-        }
+        return {name: getattr(self, name) for name in ("anchors", "bandwidth", "means", "weights")}
 
 
 class KernelizedLSH(Hasher):
@@ -65,15 +60,15 @@ class KernelizedLSH(Hasher):
     A direction is the mean of a few random anchors, whitened, nearly Gaussian by the central limit theorem:
     w = K^(−1/2) (e_S/t − e/m) in terms of the m anchors' centred kernel K, S being t of them.
 
-    What surprises: K is singular, always, because it is centred, and nearly singular besides; the paper goes
-    through its eigenvectors, so those without an eigenvalue to speak of (10⁻⁶ of the largest) are left out.
+    Note: K is always singular, because it is centred, and further eigenvalues are nearly 0. The paper takes
+    the root by eigenvectors, so those with an eigenvalue below 10⁻⁶ of the largest are left out.
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
-    n_anchors : anchors, from k-means on at most 10,000 rows; where fewer rows are distinct, those are used.
-    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is not looked at then.
-    subset_size : anchors a direction is the mean of, t in the paper; at most half the anchors are taken.
+    n_bits : bits per code, 1 to 1024.
+    n_anchors : anchors, from k-means on at most 10,000 rows; if fewer rows are distinct, those are used.
+    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is then ignored.
+    subset_size : anchors whose mean is a direction, t in the paper; at most half of the anchors.
     bandwidth : σ of exp(−‖x − u‖²/2σ²), in the units of X, the same in fit and in transform. None for the
         median distance between two anchors.
     random_state : seed of the anchors and of the directions.
@@ -108,7 +103,7 @@ class KernelizedLSH(Hasher):
 
 
 def random_subsets(n_anchors: int, size: int, n_bits: int, rng: np.random.RandomState) -> Float64:
-    """e_S/t − e/m for a random S of t = min(size, m/2) anchors a bit, (m, n_bits)."""
+    """e_S/t − e/m for a random S of t = min(size, m/2) anchors per bit, (m, n_bits)."""
     size = max(1, min(size, n_anchors // 2))  # the mean of all anchors is 0
     subsets = np.full((n_anchors, n_bits), -1.0 / n_anchors)
     for bit in range(n_bits):

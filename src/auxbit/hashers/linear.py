@@ -1,4 +1,8 @@
-"""Iterative quantisation (Gong et al. 2013): PCA, then the rotation that makes it most nearly binary."""
+"""Linear methods: the signs of projections of the centred rows.
+
+LSH takes random projections (Andoni & Indyk 2008), tPCA the principal axes, and ITQ the principal axes after
+the rotation that makes them most nearly binary (Gong et al. 2013).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,52 @@ from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.mac.objective import DecoderSums, f_step
 
-# ---- Principal axes from the D×D (or n×n) matrix of products: the start of tPCA and ITQ
+# with n_init > 1, rotations are tried on a sample, and only the best is refined on all rows
+TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+
+
+class LSH(Hasher):
+    """Random hyperplanes through the mean. Data-independent; any number of bits.
+
+    Parameters
+    ----------
+    n_bits : bits per code, 1 to 1024.
+    random_state : seed of the projections.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
+        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+
+
+# ---- principal axes, and their signs
+
+
+class ThresholdedPCA(Hasher):
+    """The filter approach in its plainest form: relax to PCA, then threshold at the mean.
+
+    Parameters
+    ----------
+    n_bits : bits per code; at most the number of dimensions.
+    random_state : unused, for a common interface.
+    n_jobs : threads; None for all cores. The result does not depend on it.
+    """
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _learn(self, training: Training) -> Learned:
+        check_axes(training.n_bits, training.X, "thresholded PCA")
+        axes = principal_axes(training.X, training.n_bits, training.workers)
+        return Learned(LinearEncoder(axes.astype(np.float32), np.zeros(training.n_bits, np.float32)))
 
 
 def check_axes(n_bits: int, X: Float32, method: str) -> None:
@@ -59,16 +108,7 @@ def _with_signs(axes: Float64) -> Float64:
     return np.ascontiguousarray(axes * np.where(signs == 0, 1.0, signs))
 
 
-def random_rotation(n: int, rng: np.random.RandomState) -> Float64:
-    """A rotation drawn uniformly: Q of a Gaussian matrix, with R's signs fixed."""
-    Q, R = np.linalg.qr(rng.standard_normal((n, n)))
-    return np.asarray(Q * np.where(R.diagonal() < 0, -1.0, 1.0))
-
-
-# ---- Iterative quantisation
-
-# several rotations are tried on a sample, and only the best goes on with all rows
-TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+# ---- iterative quantisation
 
 
 class ITQ(Hasher):
@@ -78,8 +118,8 @@ class ITQ(Hasher):
 
     Parameters
     ----------
-    n_bits : bits a code; at most the number of dimensions.
-    n_iter : alternations, at most; 50 in the ITQ paper. It ends earlier where it has settled.
+    n_bits : bits per code; at most the number of dimensions.
+    n_iter : alternations, at most; 50 in the ITQ paper. It stops earlier if the objective no longer changes.
     n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.
@@ -131,7 +171,7 @@ def rotated_axes(
     n_init: int,
     momentum: float = 0.0,
 ) -> Float64:
-    """These axes, (D, n_bits), times the rotation found on the rows of X."""
+    """These axes, (D, n_bits), times the rotation that is found on the rows of X."""
     axes32, n_bits = axes.astype(np.float32), axes.shape[1]
     V = np.empty((len(X), n_bits), dtype=np.float32)
 
@@ -161,8 +201,8 @@ def rotate_to_binary(
 ) -> Float64:
     """Alternate B = sgn(VR) and the Procrustes rotation of VᵀB, from the rotation R, (L, L).
 
-    products : R → VᵀB. With momentum m, B is that of R + m(R − the R before): it takes fewer steps, and
-    passes by optima that plain alternation ends in.
+    products : R → VᵀB. With momentum m, B is that of R + m(R − the previous R): it takes fewer steps, and
+    passes local optima in which plain alternation stops.
     """
     previous, before = np.inf, R
     for _ in range(n_iter):
@@ -199,48 +239,7 @@ def _reconstruction_error(V: Float32, R: Float64) -> float:
     return float(np.einsum("nd,nd->", residual, residual))
 
 
-# ---- Locality-sensitive hashing: signs of random projections of the centred rows (Andoni & Indyk 2008)
-
-
-class LSH(Hasher):
-    """Random hyperplanes through the mean. Data-independent; any number of bits.
-
-    Parameters
-    ----------
-    n_bits : bits a code, 1 to 1024.
-    random_state : seed of the projections.
-    n_jobs : threads; None for all cores. The result does not depend on it.
-    """
-
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    def _learn(self, training: Training) -> Learned:
-        directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
-        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
-
-
-# ---- Thresholded PCA: the signs of the leading principal components
-
-
-class ThresholdedPCA(Hasher):
-    """The filter approach in its plainest form: relax to PCA, then threshold at the mean.
-
-    Parameters
-    ----------
-    n_bits : bits a code; at most the number of dimensions.
-    random_state : unused, for a common interface.
-    n_jobs : threads; None for all cores. The result does not depend on it.
-    """
-
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    def _learn(self, training: Training) -> Learned:
-        check_axes(training.n_bits, training.X, "thresholded PCA")
-        axes = principal_axes(training.X, training.n_bits, training.workers)
-        return Learned(LinearEncoder(axes.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+def random_rotation(n: int, rng: np.random.RandomState) -> Float64:
+    """A rotation drawn uniformly: Q of a Gaussian matrix, with R's signs fixed."""
+    Q, R = np.linalg.qr(rng.standard_normal((n, n)))
+    return np.asarray(Q * np.where(R.diagonal() < 0, -1.0, 1.0))

@@ -19,15 +19,15 @@ class SpectralHashing(Hasher):
     """Signs of the smoothest analytic eigenfunctions of rows taken as uniform in a box along their PCA axes.
 
     Over an interval [a, b] the k-th eigenfunction is cos(kπ(x − a)/(b − a)), and its eigenvalue grows with
-    the frequency k/(b − a) alone: so bits go to the smallest frequencies over all axes, several to a long
-    one, and there may be more of them than dimensions. Outside of [a, b] the cosine goes on.
+    the frequency k/(b − a) alone. So bits go to the smallest frequencies over all axes, several to a long
+    axis, and there may be more bits than dimensions. Outside of [a, b] the cosine continues.
 
-    Surprise: smooth products of cosines along two axes get no bit. The paper leaves them out because their
-    signs are products of other bits' signs, which would break the independence that codes are to have.
+    Note: smooth products of cosines along two axes get no bit. The paper leaves them out because their signs
+    are products of other bits' signs, and bits should be independent.
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
+    n_bits : bits per code, 1 to 1024.
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -90,7 +90,7 @@ def smoothest_modes(ranges: Float64, n_bits: int) -> tuple[Integers, Integers]:
     go to the earlier axis, and an axis of range 0 comes last.
     """
     with np.errstate(divide="ignore"):
-        frequency = np.arange(1, n_bits + 1) / ranges[:, None]  # no axis gets more than n_bits
+        frequency = np.arange(1, n_bits + 1) / ranges[:, None]  # one axis may get all n_bits
     chosen = np.argsort(frequency, axis=None, kind="stable")[:n_bits]
     axis, mode = np.divmod(chosen, n_bits)
     return axis.astype(np.int64), mode.astype(np.int64) + 1

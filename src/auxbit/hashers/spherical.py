@@ -1,6 +1,6 @@
 """Spherical hashing (Heo et al. 2012): a bit says whether a row lies inside a hypersphere.
 
-`auxbit.hashers.spherical` ranks such codes by the distance that the paper made for them.
+Also the spherical Hamming distance, which that paper made for such codes, and an exact search by it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.anchors import squared_distances
 from auxbit.core.checks import check_integer, check_positive
 from auxbit.core.codes import CHUNK, check_n_bits, check_packed, popcount, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel
@@ -30,16 +31,16 @@ class SphericalHashing(Hasher):
     Pivots start as means of a few random rows. Then, round by round, radii are set to medians of distances,
     and each two pivots push each other away if their spheres share more than a quarter of the rows, and
     pull each other nearer if they share less. It is trained on a sample, so that it scales to any number
-    of rows. Where the rounds end before the overlaps are near enough, the best spheres seen are kept.
+    of rows. If the rounds end before the overlaps are near enough, the best spheres seen are kept.
 
-    Surprise: overlaps all alike would not do, nor would their right mean; the paper bounds the mean of
-    |o_ij − m/4| and, by itself, the deviation of o_ij; not by 0 but by 10 and 15 % of m/4, lest it overfits.
+    Note: the paper bounds both the mean of |o_ij − m/4| and the deviation of o_ij, by 10 and 15 % of m/4.
+    Tighter bounds would overfit the sample.
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
-    max_iter : rounds, at most. To end at it is normal, above all where there are more bits than the rows
-        have dimensions to be independent in; `converged_` tells, and a line in the log.
+    n_bits : bits per code, 1 to 1024.
+    max_iter : rounds, at most. Stopping there is normal, above all with more bits than the rows have
+        dimensions to be independent in; `converged_` says so, and a line in the log.
     mean_tol, std_tol : the bounds of the paper on the overlaps, as shares of a quarter of the rows.
     sample_size : rows to train on, drawn at random; all of them if there are no more than that.
     random_state : seed of the sample and of the first pivots.
@@ -94,7 +95,7 @@ class SphericalHashing(Hasher):
 
 @dataclass(frozen=True)
 class SphericalEncoder:
-    """Bit l is 1 where ‖x − pivot_l‖ ≤ radius_l. pivots : (L, D) float64, radii : (L,) float64."""
+    """Bit l is 1 if ‖x − pivot_l‖ ≤ radius_l. pivots : (L, D) float64, radii : (L,) float64."""
 
     pivots: Float64
     radii: Float64
@@ -125,7 +126,7 @@ class Spheres(NamedTuple):
     std_error: float
 
     def excess(self, mean_tol: float, std_tol: float) -> float:
-        """How many times too large the errors are; converged where it is at most 1."""
+        """How many times too large the errors are; converged if it is at most 1."""
         return max(self.mean_error / mean_tol, self.std_error / std_tol)
 
 
@@ -184,7 +185,7 @@ def measure(S: Float32, pivots: Float64, workers: Workers) -> Spheres:
 
 
 def halving(squared: Float64, rounding: float) -> float:
-    """Return a squared radius that as nearly as can be half of the squared distances are below.
+    """Return a squared radius below which half of the squared distances are, as nearly as possible.
 
     It lies midway between two of them that differ, so that no row is on the border and equal rows are on one
     side. If all are equal, all are inside.
@@ -208,19 +209,10 @@ def forces(pivots: Float64, overlaps: Float64) -> Float64:
     return pushed
 
 
-def squared_distances(X: Float32, pivots: Float64) -> Float64:
-    """X : (n, D), pivots : (L, D) → (n, L) float64."""
-    rows = X.astype(np.float64)
-    squared = rows @ (-2.0 * pivots.T)
-    squared += np.einsum("nd,nd->n", rows, rows)[:, None]
-    squared += np.einsum("ld,ld->l", pivots, pivots)
-    return np.maximum(squared, 0.0, out=squared)
-
-
-# ---- The spherical Hamming distance (Heo et al. 2012) and an exact search by it
+# ---- the spherical Hamming distance, and an exact search by it
 #
-# d(a, b) = |a xor b| / |a and b|: rows in many common spheres are near, for those spheres meet in a small
-# region, while rows outside of the same sphere may be anywhere. The quotient is not defined for codes
+# d(a, b) = |a xor b| / |a and b|: rows in many common spheres are near, because those spheres meet in a
+# small region, while rows outside of the same sphere may be anywhere. The quotient is not defined for codes
 # without a common 1: here it is n_bits + |a xor b|, larger than any quotient (the largest is n_bits − 1),
 # equal codes of zeros included. So such pairs come last, by Hamming distance. No triangle inequality
 # holds. Which of the two distances finds more neighbours depends on data and bits: measure both.
@@ -253,7 +245,7 @@ def spherical_search(
     """The k base codes nearest to each query in spherical Hamming distance, ordered by (distance, position).
 
     base_codes : (n, ceil(n_bits/8)) uint8, query_codes : (q, …) uint8 → distances (q, k) float32, ids (q, k)
-    int64, row numbers of the base. Where k > n, rows end in ids of -1 at distance inf. Without n_bits, all
+    int64, row numbers of the base. If k > n, rows end in ids of -1 at distance inf. Without n_bits, all
     bits of the bytes count; it matters only for the distance of codes without a common 1.
     """
     k = check_integer("k", k, 1, None, "Try k=10.")

@@ -1,4 +1,6 @@
-"""Every figure, drawn from tables (lists of dicts). Nothing here computes a metric, and pyplot is not used.
+"""Figures of training, comparisons, retrieved pictures and numbers of bits, drawn from rows (lists of dicts).
+
+Nothing here computes a metric, and pyplot is not used. The paper's own figures are in paper.py.
 
 figure = precision(rows)          # rows: method, bits, precision
 write(figure, "precision.svg")    # .png or .svg, all or nothing
@@ -19,28 +21,31 @@ from auxbit.core.checks import require
 from auxbit.core.types import Array
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.registry import Style
-from auxbit.plot.style import FAINT, INK, STYLES, WRONG, label_ends, new_figure, style, tidy
+from auxbit.plot import style
+from auxbit.plot.style import FAINT, INK, STYLES, WRONG, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Table = Sequence[Mapping[str, Any]]
-
 FORMATS = (".png", ".svg")
 DPI = 200
-# the parts of a fit, by their column of speed-ups: name, look, and the column of their seconds
+# the parts of a fit, by their column of speed-ups: name, style, and the column of their seconds
 PARTS = {
     "speedup": ("whole fit", STYLES["BA"], "seconds"),
     "speedup_h": ("h step", STYLES["ITQ"], "seconds_h"),
     "speedup_f": ("f step", STYLES["LSH"], "seconds_f"),
     "speedup_z": ("Z step", Style("#009e73", "s"), "seconds_z"),
 }
+CELL = 0.27  # inches per picture
+LARGEST_PICTURE = 64  # pixels per side: what is larger is averaged down
+EXACT = "exact"  # the row of true neighbours, which is no method
+NAMES, QUERY = 1.7, 2.1  # the room of methods' names and of the query, in pictures
 SMALL_PART = 0.05  # of a fit's time: a part below that says nothing about the whole, and is not drawn
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
-    """Say now, before the work, what would keep a figure from being written to `path`."""
+    """Refuse now, before the work, a path that no figure could be written to."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise InvalidParameter("plot", os.fspath(path), f"a name that ends in {' or '.join(FORMATS)}")
@@ -75,23 +80,23 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
     """
     iterations = [row["iteration"] for row in records]
     judged = [row for row in records if row.get("precision") is not None]
-    figure = new_figure(5.0, 4.6 if judged else 3.2)
+    figure = style.new_figure(5.0, 4.6 if judged else 3.2)
     heights = [2, 1] if judged else [1]
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     energy = panels[0]
     ends = []
     for name, label, look in (("E_BA", "$E_{BA}$", STYLES["BA"]), ("E_Q", "$E_Q$", STYLES["ITQ"])):
         values = [row[name] for row in records]
-        energy.plot(iterations, values, color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5)
+        style.draw_line(energy, iterations, values, look, markersize=3.5)
         ends.append((values[-1], label, look.colour))
-    label_ends(energy, iterations[-1], ends)
+    style.label_ends(energy, iterations[-1], ends)
     energy.set_ylabel("squared error, training rows")
     energy.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}" if value < 1e7 else f"{value:.4g}")
     _mark_penalties(energy, records)
     if judged:
         _validation_panel(panels[1], judged)
     for panel in panels:
-        tidy(panel)
+        style.tidy(panel)
         panel.xaxis.get_major_locator().set_params(integer=True)
     panels[-1].set_xlabel("iteration")
     figure.suptitle(title, fontsize=10, color=INK)
@@ -101,7 +106,7 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
 def precision(
     rows: Table, *, values: Mapping[str, str] | None = None, title: str = "Precision of the nearest codes"
 ) -> Figure:
-    """Precision by bits, a line a method; with one number of bits only, a bar a method.
+    """Precision by bits, one line per method; with one number of bits only, one bar per method.
 
     rows : method, bits, and for each of `values`, column to panel title, its mean and perhaps `…_std`. Rows
     without the value are left out.
@@ -111,16 +116,16 @@ def precision(
     if not known:
         raise InvalidParameter("values", list(values), "columns with at least one number to draw")
     several = len({row["bits"] for row in known}) > 1
-    figure = new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
+    figure = style.new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
     panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
     for panel, (value, name) in zip(panels, values.items()):
         if several:
-            _lines_by_bits(panel, [row for row in known if row.get(value) is not None], value)
-            panel.set_xlabel("bits a code")
+            style.lines_by_bits(panel, [row for row in known if row.get(value) is not None], value)
+            panel.set_xlabel("bits per code")
         else:
             _bars_by_method(panel, known, value)
-        panel.set_title(name, fontsize=9, color=INK)
-        tidy(panel)
+        style.heading(panel, name)
+        style.tidy(panel)
     for panel in panels:  # after all are drawn: they may share the axis
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("precision")
@@ -129,71 +134,46 @@ def precision(
 
 
 def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r") -> Figure:
-    """Precision by recall, a curve a method (and number of bits, if several); radii 0, 1, 2 are marked.
+    """Precision by recall, one curve per method and number of bits; of a single curve, radii are marked.
 
-    rows : method, bits, radius, precision, recall, in rising radius; None where nothing was retrieved.
+    rows : method, bits, radius, precision, recall, in rising radius; None if nothing was retrieved.
     """
     known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
-    figure = new_figure(5.0, 3.4)
+    figure = style.new_figure(5.0, 3.4)
     axes = figure.subplots()
     several = len({row["bits"] for row in known}) > 1
     curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
     for method, bits in curves:
         curve = [row for row in known if (row["method"], row["bits"]) == (method, bits)]
-        look = style(method)
-        axes.plot(
-            [row["recall"] for row in curve], [row["precision"] for row in curve], look.line,
-            color=look.colour, marker=look.marker, markersize=3.5, linewidth=1.5, clip_on=False,
-            label=f"{method}, {bits} bits" if several else method,
-        )  # fmt: skip
+        x, y = [row["recall"] for row in curve], [row["precision"] for row in curve]
+        name = f"{method}, {bits} bits" if several else method
+        style.draw_line(axes, x, y, style.look(method), markersize=3.5, clip_on=False, label=name)
         if len(curves) == 1:
             _mark_radii(axes, curve)
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
-    tidy(axes)
+    style.tidy(axes)
     if len(curves) > 1:
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
     figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
-def retrieved(
-    panels: Table, *, columns: int = 2, title: str = "What each method retrieves; wrong labels framed"
-) -> Figure:
-    """Pictures that were asked for, beside what each method retrieves, a row a method.
-
-    panels : query (h, w), label, and rows: a list of (method, pictures (k, h, w), their labels).
-    """
-    n_methods, n_found = len(panels[0]["rows"]), len(panels[0]["rows"][0][1])
-    n_lines, picture = -(-len(panels) // columns), 0.27
-    figure = new_figure(columns * (n_found + 3.9) * picture, n_lines * (n_methods + 0.5) * picture + 0.3)
-    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, hspace=0.04, wspace=0.04)
-    grid = figure.subplots(n_lines, columns, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        axes.set_axis_off()
-        if place < len(panels):
-            _draw_panel(axes, panels[place])
-    figure.suptitle(title, fontsize=9, color=INK)
-    return figure
-
-
 def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
-    """Speed-up of the whole fit and of its steps by processors, a panel for each number of bits.
+    """Speed-up of the whole fit and of its steps by processors, one panel per number of bits.
 
     rows : bits, processors, and for each of PARTS its speed-up and seconds. Dashed: perfect speed-up.
     """
-    groups: dict[int, list[Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: int(row["processors"])):
-        groups.setdefault(row["bits"], []).append(row)
-    figure = new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3)
+    groups = style.grouped(sorted(rows, key=lambda row: int(row["processors"])), "bits")
+    figure = style.new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3)
     panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     ends = [_speedup_lines(panel, group) for panel, group in zip(panels, groups.values())]
     for panel, bits, names in zip(panels, groups, ends):  # after all are drawn: they share the axis
-        tidy(panel)
+        style.tidy(panel)
         most = groups[bits][-1]["processors"]
-        label_ends(panel, most, names)
+        style.label_ends(panel, most, names)
         step = -(-most // 8)
         panel.set_xticks(sorted({1, *range(step, most + 1, step)}))
-        panel.set_title(f"{bits} bits" if len(groups) > 1 else "", fontsize=9, color=INK)
+        style.heading(panel, f"{bits} bits" if len(groups) > 1 else "")
         panel.set_xlabel("number of processors")
     panels[0].set_ylabel("speed-up")
     figure.suptitle(title, fontsize=10, color=INK)
@@ -231,26 +211,9 @@ def _validation_panel(axes: Axes, judged: Table) -> None:
     axes.margins(y=0.4)
 
 
-def _lines_by_bits(axes: Axes, rows: Table, value: str) -> None:
-    ends, last = [], max(row["bits"] for row in rows)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    for method in reversed(methods):  # the first one ends up on top
-        line = sorted((row for row in rows if row["method"] == method), key=lambda row: int(row["bits"]))
-        look = style(method)
-        axes.errorbar(
-            [row["bits"] for row in line], [row[value] for row in line],
-            yerr=[row.get(f"{value}_std") or 0.0 for row in line], linestyle=look.line, color=look.colour,
-            marker=look.marker, markersize=5, linewidth=1.5, elinewidth=1,
-        )  # fmt: skip
-        ends.append((line[-1][value], method, look.colour))
-    axes.set_xticks(sorted({row["bits"] for row in rows}))
-    axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
-    label_ends(axes, last, ends)
-
-
 def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
     for place, row in enumerate(rows):
-        look = style(row["method"])
+        look = style.look(row["method"])
         spread = row.get(f"{value}_std") or None
         axes.bar(place, row[value], width=0.62, color=look.colour, yerr=spread, ecolor=INK)
         axes.annotate(
@@ -271,7 +234,7 @@ def _speedup_lines(axes: Axes, rows: Table) -> list[tuple[float, str, str]]:
         if None in y or max(row[seconds] / row["seconds"] for row in rows) < SMALL_PART:
             continue
         every = slice(None, None, -(-len(x) // 16))  # more markers would hide their line
-        axes.plot(x, y, color=look.colour, marker=look.marker, markersize=4.5, markevery=every, linewidth=1.5)
+        style.draw_line(axes, x, y, look, markevery=every)
         ends.append((y[-1], f"{name} {y[-1]:.2f}", look.colour))
     return ends
 
@@ -284,40 +247,11 @@ def _mark_radii(axes: Axes, curve: Table) -> None:
         )  # fmt: skip
 
 
-def _draw_panel(axes: Axes, panel: Mapping[str, Any]) -> None:
-    patches = require("matplotlib.patches", extra="plot", purpose="plotting")
-    rows, n_found = panel["rows"], len(panel["rows"][0][1])
-    left, middle = 3.5, len(rows) / 2
-    axes.imshow(panel["query"], cmap="gray_r", extent=(0, 1.7, middle + 0.85, middle - 0.85))
-    axes.text(0.85, middle - 1.0, f"query: {panel['label']}", ha="center", fontsize=7.5, color=INK)
-    for line, (method, pictures, labels) in enumerate(rows):
-        look = STYLES.get(method)
-        axes.text(left - 0.15, line + 0.5, method, ha="right", va="center", fontsize=7.5, weight="bold",
-                  color=look.colour if look else INK)  # fmt: skip
-        for place, (found, label) in enumerate(zip(pictures, labels)):
-            x = left + place
-            axes.imshow(found, cmap="gray_r", extent=(x + 0.06, x + 0.94, line + 0.94, line + 0.06))
-            if label != panel["label"]:
-                frame = patches.Rectangle((x + 0.05, line + 0.05), 0.9, 0.9, fill=False, edgecolor=WRONG)
-                axes.add_patch(frame)
-    axes.set(xlim=(-0.05, left + n_found), ylim=(len(rows), -0.1), aspect="equal")
-
-
-# ---- Figures beside the paper's own curves: retrieved pictures, the relaxed problem's solvers, how
-# many bits.
-
-CELL = 0.27  # inches a picture
-LARGEST_PICTURE = 64  # pixels a side: what is larger is averaged down
-EXACT = "exact"  # the row of true neighbours, which is no method
-NAMES, QUERY = 1.7, 2.1  # the room of methods' names and of the query, in pictures
-GENERAL = "general QP solver"
-
-
 # ---- retrieved pictures
 
 
-def retrieved_pictures(panels: Table, *, title: str, columns: int = 2) -> Figure:
-    """Queries beside what each method retrieves, a row a method; pictures as they are, wrong labels framed.
+def retrieved(panels: Table, *, title: str, columns: int = 2) -> Figure:
+    """Queries beside what each method retrieves, one row per method; what is wrong is framed.
 
     panels : query (h, w) or (h, w, 3) uint8, caption, and rows: a list of (method, pictures (k, h, w[, 3])
     uint8, wrong (k,) bool).
@@ -326,7 +260,7 @@ def retrieved_pictures(panels: Table, *, title: str, columns: int = 2) -> Figure
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
     width = columns * (n_found + QUERY + NAMES + 0.4) * CELL
-    figure = new_figure(width, lines * (n_methods + 0.5) * CELL + 0.4)
+    figure = style.new_figure(width, lines * (n_methods + 0.5) * CELL + 0.4)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03, hspace=0.03, wspace=0.03)
     for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
         axes.set_axis_off()
@@ -349,18 +283,16 @@ def _draw_query(axes: Axes, panel: Mapping[str, Any]) -> None:
     axes.imshow(mosaic([found for _, found, _ in rows]), extent=(left, left + n_found, len(rows), 0), **look)
     for line, (method, _, wrong) in enumerate(rows):
         axes.text(left - 0.12, line + 0.5, method, ha="right", va="center", fontsize=7, weight="bold",
-                  color=INK if method == EXACT else style(method).colour)  # fmt: skip
+                  color=INK if method == EXACT else style.look(method).colour)  # fmt: skip
         for place in np.flatnonzero(wrong):
-            axes.add_patch(
-                patches.Rectangle(
-                    (left + place + 0.04, line + 0.04), 0.92, 0.92, fill=False, edgecolor=WRONG, linewidth=0.9
-                )
-            )
+            corner = left + place + 0.04, line + 0.04
+            frame = patches.Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=WRONG, linewidth=0.9)
+            axes.add_patch(frame)
     axes.set(xlim=(-0.05, left + n_found), ylim=(len(rows), -0.05), aspect="equal")
 
 
 def mosaic(lines: Sequence[Array]) -> npt.NDArray[np.uint8]:
-    """Pictures in a grid, a line a row of it, transparent between them. lines : (k, h, w[, 3]) uint8 each."""
+    """Pictures in a grid, transparent between them. lines : its rows, (k, h, w[, 3]) uint8 each."""
     small = [np.stack([_opaque(shrunk(picture)) for picture in line]) for line in lines]
     k, height, width = small[0].shape[:3]
     side = max(height, width)
@@ -375,7 +307,7 @@ def mosaic(lines: Sequence[Array]) -> npt.NDArray[np.uint8]:
 
 
 def shrunk(picture: Array) -> npt.NDArray[np.uint8]:
-    """A picture of at most 64 pixels a side, by the means of squares of pixels."""
+    """A picture of at most 64 pixels per side, by the means of squares of pixels."""
     step = -(-max(picture.shape[:2]) // LARGEST_PICTURE)
     if step == 1:
         return np.asarray(picture, dtype=np.uint8)
@@ -397,29 +329,23 @@ def _opaque(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def solver_panels(rows: Table, *, title: str) -> Figure:
-    """CPU time a point by bits, a panel for each μ. rows : bits, mu, admm_seconds, general_seconds, ratio."""
+    """CPU time per point by bits, one panel per μ. rows : bits, mu, admm_seconds, general_seconds, ratio."""
     every = sorted({row["mu"] for row in rows})
-    figure = new_figure(3.5 * len(every) + 0.3, 3.1)
+    figure = style.new_figure(3.5 * len(every) + 0.3, 3.1)
     for axes, mu in zip(figure.subplots(1, len(every), squeeze=False, sharey=True)[0], every):
         some = sorted((row for row in rows if row["mu"] == mu), key=lambda row: int(row["bits"]))
         bits, ends = [row["bits"] for row in some], []
         for column, name, look in (
             ("admm_seconds", "our ADMM", STYLES["BA"]),
-            ("general_seconds", GENERAL, STYLES["ITQ"]),
+            ("general_seconds", "general QP solver", STYLES["ITQ"]),
         ):
             y = [1e6 * row[column] for row in some]
-            axes.plot(bits, y, color=look.colour, marker=look.marker, markersize=4.5, linewidth=1.5)
+            style.draw_line(axes, bits, y, look)
             ends.append((y[-1], name, look.colour))
         for row in some:
             between = 1e6 * (row["admm_seconds"] * row["general_seconds"]) ** 0.5
-            axes.annotate(
-                f"{row['ratio']:.0f}×",
-                (row["bits"], between),
-                ha="center",
-                va="center",
-                fontsize=8.5,
-                color=INK,
-            )
+            axes.annotate(f"{row['ratio']:.0f}×", (row["bits"], between), ha="center", va="center",
+                          fontsize=8.5, color=INK)  # fmt: skip
         for y_end, name, colour in ends:
             axes.annotate(name, (bits[-1], y_end), xytext=(4, 8), textcoords="offset points", ha="right",
                           fontsize=8.5, color=colour)  # fmt: skip
@@ -427,10 +353,10 @@ def solver_panels(rows: Table, *, title: str) -> Figure:
         axes.set_xticks(bits)
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
         axes.margins(x=0.12, y=0.18)
-        axes.set_title(f"μ = {mu:g}", fontsize=9, color=INK)
+        style.heading(axes, f"μ = {mu:g}")
         axes.set_xlabel("bits L")
-        tidy(axes)
-    figure.axes[0].set_ylabel("CPU microseconds a point")
+        style.tidy(axes)
+    figure.axes[0].set_ylabel("CPU microseconds per point")
     figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
@@ -441,37 +367,37 @@ def solver_panels(rows: Table, *, title: str) -> Figure:
 def bits_panels(
     rows: Table, *, chosen: int, n_rows: int, method: str, names: Mapping[str, str], title: str
 ) -> Figure:
-    """L_eff with its bound, and precision with recall, by bits; the number that is recommended is marked.
+    """L_eff with its bound, and precision with recall, by bits; the recommended number is marked.
 
-    rows : bits, effective_bits, and the columns that are named : on the right, the first dashed.
+    rows : bits, effective_bits, and the columns of `names`, which are drawn on the right, the first dashed.
     """
-    figure = new_figure(8.2, 3.3)
+    figure = style.new_figure(8.2, 3.3)
     left, right = figure.subplots(1, 2)
-    look, bits = style(method), [row["bits"] for row in rows]
+    look, bits = style.look(method), [row["bits"] for row in rows]
     limit = float(np.log2(n_rows))
     corner = sorted({0.0, *map(float, bits), *([limit] if limit < bits[-1] else [])})
     left.plot(corner, np.minimum(corner, limit), ":", color=INK, linewidth=1.2)
     left.annotate(f"bound: min(L, log₂ {n_rows:,})", (bits[-1], min(limit, bits[-1])), xytext=(0, 4),
                   textcoords="offset points", ha="right", fontsize=8, color=INK)  # fmt: skip
     y = [row["effective_bits"] for row in rows]
-    left.plot(bits, y, color=look.colour, marker=look.marker, markersize=5, linewidth=1.5)
+    style.draw_line(left, bits, y, look)
     left.set_ylim(0, 1.15 * min(limit, bits[-1]))
-    left.set_title(f"effective bits of the codes of {method}", fontsize=9, color=INK)
+    style.heading(left, f"effective bits of the codes of {method}")
     ends = []
     for (column, name), line in zip(names.items(), ("--", "-")):
         y = [row[column] for row in rows]
-        right.plot(bits, y, line, color=look.colour, marker=look.marker, markersize=5, linewidth=1.5)
+        style.draw_line(right, bits, y, look, linestyle=line)
         ends.append((y[-1], name, look.colour))
     right.set_ylim(0, 1.05 * max(0.05, *(row[name] for row in rows for name in names)))
-    right.set_title("what the nearest codes find", fontsize=9, color=INK)
+    style.heading(right, "what the nearest codes find")
     for axes in (left, right):
         axes.axvline(chosen, color=FAINT, linewidth=6, alpha=0.35, zorder=0)
         axes.set_xticks(bits)
         axes.set_xlim(0, bits[-1] * 1.03)
         axes.set_xlabel("bits L")
-        tidy(axes)
+        style.tidy(axes)
     right.annotate(f"{chosen} bits", (chosen, 0.02), xycoords=("data", "axes fraction"), xytext=(5, 0),
                    textcoords="offset points", fontsize=8.5, weight="bold", color=INK)  # fmt: skip
-    label_ends(right, bits[-1], ends)
+    style.label_ends(right, bits[-1], ends)
     figure.suptitle(title, fontsize=10, color=INK)
     return figure

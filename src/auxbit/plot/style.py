@@ -1,9 +1,9 @@
-"""What figures are made of: how methods look, an empty figure, tidy axes, names at the ends of lines."""
+"""What figures are made of: how methods look, panels, lines with names at their ends, dark backgrounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from auxbit.core.checks import require
 from auxbit.hashers.registry import METHODS, Style
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Table = Sequence[Mapping[str, Any]]
+
 INK, FAINT, WRONG = "#222222", "#b0b0b0", "#c2185b"
-
-
 STYLES = {method.label: method.style for method in METHODS.values()}
 OTHER = Style("#332288", "h")
 
 
-def style(method: str) -> Style:
+def look(method: str) -> Style:
     """The look of a method; unknown ones share one."""
     return STYLES.get(method, OTHER)
 
@@ -34,13 +34,62 @@ def new_figure(width: float, height: float) -> Figure:
 
 def tidy(axes: Axes) -> None:
     """Axes with no frame but the left and the bottom, and faint lines behind."""
-    axes.spines[["right"]].set_visible(False)
-    axes.spines[["top"]].set_visible(False)
+    axes.spines[["right", "top"]].set_visible(False)
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, color=FAINT)
     axes.xaxis.label.set_fontsize(9)
     axes.yaxis.label.set_fontsize(9)
+
+
+def heading(axes: Axes, text: str) -> None:
+    """Name a panel."""
+    axes.set_title(text, fontsize=9, color=INK)
+
+
+def short_numbers(axes: Axes) -> None:
+    """Write the numbers beside the axis without an offset or a factor."""
+    axes.yaxis.set_major_formatter(
+        lambda value, place: f"{value:,.10g}" if abs(value) < 1e7 else f"{value:.3g}"
+    )
+
+
+def grouped(rows: Table, column: str) -> dict[Any, list[Mapping[str, Any]]]:
+    """The rows by their value in a column, in order of appearance."""
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row[column], []).append(row)
+    return groups
+
+
+def draw_line(axes: Axes, x: Sequence[Any], y: Sequence[Any], seen: Style, **options: Any) -> None:
+    """A line that is seen as a method is; options are those of matplotlib."""
+    usual: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.5, "linestyle": seen.line}
+    axes.plot(x, y, color=seen.colour, marker=seen.marker, **usual | options)
+
+
+def lines_by_bits(
+    axes: Axes, rows: Table, value: str, *, dashed: bool = False, labels: bool = True, from_zero: bool = True
+) -> None:
+    """One line per method over the number of bits, named at its end. rows : method, bits, value, …_std."""
+    ends = []
+    for method, some in reversed(grouped(rows, "method").items()):  # the first one ends up on top
+        line = sorted(some, key=lambda row: int(row["bits"]))
+        seen, spread = look(method), [row.get(f"{value}_std") or 0.0 for row in line]
+        axes.errorbar(
+            [row["bits"] for row in line], [row[value] for row in line], yerr=spread if any(spread) else None,
+            linestyle="--" if dashed else seen.line, color=seen.colour, marker=seen.marker,
+            markersize=2.5 if dashed else 4.5, linewidth=0.9 if dashed else 1.5, elinewidth=1,
+        )  # fmt: skip
+        ends.append((line[-1][value], method, seen.colour))
+    axes.set_xticks(sorted({row["bits"] for row in rows}))
+    axes.set_xlabel("bits L")
+    if from_zero:
+        axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+    else:
+        short_numbers(axes)
+    if labels:
+        label_ends(axes, max(row["bits"] for row in rows), ends)
 
 
 def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> None:

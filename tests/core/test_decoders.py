@@ -1,0 +1,66 @@
+"""Decoders, linear and of tables: one contract, against the plain formulas."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from auxbit.core.codes import pack
+from auxbit.core.decoders import LinearDecoder, TableDecoder, decoder_from, decoder_parts
+from auxbit.core.maps import Scaling
+
+L, D = 19, 5
+RANDOM = np.random.default_rng(0)
+LINEAR = LinearDecoder(RANDOM.normal(size=(D, L)), RANDOM.normal(size=D))
+TABLES = TableDecoder(RANDOM.normal(size=(3, 256, D)).astype(np.float32), RANDOM.normal(size=D), L)
+Z = RANDOM.integers(0, 2, (40, L)).astype(np.uint8)
+both = pytest.mark.parametrize("decoder", [LINEAR, TABLES], ids=["linear", "tables"])
+
+
+@both
+def test_bits_and_packed_codes_have_the_same_reconstruction(decoder):
+    np.testing.assert_allclose(decoder(Z), decoder.decode(pack(Z)))
+
+
+def test_a_linear_decoder_is_az_plus_b_and_tables_are_looked_up_by_byte():
+    np.testing.assert_allclose(LINEAR(Z), Z @ LINEAR.A.T + LINEAR.b)
+    byte = pack(Z)
+    looked_up = sum(TABLES.tables[j, byte[:, j]].astype(float) for j in range(3))
+    np.testing.assert_allclose(TABLES(Z), looked_up + TABLES.b)
+
+
+@both
+def test_tables_offsets_and_norms_make_the_distance_to_the_reconstruction(decoder):
+    X, codes = RANDOM.normal(size=(7, D)), pack(Z)
+    tables = decoder.query_tables(X)
+    assert tables.shape == (7, 3, 256)
+    sums = sum(tables[:, j, codes[:, j]] for j in range(3))
+    found = decoder.query_offsets(X)[:, None] + sums + decoder.squared_norms(codes)
+    expected = np.square(X[:, None] - decoder(Z)[None]).sum(axis=2)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@both
+def test_a_decoder_in_the_units_of_the_data_undoes_the_scaling_and_back(decoder):
+    scaling = Scaling(RANDOM.normal(size=D), 2.5)
+    outside = decoder.in_units_of(scaling)
+    np.testing.assert_allclose(outside(Z), decoder(Z) * 2.5 + scaling.mean, rtol=1e-5)
+    np.testing.assert_allclose(outside.in_scale_of(scaling)(Z), decoder(Z), rtol=1e-5, atol=1e-5)
+
+
+@both
+def test_the_parts_in_a_file_make_the_same_decoder_and_wrong_ones_are_refused(decoder):
+    header, tensors = decoder_parts(decoder)
+    np.testing.assert_array_equal(decoder_from(header, tensors)(Z), decoder(Z))
+    with pytest.raises(ValueError, match=r"a decoder of .* for \d+ bits"):
+        decoder_from(header | {"n_bits": 99}, tensors)
+    with pytest.raises(KeyError, match="Other"):
+        decoder_from(header | {"class": "Other"}, tensors)
+
+
+@both
+def test_copies_do_not_keep_what_was_derived(decoder):
+    decoder(Z), decoder.query_tables(np.zeros((1, D)))
+    assert not [name for name in vars(copy.deepcopy(decoder)) if name.startswith("_")]
