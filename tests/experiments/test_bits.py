@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from auxbit import evaluate
-from auxbit.cli import choosing
+from auxbit.cli.compare import BITS_FILES
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
 from auxbit.experiments.study import Cell, Problem, Row, Store
@@ -182,7 +182,7 @@ def test_the_command_gives_json_and_files(folder: Path) -> None:
     assert found["recommended"] in (8, 16)
     assert [row["bits"] for row in found["table"]] == [8, 16]
     assert list(found["left_out"]) == ["70"]
-    assert {path.name for path in Path("o").iterdir()} == set(choosing.FILES)
+    assert {path.name for path in Path("o").iterdir()} == set(BITS_FILES)
     assert json.loads(Path("o/bits.json").read_text())["settings"]["recommended"] == found["recommended"]
     again = run("bits", "base.npy", "--bits", "8", "--out", "o", code=1)
     assert "exists" in again.stderr

@@ -221,7 +221,7 @@ def test_an_interrupted_comparison_keeps_its_rows_and_goes_on(tmp_path: Path) ->
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "goes on from there" in stderr
+    assert "is kept in out. Resume with:" in stderr
     kept = rows.read_text().splitlines()
     assert 4 <= len(kept) < 6
     assert {path.name for path in rows.parent.iterdir()} == {"rows.jsonl"}

@@ -311,8 +311,8 @@ def test_the_command_exports_a_hash_function(folder):
     ("options", "code", "message"),
     [
         (["--to", "faiss"], 2, "a model has no codes"),
-        (["--to", "tensorrt"], 2, "expected one of faiss, onnx"),
-        (["--to", "faiss", "--form", "flat"], 2, "expected one of auto, lsh, binary, additive"),
+        (["--to", "tensorrt"], 2, "not one of faiss, onnx"),
+        (["--to", "faiss", "--form", "flat"], 2, "not one of auto, lsh, binary, additive"),
         (["--to", "onnx", "--codes", "base.npy"], 2, "holds no codes"),
         (["--to", "onnx", "--form", "lsh"], 2, "holds no codes"),
         (["--to", "faiss", "--codes", "missing.npy"], 1, "missing.npy"),
