@@ -121,7 +121,6 @@ def _prepare(quantizer: Any, seed: int) -> None:
 
 # ---- Several methods and numbers of bits side by side
 
-RECALL_AT = (1, 10, 100)
 IDENTITY = ("method", "bits", "seed", "search", "skipped")
 
 
@@ -238,57 +237,6 @@ def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) 
     }
 
 
-def evaluate_model(
-    model: Hasher,
-    X_base: Array,
-    X_query: Array,
-    *,
-    truth: Array | None = None,
-    K: int = 50,
-    k: int = 50,
-    radius: int = 2,
-    coding: str = "hash",
-    mu: float = 0.0,
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> Row:
-    """Precision, recall and more of a fitted model; "curve" has precision and recall for each radius.
-
-    truth : (q, K or more) row numbers of X_base, nearest first; by default the Euclidean neighbours, or for a
-    model that divides rows by their norms, those by cosine. coding, mu : how the base is encoded.
-    """
-    told = progress or Silent()
-    normalized = bool(model.scaling_.normalize)
-    told.stage("finding true neighbours", None)
-    task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=truth, cosine=normalized)
-    told.stage("measuring", None)
-    base, ranking = rank(model, task, coding, mu)
-    index = HammingIndex(model.n_bits, decoder=model.decoder_, n_jobs=n_jobs)
-    index.add(base)
-    by_decoder = evaluate.retrieved_ranking(index.search_asymmetric(task.queries, k)[1], task.truth)
-    asymmetric = evaluate.precision_recall_at_k(by_decoder, k)
-    about = {"method": label_of(model), "bits": model.n_bits}
-    sizes = {"queries": len(X_query), "n_base": len(X_base), "K": K, "k": k, "radius": radius}
-    curve = [
-        about | {"radius": int(r), "precision": _number(p), "recall": _number(share), "answered": int(n)}
-        for r, p, share, n in zip(*evaluate.precision_recall_curve(ranking))
-    ]
-    neighbours = "given" if truth is not None else "by cosine" if normalized else "Euclidean"
-    return (
-        about
-        | sizes
-        | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
-        | {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
-        | figures(model, task, base, ranking)
-        | {"recall_at": {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}}
-        | {"curve": curve}
-    )
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
     """One row for each method and number of bits: means, spreads as `…_std`, and how many seeds."""
     groups: dict[tuple[str, int], list[Row]] = {}
@@ -374,7 +322,63 @@ def _check_training(X_train: Array, task: Task) -> None:
             check_finite(X_train, workers, "the rows to train on")
 
 
-# ---- A comparison on files: rows are kept as they finish, and what is written at the end
+# ---- one fitted model
+
+RECALL_AT = (1, 10, 100)
+
+
+def evaluate_model(
+    model: Hasher,
+    X_base: Array,
+    X_query: Array,
+    *,
+    truth: Array | None = None,
+    K: int = 50,
+    k: int = 50,
+    radius: int = 2,
+    coding: str = "hash",
+    mu: float = 0.0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Row:
+    """Precision, recall and more of a fitted model; "curve" has precision and recall for each radius.
+
+    truth : (q, K or more) row numbers of X_base, nearest first; by default the Euclidean neighbours, or for a
+    model that divides rows by their norms, those by cosine. coding, mu : how the base is encoded.
+    """
+    told = progress or Silent()
+    normalized = bool(model.scaling_.normalize)
+    told.stage("finding true neighbours", None)
+    task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=truth, cosine=normalized)
+    told.stage("measuring", None)
+    base, ranking = rank(model, task, coding, mu)
+    index = HammingIndex(model.n_bits, decoder=model.decoder_, n_jobs=n_jobs)
+    index.add(base)
+    by_decoder = evaluate.retrieved_ranking(index.search_asymmetric(task.queries, k)[1], task.truth)
+    asymmetric = evaluate.precision_recall_at_k(by_decoder, k)
+    about = {"method": label_of(model), "bits": model.n_bits}
+    sizes = {"queries": len(X_query), "n_base": len(X_base), "K": K, "k": k, "radius": radius}
+    curve = [
+        about | {"radius": int(r), "precision": _number(p), "recall": _number(share), "answered": int(n)}
+        for r, p, share, n in zip(*evaluate.precision_recall_curve(ranking))
+    ]
+    neighbours = "given" if truth is not None else "by cosine" if normalized else "Euclidean"
+    return (
+        about
+        | sizes
+        | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
+        | {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
+        | figures(model, task, base, ranking)
+        | {"recall_at": {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}}
+        | {"curve": curve}
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+# ---- a comparison on files, whose rows are kept as they finish
 
 FILES = {"table": "table.csv", "results": "results.json", "plot": "precision.png"}
 ROWS = "rows.jsonl"

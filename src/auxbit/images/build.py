@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,11 @@ from auxbit.core import files
 from auxbit.core.checks import check_integer, require
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
-from auxbit.core.progress import Progress, Silent
 from auxbit.core.types import Float32, PathLike
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
-from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, make_hasher
+from auxbit.hashers.registry import HASHER_NAMES, find_method, make_hasher
 from auxbit.images import features
 from auxbit.images import pictures as thumbnails
 from auxbit.images.decode import Decoders
@@ -183,6 +182,32 @@ def _shown(value: object) -> str:
 
 
 # ---- What long work on pictures tells whoever waits for it, and how long its stages took
+
+
+class Progress(Protocol):
+    """Told of each stage: what it is and how many steps it has (None: unknown), and of steps as they end."""
+
+    def stage(self, what: str, total: int | None) -> None:
+        """A stage begins, and the one before it has ended."""
+
+    def advance(self, steps: int = 1) -> None:
+        """So many steps more are done."""
+
+    def say(self, detail: str) -> None:
+        """Something to stand beside the bar."""
+
+
+class Silent:
+    """Progress that nobody looks at."""
+
+    def stage(self, what: str, total: int | None) -> None:
+        """Nothing."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Nothing."""
+
+    def say(self, detail: str) -> None:
+        """Nothing."""
 
 
 class Timed:
@@ -437,15 +462,28 @@ def train(collection: Collection, model: Hasher, progress: Progress) -> None:
 
 
 def _fit(model: Hasher, X: npt.NDArray[np.float32], progress: Progress) -> None:
+    def told(record: Any) -> None:
+        progress.advance(1)
+        precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
+        progress.say(f"μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}")
+
+    parameters = model.get_params(deep=False)
+    tells = "callback" in parameters
+    progress.stage("training", int(parameters["max_iter"]) if tells else None)
+    if tells:
+        model.set_params(callback=told)
     try:
         with warnings.catch_warnings():
             # of fewer pictures than bits: nothing that whoever has few pictures could change
             warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
-            fit_reporting(model, X, progress)
-    except InvalidInput as error:
-        if isinstance(error.__cause__, InvalidParameter):  # that few pictures cannot have that many bits
+            model.fit(X)
+    except InvalidParameter as error:
+        if error.parameter == "n_bits":  # checked before: it is so few pictures that cannot have so many
             raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
         raise
+    finally:
+        if tells:
+            model.set_params(callback=None)  # it shows the progress, and is no part of the model
 
 
 # ---- Making a collection of pictures, and adding to it
