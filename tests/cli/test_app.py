@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import auxbit
 from auxbit.cli.reference import reference
-from auxbit.hashers.registry import DEFAULT_METHODS, HASHER_NAMES, METHODS
 from helpers.cli_runner import run
 
 COMMANDS = (
@@ -63,24 +61,3 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
-
-
-def test_the_reference_in_docs_is_up_to_date() -> None:
-    written = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-    assert written.read_text() == reference(), "run: make reference"
-
-
-def test_the_reference_is_written_to_docs_unless_told_otherwise(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for arguments, written in (((), "docs/cli.md"), (("other.md",), "other.md")):
-        command = [sys.executable, "-m", "auxbit.cli.reference", *arguments]
-        subprocess.run(command, cwd=tmp_path, check=True)
-        assert (tmp_path / written).read_text() == reference()
-
-
-def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
-    text = reference()
-    assert f"`--method` {'|'.join(HASHER_NAMES)} ".replace("|", "\\|") in text
-    assert f"Default: `{','.join(DEFAULT_METHODS)}`." in text
-    listed = next(line for line in text.splitlines() if line.startswith("| `--methods`"))
-    assert all(f" {name}" in listed for name in METHODS)

@@ -16,7 +16,7 @@ def test_nan_is_named_by_row_and_column(folder: Path, digits: Any, monkeypatch: 
     bad = digits[300:].copy()
     bad[700, 3] = np.nan
     np.save("bad.npy", bad)
-    monkeypatch.setattr("auxbit.cli.tasks.BLOCK_BYTES", 64 * 4 * 100)
+    monkeypatch.setattr("auxbit.data.vectors.BLOCK_BYTES", 64 * 4 * 100)
     commands = [
         ("fit", "bad.npy", "-o", "out"),
         ("encode", "m.safetensors", "bad.npy", "-o", "out.npy"),

@@ -16,8 +16,8 @@ import pytest
 
 import auxbit
 from auxbit import Collection, HammingIndex
-from auxbit.cli import collection_rows
 from auxbit.cli.reference import reference
+from auxbit.collection import build
 from helpers.cli_runner import run
 from helpers.collection_runner import c, c_json, items, metadata_of
 
@@ -210,7 +210,7 @@ def test_add_puts_vectors_or_codes_with_ids_and_metadata_in(made: Path, digits: 
 def test_batches_of_any_size_give_the_same_collection(
     made: Path, monkeypatch: pytest.MonkeyPatch, digits: Any
 ) -> None:
-    monkeypatch.setattr(collection_rows, "BATCH_ROWS", 100)
+    monkeypatch.setattr(build, "BATCH_ROWS", 100)
     c("create", "parts", "--data", "base.npy", "--metadata", "base.jsonl", "--model", "m.safetensors")
     c("add", "parts", "--data", "queries.npy", "--from-row", 250)
     c("add", "papers", "--data", "queries.npy", "--from-row", 250)
@@ -221,7 +221,7 @@ def test_batches_of_any_size_give_the_same_collection(
 
 
 def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_rows, "BATCH_ROWS", 100)
+    monkeypatch.setattr(build, "BATCH_ROWS", 100)
     before = manifest()
     np.save("narrow.npy", np.zeros((300, 63)))
     np.save("twice.npy", np.append(np.arange(5000, 5299), 5000))
@@ -250,7 +250,7 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
 def test_an_error_in_the_middle_says_where_it_stopped_and_how_to_go_on(
     made: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection_rows, "BATCH_ROWS", 100)
+    monkeypatch.setattr(build, "BATCH_ROWS", 100)
     bad = digits[:300].copy()
     bad[234, 5] = np.nan
     np.save("my rows.npy", bad)

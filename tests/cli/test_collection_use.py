@@ -11,7 +11,7 @@ import pytest
 
 import auxbit
 from auxbit import Collection
-from auxbit.cli import collection_changes
+from auxbit.cli import collection
 from helpers.collection_runner import c, c_json, items, metadata_of
 
 
@@ -150,7 +150,7 @@ def test_delete_by_ids_by_a_file_and_by_metadata(made: Path) -> None:
 
 
 def test_delete_asks_before_it_deletes_by_metadata(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_changes, "_at_terminal", lambda: True)
+    monkeypatch.setattr(collection, "_at_terminal", lambda: True)
     command = ("delete", "papers", "--where", "label=4")
     declined = c(*command, code=1, answer="n\n")
     assert "Delete 150 of 1,497 items?" in declined.stderr

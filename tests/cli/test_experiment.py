@@ -77,7 +77,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "fit", interrupted)
     result = run("experiment", "wrapper", "--bits", "4,6", "--rows", "300", "--out", "o", code=130)
-    assert "finished fits are kept in o" in result.output
+    assert "What was done is kept in o. Resume with:\nauxbit experiment wrapper --bits 4,6 " in result.output
     monkeypatch.setattr(study, "fit", lambda *args: fits.append(args) or made(*args))
     for _ in range(2):  # the first goes on with the third fit, the second has nothing left to fit
         run("experiment", "wrapper", "--bits", "4,6", "--rows", "300", "--out", "o")

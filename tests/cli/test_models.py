@@ -58,7 +58,7 @@ def test_unpacked_codes_have_a_column_a_bit_and_decode_as_well(folder: Path, dig
 
 def test_blocks_of_any_size_give_the_same_codes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("encode", "m.safetensors", "base.npy", "--out", "whole.npy")
-    monkeypatch.setattr("auxbit.cli.tasks.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("auxbit.data.vectors.BLOCK_BYTES", 1000)
     run("encode", "m.safetensors", "base.npy", "--out", "parts.npy")
     np.testing.assert_array_equal(np.load("whole.npy"), np.load("parts.npy"))
 

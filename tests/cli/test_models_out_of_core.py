@@ -1,4 +1,4 @@
-"""`auxbit fit` on data that is not read into memory: budget, checkpoint, going on."""
+"""`auxbit fit` out of core: memory, checkpoint, resuming."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_passes_are_told(place):
 
 def test_the_progress_bar_counts_passes(place, monkeypatch):
     shown: list[str] = []
-    monkeypatch.setattr("auxbit.cli.output.Bar.show", lambda bar, done, detail: shown.append(detail))
+    monkeypatch.setattr("auxbit.cli.output.Stages.say", lambda stages, detail: shown.append(detail))
     run("fit", "rows.npy", "-o", "m.safetensors", *QUICK, "--memory", "1GB")
     passes = [int(detail.split("passes ")[1]) for detail in shown]
     assert passes[0] >= 4
@@ -84,7 +84,7 @@ def test_ridge_takes_fewer_passes(place):
     assert auxbit.load("ridge.safetensors").h_solver == "ridge"
 
 
-def test_a_checkpoint_is_gone_on_from_only_if_asked(place):
+def test_a_checkpoint_is_resumed_from_only_if_asked(place):
     fit = ("fit", "rows.npy", *QUICK, "--checkpoint", "state")
     first = run_json(*fit, "-o", "a.safetensors")
     refused = run(*fit, "-o", "b.safetensors", code=1)
@@ -95,7 +95,7 @@ def test_a_checkpoint_is_gone_on_from_only_if_asked(place):
     np.testing.assert_array_equal(a.encoder_.weights, b.encoder_.weights)
 
 
-def test_the_embedded_digits_can_be_read_by_passes_too(place):
+def test_the_embedded_digits_can_be_read_out_of_core_too(place):
     assert run_json("fit", "digits", "-o", "m.safetensors", *QUICK, "--memory", "1GB")["n_rows"] == 1797
 
 
@@ -104,7 +104,7 @@ def test_the_embedded_digits_can_be_read_by_passes_too(place):
     [
         (("rows.npy", "--memory", "lots"), 2, "memory='lots' is invalid: expected bytes, as '1GB'"),
         (("rows.npy", "--memory", "1MB"), 2, "at least 128MB"),
-        (("rows.npy", "--resume"), 2, "it needs the folder to go on from: --checkpoint FOLDER"),
+        (("rows.npy", "--resume"), 2, "it needs the folder to resume from: --checkpoint FOLDER"),
         (("rows.npy", "--memory", "1GB", "--method", "itq"), 2, "does not apply to --method itq"),
         (("rows.npy", "--checkpoint", "s", "--method", "bfa"), 2, "does not apply to --method bfa"),
         (("rows.npy", "--h-solver", "ridge", "--method", "bfa"), 2, "does not apply to --method bfa"),
@@ -130,7 +130,7 @@ def test_exit_codes_and_messages(place, arguments, code, why):
     assert Path("m.safetensors").exists() == (code == 0)
 
 
-def test_ctrl_c_names_the_command_that_goes_on_and_it_does(place):
+def test_ctrl_c_names_the_command_that_resumes_and_it_does(place):
     np.save("large.npy", clustered(60_000, 32, seed=4))
     words = [
         "fit", "large.npy", "-o", "my model.safetensors", "--checkpoint", "state", "--bits", "16",
@@ -145,8 +145,9 @@ def test_ctrl_c_names_the_command_that_goes_on_and_it_does(place):
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    said, command = stderr.strip().split("go on with: ")
-    assert said == "interrupted; "
+    said, command, interrupted = stderr.strip().splitlines()
+    assert said == "What was done is kept in state. Resume with:"
+    assert interrupted.startswith("interrupted; ")
     assert shlex.split(command)[1:].count("--resume") == 1
     assert not Path("my model.safetensors").exists()
     process = auxbit_process(*shlex.split(command)[1:])
@@ -168,7 +169,7 @@ def test_what_was_given_is_repeated_word_for_word_but_for_what_was_not(place, mo
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("auxbit.cli.tasks.fit_file", interrupted)
+    monkeypatch.setattr("auxbit.hashers.files.fit_file", interrupted)
     given = [
         "rows.npy",
         "--out",
@@ -181,8 +182,9 @@ def test_what_was_given_is_repeated_word_for_word_but_for_what_was_not(place, mo
         "--resume",
     ]
     result = run("fit", *given, code=130)
-    assert result.stderr.startswith("interrupted; go on with: ")
-    found = shlex.split(result.stderr.split("go on with: ")[1])
+    said, command = result.stderr.splitlines()[:2]
+    assert said == "What was done is kept in s. Resume with:"
+    found = shlex.split(command)
     assert found[:3] == ["auxbit", "fit", "rows.npy"]
     assert sorted(found[3:]) == sorted(given[1:])
     without = run("fit", "rows.npy", "-o", "m.safetensors", code=130)

@@ -112,7 +112,7 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     X[100] = 0
     np.save("x.npy", X)
     fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--normalize")
-    assert "squared error a normalised row" in run(*fit).stdout
+    assert "squared error per normalised row" in run(*fit).stdout
     unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     np.save("truth.npy", ground_truth(unit, unit[:50], 20))
     np.save("q.npy", X[:50])
@@ -123,7 +123,7 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     assert computed == given
     shown = run(*files).stdout
     assert "neighbours by cosine" in shown
-    assert "squared error a normalised row" in shown
+    assert "squared error per normalised row" in shown
     run("fit", "x.npy", "-o", "raw.safetensors", "--bits", 8, "--max-iter", 3)
     shown = run("evaluate", "raw.safetensors", *files[2:]).stdout
     assert "neighbours Euclidean" in shown

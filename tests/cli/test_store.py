@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from auxbit import Collection, HammingIndex, load
-from auxbit.cli import storing
+from auxbit.cli import store
 from auxbit.cli.app import Commands
 from auxbit.stores import push
 from helpers.index_truth import random_codes
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_not
 
 SMALL = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 SMALL.command()(lambda: None)  # a second command, so that the group keeps its name
-storing.register(SMALL)
+SMALL.add_typer(store.group, name="store")
 
 
 def s(command, *words, code=0):
@@ -128,7 +128,8 @@ def test_an_interrupted_push_says_how_to_go_on(files, monkeypatch):
 
     monkeypatch.setattr(FaissStore, "add", add)
     stopped = s("push", "codes.npy", "--to", "c.faiss", code=130)
-    assert "200 of 300 rows are in. The same command with --resume goes on there." in stopped.stderr
+    said = "200 of 300 rows are in. Resume with:\nauxbit store push codes.npy --to URL --resume\n"
+    assert said in stopped.stderr
     went_on = s("push", "codes.npy", "--to", "c.faiss", "--resume").stdout
     assert went_on.endswith("100 rows pushed, after 200 before; 300 items.\n")
 
@@ -137,7 +138,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
     (tmp_path / "folder").mkdir()
     for words, why in [
         (["push", "codes.npy", "--to", "mysql://u:hidden@h/db"], "expected postgresql://user@host/database"),
-        (["push", "codes.npy", "--to", "c.faiss", "--resume", "--force"], "what is replaced is begun anew"),
+        (["push", "codes.npy", "--to", "c.faiss", "--resume", "--force"], "what is replaced is begun again"),
         (["push", "codes.npy", "--to", "c.faiss", "--with-vectors"], "give --vectors FILE"),
         (["push", "folder", "--to", "c.faiss", "--ids", "ids.npy"], "a collection has its own: leave it out"),
         (["push", "codes.npy", "--to", "c.faiss", "--name", "x"], "nothing for a FAISS file"),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from auxbit import evaluate
-from auxbit.cli import choosing
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
 from auxbit.experiments.study import Cell, Fits, Problem, Row
-from helpers.cli_runner import run, run_json
 
 
 def measured(*values: tuple[int, float, float]) -> list[Row]:
@@ -160,34 +156,3 @@ def test_a_problem_of_the_experiments_is_judged_by_the_codes_of_its_store(digits
     assert result.settings["reason"] in result.about
     marked = result.figures["bits"]().axes[1]
     assert f"{result.settings['recommended']} bits" in {text.get_text() for text in marked.texts}
-
-
-# ---- the command
-
-
-def test_the_command_prints_the_table_the_reason_and_the_rule(folder: Path) -> None:
-    shown = run(
-        "bits", "base.npy", "--bits", "8,16", "--rows", "300", "--queries", "40", "--jobs", "1"
-    ).stdout
-    assert "L_eff of all 1,497 rows" in shown
-    assert "40 held-out queries in a sample of 260" in shown
-    assert "raise --rows" in shown
-    assert "At least: 16 bits." in shown or "Recommended: " in shown
-    assert "The rule: " in shown
-    assert "Next: auxbit fit base.npy --method itq --bits" in shown
-
-
-def test_the_command_gives_json_and_files(folder: Path) -> None:
-    found = run_json("bits", "base.npy", "--bits", "8,16,70", "--rows", "300", "--out", "o", "--jobs", "1")
-    assert found["recommended"] in (8, 16)
-    assert [row["bits"] for row in found["table"]] == [8, 16]
-    assert list(found["left_out"]) == ["70"]
-    assert {path.name for path in Path("o").iterdir()} == set(choosing.FILES)
-    assert json.loads(Path("o/bits.json").read_text())["settings"]["recommended"] == found["recommended"]
-    again = run("bits", "base.npy", "--bits", "8", "--out", "o", code=1)
-    assert "exists" in again.stderr
-
-
-def test_the_command_refuses_what_is_no_list_of_bits_and_an_unknown_method(folder: Path) -> None:
-    assert "not a list of integers" in run("bits", "base.npy", "--bits", "8,x", code=2).stderr
-    assert "one of itq, ba" in run("bits", "base.npy", "--method", "pq", code=2).stderr

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from auxbit import ITQ, evaluate
-from auxbit.cli.app import app
 from auxbit.data import vectors
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
@@ -135,77 +127,3 @@ def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None
         compare(base, base, np.full((1, 64), np.nan), ["lsh"], [8])
     with pytest.raises(InvalidInput, match="with 64 columns"):
         compare(base[:, :5], base, queries, ["lsh"], [8])
-
-
-# ---- the command
-
-
-def invoke(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
-
-
-def test_compare_writes_table_results_and_plot(tmp_path: Path, digits: Any) -> None:
-    np.save(tmp_path / "x.npy", digits)
-    out = tmp_path / "out"
-    result = invoke(
-        "compare", tmp_path / "x.npy", "--methods", "itq,lsh,pq", "--bits", "8,13", "--seeds", 1, "--out", out
-    )
-    assert {path.name for path in out.iterdir()} == {
-        "table.csv",
-        "results.json",
-        "precision.png",
-        "rows.jsonl",
-    }
-    assert "Left out: PQ at 13 bits" in result.stdout
-    assert "LSH" in result.stderr  # rows appear as they finish
-    assert len((out / "table.csv").read_text().splitlines()) == 1 + 6
-    again = invoke("compare", tmp_path / "x.npy", "--methods", "itq", "--bits", 8, "--out", out, code=1)
-    assert "--force" in again.stderr
-
-
-def test_compare_needs_no_files_for_the_embedded_digits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = invoke("compare", "digits", "--methods", "lsh", "--bits", "8", "--seeds", 2, "--json")
-    document = json.loads(result.stdout)
-    assert document["rows"][0]["seeds"] == 2
-    assert result.stderr == ""
-    assert not list(tmp_path.iterdir())
-
-
-def test_wrong_lists_of_bits_are_wrong_usage() -> None:
-    assert "--bits" in invoke("compare", "digits", "--bits", "8,x", code=2).stderr
-    assert "Did you mean itq" in invoke("compare", "digits", "--methods", "iqt", code=2).stderr
-
-
-def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> None:
-    assert "at most 1795" in invoke("compare", "digits", "--n-queries", 1797, code=1).stderr
-    np.save(tmp_path / "one.npy", np.ones((1, 4)))
-    assert (
-        "has 1 row; a comparison needs at least 3" in invoke("compare", tmp_path / "one.npy", code=1).stderr
-    )
-
-
-def test_an_interrupted_comparison_keeps_its_rows_and_goes_on(tmp_path: Path) -> None:
-    arguments = ["compare", "digits", "--methods", "lsh,ba", "--bits", "8", "--seeds", "3", "--out", "out"]
-    command = [sys.executable, "-m", "auxbit.cli", *arguments]
-    rows = tmp_path / "out" / "rows.jsonl"
-    with subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") >= 4):
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    assert "goes on from there" in stderr
-    kept = rows.read_text().splitlines()
-    assert 4 <= len(kept) < 6
-    assert {path.name for path in rows.parent.iterdir()} == {"rows.jsonl"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert len(done.stderr.splitlines()) == 6 - len(kept)
-    assert rows.read_text().splitlines()[: len(kept)] == kept
-    assert (rows.parent / "table.csv").exists()

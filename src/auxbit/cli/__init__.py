@@ -1,4 +1,4 @@
-"""The command line: thin commands, a file a group. Heavy imports happen inside the commands."""
+"""The command line: thin commands, one file per group. Heavy imports happen inside the commands."""
 
 from auxbit.cli.app import main
 

@@ -1,7 +1,8 @@
 """The app: groups of commands put together, errors translated, exit codes.
 
-0 fine; 1 the work failed: files, data, the system; 2 wrong usage: what cannot be parsed, or a value that an
-option never has, whatever the data (InvalidParameter); 130 interrupted. "error: …" on stderr says what.
+0: fine. 1: the work failed, because of files, data or the system. 2: wrong usage, which is what cannot be
+parsed, or a value that an option never has, whatever the data (InvalidParameter). 130: interrupted.
+"error: …" on stderr says what is wrong.
 """
 
 from __future__ import annotations
@@ -14,19 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from auxbit import __version__
-from auxbit.cli import (
-    choosing,
-    collecting,
-    experiments,
-    exporting,
-    models,
-    output,
-    paper,
-    picturing,
-    searching,
-    serving,
-    storing,
-)
+from auxbit.cli import collection, compare, experiment, export, images, models, output, search, store
 from auxbit.errors import AuxbitError, InvalidParameter
 
 
@@ -61,18 +50,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (
-    models,
-    searching,
-    collecting,
-    picturing,
-    serving,
-    storing,
-    exporting,
-    experiments,
-    choosing,
-    paper,
-):
+for group in (models, search, collection, images, store, export, compare, experiment):
     group.register(app)
 
 

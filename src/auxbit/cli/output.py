@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 SHOW_AFTER = 1.0  # seconds: what is over by then needs no progress bar
-WIDE = 100  # the width of tables where stdout is a file or a pipe
+WIDE = 100  # the width of tables if stdout is a file or a pipe
 
 _err = Console(stderr=True, highlight=False)  # it follows sys.stderr, which tests replace
 
@@ -59,8 +59,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     _out().print(table)
 
 
+def print_results(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table of measurements, with the keys of its columns; rows that have none are left out."""
+    measured = [row for row in rows if not row.get("skipped")]
+    print_table(list(columns), [[row[key] for key in columns.values()] for row in measured])
+
+
+def say_left_out(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Why rows of a comparison have no measurements."""
+    for row in rows:
+        if row["skipped"]:
+            say(f"Left out: {row['method']} at {row['bits']} bits: {row['skipped']}")
+
+
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, a line each, values aligned."""
+    """Names and values, one per line, values aligned."""
     facts = list(facts)
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
@@ -68,38 +81,8 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def error_label(result: Mapping[str, Any]) -> str:
-    """What the reconstruction error of a model is of."""
-    return "squared error a normalised row" if result["rows_normalized"] else "squared error a row"
-
-
-def say_next(*command: str) -> None:
-    """What to type next, ready for a shell."""
-    say(f"\nNext: {shlex.join(['auxbit', *command])}")
-
-
-@contextmanager
-def going_on(context: typer.Context, option: str, *, possible: bool) -> Iterator[None]:
-    """Say at an interrupt how the command goes on, if it can: as it was given, with this option."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if not possible:
-            raise
-        note(f"interrupted; go on with: {shlex.join(['auxbit', *_given_again(context, option)])}")
-        raise typer.Exit(130) from error
-
-
-def _given_again(context: typer.Context, option: str) -> list[str]:
-    """The command that is running as it was given, and this option."""
-    words = [str(context.info_name)]
-    for parameter in context.command.params:
-        name, names = str(parameter.name), parameter.opts
-        source, value = context.get_parameter_source(name), context.params.get(name)
-        if source is None or source.name != "COMMANDLINE" or option in names:
-            continue
-        option_name = [] if parameter.param_type_name == "argument" else names[:1]
-        words += option_name if value is True else [*option_name, str(value)]
-    return [*words, option]
+    """What the reconstruction error of a model is measured per."""
+    return "squared error per normalised row" if result["rows_normalized"] else "squared error per row"
 
 
 def number(value: object) -> str:
@@ -113,47 +96,124 @@ def number(value: object) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e9 else f"{value:,.0f}"
 
 
-class Bar:
-    """A progress bar that a command moves on; `detail` stands beside it."""
+def size(n_bytes: float) -> str:
+    """Bytes for reading."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
 
-    def __init__(self, progress: Progress, what: str, total: float | None) -> None:
-        self._progress = progress
-        self._task = progress.add_task(what, total=total, detail="")
 
-    def advance(self, steps: float = 1) -> None:
-        """So many steps more are done."""
-        self._progress.advance(self._task, steps)
+def printable(name: str) -> str:
+    """A file's name without what a terminal would act on."""
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in name)
 
-    def show(self, *, done: float | None = None, what: str | None = None, detail: str = "") -> None:
-        """How far it is, and what to say about it."""
-        self._progress.update(self._task, completed=done, description=what, detail=detail)
+
+# ---- Commands to type next, or to resume with
+
+
+def shell(*command: str) -> str:
+    """A command of ours, ready for a shell."""
+    return shlex.join(["auxbit", *command])
+
+
+def say_next(*command: str) -> None:
+    """What to type next."""
+    say(f"\nNext: {shell(*command)}")
+
+
+def given_again(
+    context: typer.Context, *more: object, without: Sequence[str] = (), hidden: Sequence[str] = ()
+) -> str:
+    """The running command as it was given, and `more`; hidden options, of secrets, have a placeholder."""
+    command = context.command_path.split()
+    for parameter in context.command.params:
+        name, names = str(parameter.name), parameter.opts
+        source, value = context.get_parameter_source(name), context.params.get(name)
+        if source is None or source.name != "COMMANDLINE" or {*more, *without} & {*names}:
+            continue
+        option = [] if parameter.param_type_name == "argument" else names[:1]
+        if value is True:
+            command += option
+            continue
+        for each in value if isinstance(value, list | tuple) else [value]:
+            command += [*option, str(parameter.metavar if names[0] in hidden else each)]
+    return shlex.join([*command, *map(str, more)])
+
+
+def say_resume(done: str, command: str) -> None:
+    """What is done, and the command that does the rest."""
+    note(f"{done} Resume with:")
+    note(command)
 
 
 @contextmanager
-def progress(what: str, total: float | None = None, *, time_left: bool = True) -> Iterator[Bar]:
-    """A bar on stderr, if that is a terminal, and only after a second."""
-    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=24)]
-    columns += [TextColumn("{task.fields[detail]}"), TimeElapsedColumn()]
-    if total is not None and time_left:
-        columns += [TextColumn("left"), TimeRemainingColumn()]
-    shown = Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
-    lock, over = threading.Lock(), False
+def resumable(
+    context: typer.Context, folder: str | None, *more: object, without: Sequence[str] = ()
+) -> Iterator[None]:
+    """At an interrupt, say how to resume the command from what is kept in a folder, if there is one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is not None:
+            say_resume(f"What was done is kept in {folder}.", given_again(context, *more, without=without))
+        raise
 
-    def start() -> None:
-        with lock:
-            if not over:
+
+# ---- Progress
+
+
+class Stages:
+    """Progress on stderr, one bar per stage: only on a terminal, and only if a stage takes over a second."""
+
+    def __init__(self, what: str = "", total: int | None = None) -> None:
+        self._lock = threading.Lock()  # the timer starts a bar in a thread of its own
+        self._shown: Progress | None = None
+        if what:
+            self.stage(what, total)
+
+    def stage(self, what: str, total: int | None = None) -> None:
+        """A bar for the stage that begins, with the time left if its length is known."""
+        self.close()
+        columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=24)]
+        columns += [TextColumn("{task.fields[detail]}"), TimeElapsedColumn()]
+        if total is not None:
+            columns += [TextColumn("left"), TimeRemainingColumn()]
+        self._shown = Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
+        self._task = self._shown.add_task(what, total=total, detail="")
+        self._timer = threading.Timer(SHOW_AFTER, self._start, [self._shown])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def advance(self, steps: int = 1) -> None:
+        """That many more steps are done."""
+        if self._shown is not None:
+            self._shown.advance(self._task, steps)
+
+    def say(self, detail: str) -> None:
+        """A detail beside the bar."""
+        if self._shown is not None:
+            self._shown.update(self._task, detail=detail)
+
+    def close(self) -> None:
+        """The stage is over."""
+        with self._lock:
+            shown, self._shown = self._shown, None
+        if shown is not None:
+            self._timer.cancel()
+            shown.stop()
+
+    def _start(self, shown: Progress) -> None:
+        with self._lock:
+            if shown is self._shown:
                 shown.start()
 
-    timer = threading.Timer(SHOW_AFTER, start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield Bar(shown, what, total)
-    finally:
-        timer.cancel()
-        with lock:
-            over = True
-            shown.stop()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def _out() -> Console:

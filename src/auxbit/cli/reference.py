@@ -1,6 +1,6 @@
 """docs/cli.md, written from the commands themselves: `python -m auxbit.cli.reference [docs/cli.md]`.
 
-It asks each command what `--help` would ask it, rather than copy its print, whose looks change with typer.
+It asks each command for its parameters, as `--help` does: what that prints changes with the version of typer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ HEAD = """# The command line
 
 Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine; 1 the work
 failed, because of files or data; 2 wrong usage, which includes a value that an option never has, whatever the
-data; 130 interrupted. `error: …` says what is wrong and how to mend it. Files that exist are overwritten only
-with `--force`, and written to a temporary name first.
+data; 130 interrupted. `error: …` says what is wrong and how to correct it. Files that exist are overwritten
+only with `--force`, and written to a temporary name first.
 """
 
 
@@ -58,8 +58,10 @@ def _line(param: Any) -> str:
     notes = [param.help.replace("|", "\\|")]
     if param.required:
         notes.append("Required.")
-    elif param.show_default and param.default is not None and param.default is not False:
-        notes.append(f"Default: `{param.default}`.")
+    else:
+        default = param.show_default if isinstance(param.show_default, str) else param.default
+        if param.show_default and default not in (None, False, ""):
+            notes.append(f"Default: {default}." if " " in str(default) else f"Default: `{default}`.")
     return f"| {name or '`' + param.metavar.replace('|', chr(92) + '|') + '`'} | {' '.join(notes)} |"
 
 

@@ -264,6 +264,11 @@ class Manifest:
         return sum(part.rows for part in self.segments)
 
     @property
+    def n_bytes(self) -> int:
+        """Of rows and deletions on disk."""
+        return sum(part.bytes for part in (*self.segments, *self.removed))
+
+    @property
     def n_removed(self) -> int:
         """Rows that are deleted."""
         return sum(part.rows for part in self.removed)

@@ -53,12 +53,15 @@ def acceptable(X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return within
 
 
-def check_finite(X: Any, workers: Workers, name: str = "X") -> None:
+def check_finite(X: Any, workers: Workers | None = None, name: str = "X") -> None:
     """Refuse NaN, infinity and what cannot be squared, naming the first row and column that has one.
 
-    X : an array, or rows that are read by slices.
+    X : an array, or rows that are read by slices. workers : None for all cores.
     """
     check_numbers(X, name)
+    if workers is None:
+        with Workers() as all_cores:
+            return check_finite(X, all_cores, name)
     found = first_unusable(X, workers)
     if found is not None:
         refuse_number(*found, name)

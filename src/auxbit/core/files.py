@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from auxbit.errors import FileExists, FileProblem, InUse
+from auxbit.errors import FileExists, FileProblem, InUse, InvalidParameter
 
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write line ends of its own
 MOST_AT_ONCE = 2**24  # bytes: an interrupt need not wait for gigabytes
@@ -117,6 +117,24 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         raise FileProblem(f"{path} is a folder; expected the name of a file to write.")
     if not overwrite and os.path.lexists(path):
         raise _exists(path)
+
+
+def check_output(
+    path: str | os.PathLike[str], *, overwrite: bool, endings: Sequence[str] = (), name: str = "out"
+) -> None:
+    """Refuse, before long work, a file that could not be written after it.
+
+    endings : what its name may end in, () for anything; name : of the parameter, for errors.
+    """
+    target = Path(path)
+    if endings and target.suffix.lower() not in endings:
+        raise InvalidParameter(name, str(target), f"a name that ends in {' or '.join(endings)}")
+    refuse_existing(target, overwrite=overwrite)
+    folder = next(parent for parent in target.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise FileProblem(f"{target} cannot be written: {folder} is a file, not a folder.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileProblem(f"{target} cannot be written: no permission to write in {folder}.")
 
 
 def checksum(chunks: Iterable[bytes | memoryview]) -> str:
@@ -318,6 +336,15 @@ class Format:
             "format_version": int(version),
             "auxbit_version": metadata["auxbit_version"],
         }, tensors
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """The name of a safetensors file's format, as "auxbit model"; "" if it has none or cannot be read."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return str((file.metadata() or {}).get("format", ""))
+    except (SafetensorError, OSError):
+        return ""
 
 
 def _checksum(metadata: dict[str, str], tensors: Tensors) -> str:

@@ -156,9 +156,9 @@ def check_rows(source: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> No
         raise DataFileError(f"{source} holds {what} (shape {shape}); expected rows (n, d).")
 
 
-def chunks(n_rows: int, row_bytes: int) -> Iterator[slice]:
-    """The rows in slices of about CHUNK_BYTES."""
-    step = max(1, CHUNK_BYTES // row_bytes)
+def chunks(n_rows: int, row_bytes: int, at_once: int = CHUNK_BYTES) -> Iterator[slice]:
+    """The rows in slices of about `at_once` bytes."""
+    step = max(1, at_once // row_bytes)
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 

@@ -22,12 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
+from auxbit.core.checks import check_finite
 from auxbit.core.types import Array
 from auxbit.data.tables import ParquetRows, check_rows, check_there, choose, chunks, explained, read_hdf5
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
 SAMPLED_HEADERS = 256
+BLOCK_BYTES = 1 << 26
 
 _VECS: dict[str, str] = {".fvecs": "<f4", ".bvecs": "|u1", ".ivecs": "<i4"}
 
@@ -46,6 +48,53 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
         raise InvalidParameter("key", key, f"None for {source}: a {suffix} file holds one array")
     with explained(source):
         return _READERS[suffix](source, key)
+
+
+def read_data(name: str, *, finite: bool = False) -> Array:
+    """The rows of a file; or of the embedded digits, if `name` is "digits" and no file is called so.
+
+    finite : refuse NaN and infinity, which a file of vectors should not have.
+    """
+    if Path(name).suffix.lower() == ".safetensors":
+        raise DataFileError(f"{name} looks like a model; expected a file of vectors here.")
+    X = embedded_digits()[0] if is_digits(name) else read_vectors(name)
+    if finite:
+        check_finite(X, name=name)
+    return X
+
+
+def is_digits(name: str) -> bool:
+    """Whether `name` means the embedded digits, and not a file."""
+    return name == "digits" and not Path(name).exists()
+
+
+def blocks(X: Array) -> Iterator[slice]:
+    """The rows in blocks of some 64 MB, which fit into memory where all of them may not."""
+    return chunks(len(X), max(1, X[:1].nbytes), BLOCK_BYTES)
+
+
+def describe_vectors(name: str) -> dict[str, Any]:
+    """Size, type and range of the vectors in a file."""
+    X = read_data(name)
+    low, high, bad = np.inf, -np.inf, 0
+    for rows in blocks(X):
+        block = np.asarray(X[rows])
+        finite = block[np.isfinite(block)]
+        bad += block.size - finite.size
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    return {
+        "file": name,
+        "kind": "data",
+        "rows": len(X),
+        "columns": X.shape[1],
+        "dtype": str(X.dtype),
+        "megabytes": round(X.size * X.dtype.itemsize / 1e6, 3),
+        "memory_mapped": isinstance(X, np.memmap),
+        "smallest": low,
+        "largest": high,
+        "nan_or_infinite": bad,
+    }
 
 
 def write_vectors(path: str | os.PathLike[str], array: npt.ArrayLike, *, overwrite: bool = False) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import evaluate
+from auxbit import __version__, evaluate
+from auxbit.core import files
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import Workers, block_slices
+from auxbit.core.progress import Progress, Silent
 from auxbit.core.types import Array, Packed
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.data.vectors import read_data
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import Row, RowKey, means
-from auxbit.hashers.registry import DEFAULT_METHODS, find_method, make_hasher
-from auxbit.index.hamming import faiss_threads
+from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, means
+from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
+from auxbit.index.hamming import HammingIndex, faiss_threads
+from auxbit.plot import figures as plot
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -295,3 +301,184 @@ def _check_training(X_train: Array, task: Task) -> None:
     if X_train is not task.base:
         with Workers(task.n_jobs) as workers:
             check_finite(X_train, workers, "the rows to train on")
+
+
+# ---- one fitted model
+
+RECALL_AT = (1, 10, 100)
+
+
+def evaluate_model(
+    model: Hasher,
+    X_base: Array,
+    X_query: Array,
+    *,
+    truth: Array | None = None,
+    K: int = 50,
+    k: int = 50,
+    radius: int = 2,
+    coding: str = "hash",
+    mu: float = 0.0,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Row:
+    """Precision, recall and more of a fitted model; "curve" has precision and recall for each radius.
+
+    truth : (q, K or more) row numbers of X_base, nearest first; by default the Euclidean neighbours, or for a
+    model that divides rows by their norms, those by cosine. coding, mu : how the base is encoded.
+    """
+    told = progress or Silent()
+    normalized = bool(model.scaling_.normalize)
+    told.stage("finding true neighbours", None)
+    task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=truth, cosine=normalized)
+    told.stage("measuring", None)
+    base, ranking = rank(model, task, coding, mu)
+    index = HammingIndex(model.n_bits, decoder=model.decoder_, n_jobs=n_jobs)
+    index.add(base)
+    by_decoder = evaluate.retrieved_ranking(index.search_asymmetric(task.queries, k)[1], task.truth)
+    asymmetric = evaluate.precision_recall_at_k(by_decoder, k)
+    about = {"method": label_of(model), "bits": model.n_bits}
+    sizes = {"queries": len(X_query), "n_base": len(X_base), "K": K, "k": k, "radius": radius}
+    curve = [
+        about | {"radius": int(r), "precision": _number(p), "recall": _number(share), "answered": int(n)}
+        for r, p, share, n in zip(*evaluate.precision_recall_curve(ranking))
+    ]
+    neighbours = "given" if truth is not None else "by cosine" if normalized else "Euclidean"
+    return (
+        about
+        | sizes
+        | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
+        | {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
+        | figures(model, task, base, ranking)
+        | {"recall_at": {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}}
+        | {"curve": curve}
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+# ---- a comparison on files, whose rows are kept as they finish
+
+FILES = {"table": "table.csv", "results": "results.json", "plot": "precision.png"}
+ROWS = "rows.jsonl"
+LEAST_ROWS = 3  # two to train on, one to search for
+
+
+def compare_files(
+    data: str,
+    methods: Sequence[str] = DEFAULT_METHODS,
+    bits: Sequence[int] = (8, 16, 24, 32),
+    *,
+    queries: str | None = None,
+    n_queries: int = 500,
+    train: str | None = None,
+    K: int = 50,
+    k: int = 50,
+    radius: int = 2,
+    seeds: int = 3,
+    out: str | None = None,
+    overwrite: bool = False,
+    n_jobs: int | None = None,
+    on_row: Callable[[Row, bool], object] = lambda row, fresh: None,
+) -> Row:
+    """Compare methods on the rows of files; returns means over seeds, and what they were measured on.
+
+    queries : a file; by default n_queries rows of `data`, drawn with a fixed seed. train : a file of other
+    rows to train on. out : a folder for table.csv, results.json, precision.png and rows.jsonl, from which a
+    comparison that was stopped resumes. on_row : called with each row, and whether it is a new one.
+    """
+    folder = Path(out) if out is not None else None
+    if folder is not None:
+        _check_folder(folder, overwrite=overwrite)
+    wanted = cells(methods, bits, range(seeds))
+    trained, base, asked = _rows_of_files(data, queries, n_queries, train)
+    kept, known = None, {}
+    if folder is not None:
+        checksums = [array_checksum(X) for X in (trained, base, asked)]
+        settings = {"data": checksums, "K": K, "k": k, "radius": radius, "version": __version__}
+        kept = KeptRows(folder / ROWS, settings)
+        known = kept.read()
+    for cell in wanted:
+        if cell in known:
+            on_row(known[cell], False)
+
+    def finished(row: Row) -> None:
+        if kept is not None:
+            kept.add(row)
+        on_row(row, True)
+
+    rows = compare(
+        trained, base, asked, methods, bits, K=K, k=k, radius=radius, seeds=range(seeds), n_jobs=n_jobs,
+        known=known, on_row=finished,
+    )  # fmt: skip
+    result: Row = {
+        "data": data,
+        "train_rows": len(trained),
+        "base_rows": len(base),
+        "queries": len(asked),
+        "K": K,
+        "k": k,
+        "radius": radius,
+        "seeds": seeds,
+        "rows": mean_over_seeds(rows),
+    }
+    return result if folder is None else result | {"files": _write(result, folder, overwrite)}
+
+
+def _rows_of_files(
+    data: str, queries: str | None, n_queries: int, train: str | None
+) -> tuple[Array, Array, Array]:
+    """The rows to train on, to search, and to search for."""
+    X = read_data(data)
+    if queries is not None:
+        base, asked = X, read_data(queries, finite=True)
+        _check_same_columns(base, asked, queries)
+    else:
+        check_integer("n_queries", n_queries, 1)
+        if len(X) < LEAST_ROWS:
+            raise InvalidInput(
+                f"{data} has {len(X)} row{'s' * (len(X) > 1)}; a comparison needs at least {LEAST_ROWS}, to "
+                "train on and to search for. Give more, or --queries a file of its own."
+            )
+        if n_queries > len(X) - 2:
+            raise InvalidInput(
+                f"n_queries={n_queries} of the {len(X)} rows of {data} leaves too few to search. "
+                f"Lower --n-queries to at most {len(X) - 2}, or give --queries a file of its own."
+            )
+        order = np.random.RandomState(0).permutation(len(X))
+        asked, base = X[np.sort(order[:n_queries])], X[np.sort(order[n_queries:])]
+    check_finite(X, name=data)
+    if train is None:
+        return base, base, asked
+    trained = read_data(train, finite=True)
+    _check_same_columns(base, trained, train)
+    return trained, base, asked
+
+
+def _write(result: Row, folder: Path, overwrite: bool) -> dict[str, str]:
+    paths = {key: folder / name for key, name in FILES.items()}
+    rows = result["rows"]
+    files.write_text(paths["table"], as_csv(rows), overwrite=overwrite)
+    files.write_text(paths["results"], json.dumps(result, indent=2), overwrite=overwrite)
+    if any(row.get("precision") is not None for row in rows):
+        title = f"{Path(result['data']).name}: precision of the {result['k']} nearest (K = {result['K']})"
+        plot.write(plot.precision(rows, title=title), paths["plot"], overwrite=overwrite)
+    return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
+
+
+def _check_folder(folder: Path, *, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
+    plot.check_output(folder / FILES["plot"])
+    for name in FILES.values():
+        files.check_output(folder / name, overwrite=overwrite)
+
+
+def _check_same_columns(base: Array, other: Array, name: str) -> None:
+    if other.shape[1] != base.shape[1]:
+        raise InvalidInput(
+            f"{name} has {other.shape[1]} columns, and the rows to search have {base.shape[1]}. "
+            "Use files of the same vectors."
+        )

@@ -1,9 +1,9 @@
 """The methods, in one table: a new hashing method is one file and one line in METHODS.
 
 The table gives a method's name on the command line, its label and look in figures, its class and the class of
-its encoder. Classes are imported on first use, so that the table is there without NumPy, numba or
-scikit-learn. Model files are read and written here as well: safetensors with a JSON header, of which nothing
-is ever executed, and which can name no classes but those of the table.
+its encoder. Classes are imported on first use: the table can be read without NumPy, numba or scikit-learn.
+Model files are read and written here as well. They are safetensors with a JSON header: nothing in them is
+executed, and they can name only classes of the table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 
 if TYPE_CHECKING:
     from auxbit.core.decoders import LinearDecoder, TableDecoder
     from auxbit.core.files import Format, Tensors
+    from auxbit.core.progress import Progress
     from auxbit.core.types import PathLike
     from auxbit.hashers.base import Hasher, TrainingRecord
 
@@ -39,9 +41,9 @@ class Method:
     """A method as tables, figures, the command line and model files know it.
 
     label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for a
-    quantiser of FAISS; encoder : "module:Class" of its encoder below auxbit; seeded : is it random?;
-    options : parameters of the estimator that make it this method, which `note` explains to users; a variant
-    is compared only if it is named.
+    quantiser of FAISS; encoder : "module:Class" of its encoder below auxbit; seeded : whether it is random;
+    options : parameters of the estimator that make it this method, which `note` explains to users; variant :
+    compared only if it is named.
     """
 
     label: str
@@ -55,7 +57,7 @@ class Method:
 
     @property
     def estimator(self) -> str:
-        """The name of the class, "" if it is none of ours."""
+        """The name of the class, "" for a quantiser of FAISS."""
         return self.home.partition(":")[2]
 
     def load_class(self) -> Any:
@@ -123,10 +125,49 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {key: parameter.default for key, parameter in parameters.items()}
 
 
+def trains_out_of_core(name: str) -> bool:
+    """Whether the fit of a method reads files that may be larger than memory, and takes checkpoints."""
+    return "memory" in inspect.signature(_class_of(name).fit).parameters
+
+
 def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:
     """An estimator that is not fitted yet."""
     made: Hasher = _class_of(name)(n_bits=n_bits, **find_method(name).options | parameters)
     return made
+
+
+def fit_reporting(
+    model: Hasher, X: Any, progress: Progress | None = None, *, stage: str = "training", **how: Any
+) -> Hasher:
+    """Fit a model whose number of bits is valid, and report its iterations as a stage; returns the model.
+
+    how : what `fit` takes beside X. InvalidInput if these rows cannot have that many bits.
+    """
+    told = progress or Silent()
+    parameters = model.get_params(deep=False)
+    reports = "callback" in parameters
+
+    def report(record: Any) -> None:
+        precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
+        n_passes = getattr(model, "n_passes_", None)
+        passes = "" if n_passes is None else f"  passes {n_passes}"
+        told.advance(1)
+        told.say(
+            f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}{passes}"
+        )
+
+    told.stage(stage, int(parameters["max_iter"]) if reports else None)
+    if reports:
+        model.set_params(callback=report)
+    try:
+        return model.fit(X, **how)
+    except InvalidParameter as error:
+        if error.parameter == "n_bits":
+            raise InvalidInput(str(error)) from error
+        raise
+    finally:
+        if reports:
+            model.set_params(callback=None)  # it shows the progress, and is no part of the model
 
 
 def label_of(model: object) -> str:
@@ -178,11 +219,11 @@ def save(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
         "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
     }
     training: TrainingRecord | None = getattr(model, "training_", None)
-    if training is not None:  # versions of before it was recorded pass it over
+    if training is not None:  # older versions of auxbit ignore it
         header["training"], arrays = training.parts()
         tensors |= {f"training.{key}": value for key, value in arrays.items()}
     with_tables = isinstance(model.decoder_, TableDecoder)
-    if with_tables:  # a last byte's table does not tell how many of its values a code can have
+    if with_tables:  # the table of the last byte does not tell how many of its bits are used
         header["decoder_bits"] = model.decoder_.n_bits
     model_format().write(
         path, header, tensors, version=TABLES_VERSION if with_tables else LINEAR_VERSION, overwrite=overwrite
@@ -202,7 +243,7 @@ def load(path: PathLike) -> Hasher:
 
     header, tensors = model_format().read(path)
     try:
-        # a KeyError for any class that is not in the table: a file can call on nothing else
+        # any class that is not in the table is a KeyError: a file can call nothing else
         model_class = ESTIMATORS[header["class"]].load_class()
         encoder_class = _imported(ENCODERS[header["encoder"]])
         model: Hasher = model_class(**header["parameters"])
@@ -221,7 +262,7 @@ def load(path: PathLike) -> Hasher:
 
 
 def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
-    """The decoder of either kind; a file with tables names the bits of a code."""
+    """The decoder of either kind; a file with tables has the number of bits beside them."""
     from auxbit.core.codes import check_n_bits
     from auxbit.core.decoders import decoder_from
 
@@ -234,7 +275,7 @@ def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> Linea
 
 
 def _training(tensors: Tensors, header: dict[str, Any], n_bits: int) -> TrainingRecord | None:
-    """What the model was trained on; files of before it was recorded have nothing of it."""
+    """What the model was trained on; None for a file of a version that did not record it."""
     if "training" not in header:
         return None
     from auxbit.hashers.base import TrainingRecord

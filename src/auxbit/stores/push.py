@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.collection.build import read_ids
 from auxbit.collection.collection import Collection
+from auxbit.collection.metadata import read_table
 from auxbit.core import files
-from auxbit.core.codes import check_packed
+from auxbit.core.codes import check_n_bits, check_packed
 from auxbit.core.types import Array, Ids
+from auxbit.data.vectors import read_data
 from auxbit.errors import DataFileError, InvalidInput, StoreError
+from auxbit.hashers.base import Hasher
+from auxbit.hashers.files import as_packed, holds_codes, read_vectors_for
 from auxbit.index.codes import check_ids, repeats
 from auxbit.stores.base import Progress, Store, checked_floats
 
@@ -105,6 +110,53 @@ def of_arrays(
         return batch
 
     return Source(identity, n_bits, None if X is None else X.shape[1], numbers, read)
+
+
+def of_files(
+    codes: str, *, n_bits: int | None = None, ids: str | None = None, metadata: str | None = None,
+    vectors: str | None = None,
+) -> Source:  # fmt: skip
+    """The rows of an .npy file of packed codes, with what other files say about them.
+
+    n_bits : by default 8 for each byte of a code. ids, metadata, vectors : files with one row per code.
+    """
+    rows = read_data(codes)
+    if rows.dtype != np.uint8:
+        raise DataFileError(
+            f"{codes} holds {rows.dtype}; expected packed codes of uint8, as `auxbit encode` writes them."
+        )
+    n_bits = check_n_bits(8 * rows.shape[1] if n_bits is None else n_bits)
+    return of_arrays(
+        as_packed(rows, n_bits, codes),
+        n_bits,
+        ids=None if ids is None else read_ids(ids),
+        metadata=None if metadata is None else read_table(metadata),
+        vectors=None if vectors is None else read_data(vectors),
+        identity=identity_of_files([codes, ids, metadata, vectors], n_bits),
+    )
+
+
+def read_queries(store: Store, source: str, model: Hasher | None = None) -> tuple[Array, Array | None]:
+    """The queries of a file: their codes, and themselves if they are vectors, which `model` encodes.
+
+    Vectors are divided by their norms if the model does so, as those that are pushed are.
+    """
+    if model is None:
+        codes = read_data(source)
+        if codes.dtype != np.uint8:
+            raise DataFileError(
+                f"{source} holds {codes.dtype}, no packed codes: give --model to encode them."
+            )
+        return as_packed(codes, store.n_bits, source), None
+    if model.decoder_.n_bits != store.n_bits:
+        raise InvalidInput(
+            f"the model makes codes of {model.decoder_.n_bits} bits, and the store has {store.n_bits}."
+        )
+    rows = read_data(source)
+    if holds_codes(rows, model.n_bits, model.n_features_in_):
+        return as_packed(rows, model.n_bits, source), None
+    X = read_vectors_for(model, source)
+    return model.encode(X), normalized(X) if model.scaling_.normalize else X
 
 
 def identity_of_files(paths: Iterable[str | None], n_bits: int) -> str:

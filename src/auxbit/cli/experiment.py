@@ -1,0 +1,280 @@
+"""`experiment …`: the paper's experiments, one command each, as one file of `experiments/` each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from auxbit.cli import output
+from auxbit.cli.options import DATA_HELP, Bits, Force, Jobs, Json, integers
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the app."""
+    group.command()(parallel)
+    for name, about in SHOWN.items():
+        group.command(name, help=about)(_command(name))
+    group.command()(retrieval)
+    group.command("all")(everything)
+    app.add_typer(group, name="experiment")
+
+
+@group.callback()
+def experiment() -> None:
+    """Run an experiment of the paper on your machine."""
+
+
+# ---- The figures of the paper
+
+SOURCES = "cifar10, mnist, siftsmall, sift1m, sift_photos, nuswide, nuswide-lite or digits"
+SHOWN = {
+    "wrapper": "Reconstruction error and precision of tPCA, ITQ, BFA and BA by bits (figure 3).",
+    "altopt": "E_BA by iteration and time, by groups of bits, warm and relaxed starts (figure 4).",
+    "samples": "Query images beside what each method retrieves (figure 9).",
+    "entropy": "Effective bits of all methods, and rows per code (figure 11).",
+    "path": "E_Q, E_BFA and E_BA from BFA to BA as μ grows (figure 2).",
+    "solvers": "The relaxed Z step by ADMM against general QP solvers.",
+}
+
+Data = Annotated[
+    list[str] | None,
+    Option(
+        "--data", "-d", metavar="NAME|PATH", show_default="digits",
+        help=f"{SOURCES}, by name (in the folder AUXBIT_DATA) or by path; or a file of vectors, of which a "
+        "tenth become queries.",
+    ),
+]  # fmt: skip
+Out = Annotated[
+    str,
+    Option("--out", "-o", help="A folder: figures, tables, settings, and raw results to resume from."),
+]
+OptionalBits = Annotated[
+    str | None, Option("--bits", metavar="N,…", help="Numbers of bits.", show_default="as in the paper")
+]
+FitSeeds = Annotated[str, Option(metavar="N,…", help="Seeds of the fits; tables are their means.")]
+Rows = Annotated[int | None, Option(min=20, help="Rows at most, drawn with a fixed seed.")]
+Queries = Annotated[int | None, Option(min=1, help="Queries at most, drawn with a fixed seed.")]
+Quick = Annotated[bool, Option("--quick", help="Few bits and settings, for a first look.")]
+Preset = Annotated[
+    str | None,
+    Option(
+        show_default="by the data",
+        help="K, k, r and L of a figure: nuswide, sift, cifar or nuswide-lite.",
+    ),
+]
+EVERY = "auxbit-experiments"
+LONGEST = 160  # characters of what was found; the whole is in the report
+
+
+def _command(name: str) -> Callable[..., None]:
+    def command(
+        context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
+        rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY, jobs: Jobs = None,
+        json: Json = False,
+    ) -> None:  # fmt: skip
+        _run(context, [name], data, bits, seeds, None, rows, queries, quick, out, jobs, json)
+
+    return command
+
+
+def retrieval(
+    context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
+    preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
+    jobs: Jobs = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Precision by bits and precision/recall curves of all methods (figures 6 to 8, 10)."""
+    _run(context, ["retrieval"], data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
+
+
+def everything(
+    context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
+    preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
+    jobs: Jobs = None, json: Json = False,
+) -> None:  # fmt: skip
+    """Every experiment, and one report of them all.
+
+    Writes report.html, which needs nothing else: every figure and table, and the paper's claims beside what
+    was found. --data may be given several times. A run that was stopped resumes from its raw results.
+    """
+    from auxbit.experiments.campaign import NAMES
+
+    _run(context, list(NAMES), data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
+
+
+def _run(
+    context: typer.Context, names: list[str], data: list[str] | None, bits: str | None, seeds: str,
+    preset: str | None, rows: int | None, queries: int | None, quick: bool, out: str, jobs: int | None,
+    json: bool,
+) -> None:  # fmt: skip
+    """Run experiments on data sets, write their results, and say what was found."""
+    from auxbit.core.checks import require
+
+    require("matplotlib", extra="plot", purpose="drawing figures")
+    from auxbit.experiments.campaign import Campaign, Settings
+
+    counts = None if bits is None else tuple(integers(bits))
+    settings = Settings(bits=counts, seeds=tuple(integers(seeds, "--seeds")), preset=preset, quick=quick)
+    campaign = Campaign(Path(out), settings, n_jobs=jobs)
+    with output.resumable(context, out), output.Stages() as stages:
+        for source in data or ["digits"]:
+            stages.stage(f"reading {source}")
+            campaign.add(source, names, n_train=rows, n_queries=queries)
+        stages.stage("fitting", campaign.n_steps())
+        campaign.run(step=stages.say, advance=stages.advance)
+    report = campaign.write_report() if len(names) > 1 or len(data or []) > 1 else None
+    if json:
+        output.print_json(campaign.document(report))
+        return
+    _print(campaign, report)
+
+
+def _print(campaign: Any, report: Path | None) -> None:
+    claims = campaign.claims()
+    if claims:
+        output.say("The paper's claims, and whether they hold here:\n")
+    for claim in claims:
+        output.say(f"{_word(claim.holds):>4}  {claim.claim} ({claim.data})")
+        if claim.holds is not True:
+            output.say(f"      {_short(claim.ours)}")
+    for each in campaign.left_out():
+        output.note(f"left out: {each}")
+    output.say(f"{chr(10) if claims else ''}Written: {', '.join(map(str, campaign.folders()))}")
+    if report is not None:
+        output.say(f"Report: {report}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rsplit(';', 1)[0]}; …"
+
+
+def _word(holds: bool | None) -> str:
+    return {True: "yes", False: "no", None: "-"}[holds]
+
+
+# ---- Speed-up by processors
+
+COLUMNS = {
+    "bits": "bits",
+    "processors": "processors",
+    "seconds": "seconds",
+    "h": "seconds_h",
+    "f": "seconds_f",
+    "Z": "seconds_z",
+    "rest": "seconds_rest",
+    "speed-up": "speedup",
+    "of h": "speedup_h",
+    "of f": "speedup_f",
+    "of Z": "speedup_z",
+}
+MADE = "scikit-learn's digits over and over, with noise of its own in every pixel (no DATA was given)"
+NEARLY = 0.9  # of perfect speed-up: what falls short of that is explained
+SPREAD = 0.25  # among equal fits: more is not the machine's own
+
+
+def parallel(
+    context: typer.Context,
+    data: Annotated[
+        str | None,
+        Argument(
+            metavar="DATA", help=DATA_HELP, show_default="50,000 rows made of the digits, repeated with noise"
+        ),
+    ] = None,
+    bits: Bits = "16,32",
+    rows: Annotated[
+        int | None,
+        Option(min=2, help="Rows at most, drawn with a fixed seed; without DATA, how many are made."),
+    ] = None,
+    repeats: Annotated[int, Option(min=1, help="Fits of each, of which the best counts.")] = 3,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of all fits.")] = 0,
+    out: Annotated[
+        str | None,
+        Option(
+            "--out", "-o",
+            help="A folder for table.csv, results.json, speedup.png and .svg, and rows.jsonl, from which an "
+            "experiment that was stopped resumes.",
+        ),
+    ] = None,
+    jobs: Annotated[int | None, Option(help="Processors at most.", show_default="all cores")] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Speed-up of training by processors.
+
+    Times the fit of a binary autoencoder, and its steps, on 1, 2, … processors, as the paper's figure does.
+    """
+    counts = integers(bits)
+    from auxbit.core.files import check_output
+    from auxbit.data.vectors import read_data
+    from auxbit.experiments import parallel as timing
+
+    fits = timing.planned(counts, repeats=repeats, n_jobs=jobs)
+    if out is not None:
+        check_output(Path(out) / timing.FILES["table"], overwrite=force)
+    with output.resumable(context, out), output.Stages("measuring", len(fits)) as stages:
+
+        def on_fit(row: dict[str, Any], fresh: bool) -> None:
+            stages.advance()
+            if fresh and not json:
+                output.note(_line(row))
+
+        X = timing.noisy_digits(rows) if data is None else _drawn(read_data(data, finite=True), rows)
+        result = timing.run_parallel(
+            X, fits, seed=seed, source=data or MADE, out_dir=out, overwrite=force, on_fit=on_fit
+        )
+    if json:
+        output.print_json(result)
+        return
+    output.say(f"{result['train_rows']:,} rows of {result['columns']} numbers: {data or MADE}")
+    output.print_results(COLUMNS, result["rows"])
+    _explain(result, jobs)
+    if out is not None:
+        if result["kept_fits"]:
+            output.say(
+                f"{result['kept_fits']} of the {len(fits)} fits were timed before and kept in "
+                f"{result['files']['rows']}; to time them again, remove it."
+            )
+        output.say(f"Written: {', '.join(result['files'].values())}")
+
+
+def _drawn(X: Any, most: int | None) -> Any:
+    """At most that many of the rows, drawn with a fixed seed."""
+    import numpy as np
+
+    if most is None or most >= len(X):
+        return X
+    return X[np.sort(np.random.RandomState(0).permutation(len(X))[:most])]
+
+
+def _explain(result: dict[str, Any], jobs: int | None) -> None:
+    most, repeats = result["processors"], result["repeats"]
+    timed = "Seconds of one fit" if repeats == 1 else f"Best seconds of {repeats} fits"
+    output.say(
+        f"{timed} and of its h, f and Z steps; the rest is scaling, the first codes, the last h and f."
+    )
+    if jobs is not None and jobs > most:
+        output.say(f"--jobs {jobs} is more than the cores that this process may use: {most}.")
+    if most == 1:
+        output.say("One processor: there is nothing to compare, and no speed-up to draw.")
+        return
+    output.say(f"The codes are the same to the last bit on 1 to {most} processors.")
+    if result["spread"] > SPREAD:
+        output.say(
+            f"Equal fits differ by up to {result['spread']:.0%}: other programs may be busy. "
+            "Measure again without them, or raise --repeats."
+        )
+    if result["most_speedup"] < NEARLY * most:
+        output.say(
+            f"Processors share blocks of rows: with {result['train_rows']:,} rows, {most} of them make the "
+            f"steps at most {result['most_speedup']:.2f} times as fast. More rows are shared better."
+        )
+
+
+def _line(row: dict[str, Any]) -> str:
+    what = f"{row['bits']:>4} bits  {row['processors']:>3} processor{'s' if row['processors'] > 1 else ' '}"
+    return f"{what}  fitted in {output.number(row['seconds'])} s"

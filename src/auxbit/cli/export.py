@@ -1,0 +1,121 @@
+"""`export`: codes and hash functions for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from auxbit.cli import output
+from auxbit.cli.options import Coding, Force, Json, Mu, choice, refuse
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(export)
+
+
+def export(
+    source: Annotated[
+        str,
+        Argument(metavar="SOURCE", help="A model file, a saved index or the folder of a collection."),
+    ],
+    out: Annotated[str, Argument(metavar="OUT", help="The file to write.")],
+    to: Annotated[
+        str,
+        choice(
+            "faiss", "onnx",
+            help="faiss: codes as an index; onnx: the hash function, from float32 rows to packed codes.",
+        ),
+    ],
+    form: Annotated[
+        str,
+        choice(
+            "auto", "lsh", "binary", "additive",
+            help="faiss: lsh hashes float queries itself, if the hash function is linear; binary takes codes "
+            "as queries; additive ranks by the decoder, like --asymmetric. auto is lsh if that can be.",
+        ),
+    ] = "auto",
+    codes: Annotated[
+        str | None,
+        Option(help="faiss, of a model: packed codes as written by encode, or vectors, which are encoded."),
+    ] = None,
+    coding: Coding = "hash",
+    mu: Mu = 0.0,
+    force: Force = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Write codes as a FAISS index, or a hash function as an ONNX model."""
+    hint = "--codes" if codes is not None else "--form"
+    for_faiss = to == "onnx" and (codes is not None or form != "auto")
+    refuse(for_faiss, hint, "it is for --to faiss: an ONNX model holds no codes.")
+    with output.Stages("exporting"):
+        if to == "onnx":
+            done = _onnx_file(source, out, force)
+        else:
+            done = _faiss_file(source, out, form, codes, coding, mu, force)
+    if json:
+        output.print_json({"out": out, "to": to} | done)
+    elif to == "onnx":
+        output.say(
+            f"{out}: {done['method']}, {done['n_bits']} bits; X (n, {done['n_features']}) float32 to codes"
+        )
+    else:
+        reader = "read_index_binary" if done["form"] == "binary" else "read_index"
+        output.say(f"{out}: {done['n_codes']:,} codes of {done['n_bits']} bits, form {done['form']}")
+        output.say(f"In Python: faiss.{reader}({out!r})")
+
+
+def _onnx_file(source: str, out: str, force: bool) -> dict[str, Any]:
+    from auxbit.collection.build import load_model
+    from auxbit.core.files import check_output, format_of
+    from auxbit.errors import InvalidInput
+    from auxbit.export import to_onnx
+
+    check_output(out, overwrite=force)
+    if format_of(source) == "auxbit index":
+        raise InvalidInput(f"{source} is an index, which has no hash function. Export the model instead.")
+    model = load_model(source)
+    to_onnx(model, out, overwrite=force)
+    method, n_bits = type(model).__name__, model.decoder_.n_bits
+    return {"method": method, "n_bits": n_bits, "n_features": int(model.n_features_in_)}
+
+
+def _faiss_file(
+    source: str, out: str, form: str, codes: str | None, coding: str, mu: float, force: bool
+) -> dict[str, Any]:
+    from auxbit import Collection
+    from auxbit.core.files import check_output, format_of
+    from auxbit.data.vectors import read_data
+    from auxbit.export import index_to_faiss, to_faiss
+    from auxbit.export.faiss import check_model
+    from auxbit.hashers.files import check_coding, codes_of, holds_codes
+    from auxbit.hashers.registry import load
+    from auxbit.index import HammingIndex
+
+    check_output(out, overwrite=force)
+    check_coding(coding, mu)
+    is_index, is_collection = format_of(source) == "auxbit index", Path(source).is_dir()
+    has_codes = codes is not None and (is_index or is_collection)
+    refuse(has_codes, "--codes", f"{source} has its codes: leave it out.")
+    if is_index:
+        index = HammingIndex.load(source)
+        form = index_to_faiss(out, index, form=form, overwrite=force)
+        return {"form": form, "n_codes": len(index), "n_bits": index.n_bits}
+    if is_collection:
+        with Collection.open(source, read_only=True) as collection:
+            form = collection.export(out, form=form, overwrite=force)
+            return {"form": form, "n_codes": len(collection), "n_bits": collection.n_bits}
+    model = load(source)
+    if codes is None:
+        raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
+    if form == "auto" and coding == "optimal":
+        form = "additive"  # the ranking that such codes are for
+    check_model(model, form)  # before rows are encoded
+    # by the name of the option, bytes that may be codes or vectors are codes
+    are_codes = holds_codes(read_data(codes), model.decoder_.n_bits)
+    packed = codes_of(model, codes, are_codes=are_codes, coding=coding, mu=mu)
+    form = to_faiss(out, model, packed, form=form, overwrite=force)
+    return {"form": form, "n_codes": len(packed), "n_bits": model.decoder_.n_bits}

@@ -1,0 +1,351 @@
+"""`images …` and `serve`: folders of pictures, searched by what they look like."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from auxbit.cli import output
+from auxbit.cli.options import (
+    METHODS,
+    SEED_HELP,
+    Bits,
+    Force,
+    Jobs,
+    Json,
+    LikeItem,
+    OptionalMethod,
+    Seeds,
+    choice,
+    integers,
+    refuse,
+    words,
+)
+
+if TYPE_CHECKING:
+    from auxbit.images.build import Report
+    from auxbit.serve.server import Serving
+
+SHOWN_BAD = 10
+COLUMNS = {
+    "method": "method",
+    "bits": "bits",
+    "precision": "precision",
+    "recall": "recall",
+    "mAP": "map",
+    "error": "squared_error",
+    "L_eff": "effective_bits",
+    "seconds": "seconds",
+}
+USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
+Prune = Annotated[bool, Option("--prune", help="Delete items whose file is gone, rather than count them.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group and `serve` to the app."""
+    commands: list[Callable[..., None]] = [create, add, search, compare]
+    for command in commands:
+        group.command()(command)
+    app.add_typer(group, name="images")
+    app.command()(serve)
+
+
+@group.callback()
+def images() -> None:
+    """Make folders of pictures searchable by what they look like."""
+
+
+def create(
+    context: typer.Context,
+    folder: Annotated[
+        str,
+        Argument(
+            metavar="DIR", help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff."
+        ),
+    ],
+    out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder to make.")],
+    bits: Annotated[int | None, Option(metavar="N", help="Bits per code.", show_default="64")] = None,
+    method: OptionalMethod = None,
+    features: Annotated[
+        str | None,
+        choice(
+            "gist", "pixels", show_default="gist",
+            help="What pictures are compared by: gist, their structure, or their pixels.",
+        ),
+    ] = None,
+    side: Annotated[
+        int | None,
+        Option(
+            metavar="N", show_default="what suits them",
+            help="Pixels of the square that pictures are scaled to.",
+        ),
+    ] = None,
+    colour: Annotated[
+        float | None,
+        Option(
+            metavar="WEIGHT", show_default="0",
+            help="gist: how much colours count beside structure; 1 is as much, 0 is nothing.",
+        ),
+    ] = None,
+    grey: Annotated[bool | None, Option("--grey", help="pixels: their brightness alone.")] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            metavar="FILE.onnx", help="A network that makes vectors of pictures, instead of --features."
+        ),
+    ] = None,
+    mean: Annotated[
+        str | None,
+        Option(
+            metavar="R,G,B", show_default="0,0,0",
+            help="--model: subtracted from the channels, which are 0 to 1.",
+        ),
+    ] = None,
+    std: Annotated[
+        str | None,
+        Option(
+            metavar="R,G,B", show_default="1,1,1", help="--model: what the channels are divided by then."
+        ),
+    ] = None,
+    seed: Annotated[int | None, Option(help=SEED_HELP, show_default="0")] = None,
+    prune: Prune = False,
+    jobs: Jobs = None,
+    force: Annotated[
+        bool, Option("--force", help="Begin again if the collection exists, rather than resume.")
+    ] = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Make a collection of the pictures in a folder.
+
+    Run again it resumes where it was stopped, and takes in what is new or changed. Files that cannot be read
+    are listed and left out.
+    """
+    channels = _channels(mean, "--mean"), _channels(std, "--std")
+    with output.resumable(context, out, without=["--force"]), output.Stages() as stages:
+        from auxbit.images import build
+
+        report = build.create(
+            folder, out, bits=bits, method=method, features=features, side=side, colour=colour, grey=grey,
+            model=model, mean=channels[0], std=channels[1], seed=seed, prune=prune, overwrite=force,
+            n_jobs=jobs, progress=stages,
+        )  # fmt: skip
+    _print(report, out, json)
+
+
+def add(
+    context: typer.Context,
+    folder: Pets,
+    places: Annotated[list[str], Argument(metavar="FILE_OR_DIR…", help="Pictures, and folders of them.")],
+    prune: Prune = False,
+    retrain: Annotated[
+        bool, Option("--retrain", help="Then fit a new model to all pictures, and make new codes.")
+    ] = False,
+    jobs: Jobs = None,
+    json: Json = False,
+) -> None:
+    """Add pictures, and take in those that have changed.
+
+    Pictures that are in the collection and unchanged are not read again. Run again it resumes where it was
+    stopped.
+    """
+    with output.resumable(context, folder), output.Stages() as stages:
+        from auxbit.images import build
+
+        report = build.add(places, folder, prune=prune, retrain=retrain, n_jobs=jobs, progress=stages)
+    _print(report, folder, json)
+
+
+def search(
+    folder: Pets,
+    picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
+    id_: LikeItem = None,
+    k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
+    mode: Annotated[
+        str | None,
+        choice(
+            "hamming", "asymmetric", "reranked", show_default="asymmetric",
+            help="By the distance of codes in bits; from the picture itself to what codes stand for; or the "
+            "best of these by their true distances.",
+        ),
+    ] = None,
+    jobs: Jobs = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Find the pictures that look most like one."""
+    query = picture if id_ is None else id_
+    if query is None or (picture is not None and id_ is not None):
+        raise typer.BadParameter("give a PICTURE or --id N, one of them.", param_hint="PICTURE")
+    from auxbit.images.pictures import Pictures
+
+    with output.Stages("searching"), Pictures.open(folder, n_jobs=jobs) as pictures:
+        results = pictures.search(query, k, mode=mode)
+        items = len(pictures)
+        optimal = pictures.collection.manifest.coding == "optimal"
+        mode = mode or ("asymmetric" if optimal else "hamming")
+    if json:
+        found = {"query": query, "mode": mode, "items": items}
+        output.print_json(found | {"results": [each._asdict() for each in results]})
+        return
+    if not results:
+        output.say(f"Nothing else is among the {items:,} pictures.")
+        return
+    output.print_table(
+        ["id", "bits" if mode == "hamming" else "distance", "file"],
+        [(each.id, each.distance, output.printable(each.file)) for each in results],
+    )
+
+
+def compare(
+    context: typer.Context,
+    folder: Pets,
+    bits: Bits = "16,32,64",
+    methods: Annotated[str, Option(metavar="NAME,…", help=f"Of {METHODS}, pq, opq.")] = "ba,itq,sh,tpca,lsh",
+    n_queries: Annotated[int, Option(min=1, help="How many pictures to search for, at most.")] = 500,
+    K: Annotated[int, Option("--K", min=1, help="How many true neighbours a picture has.")] = 50,
+    k: Annotated[int, Option("--k", min=1, help="How many of the nearest codes are retrieved.")] = 50,
+    seeds: Seeds = 1,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Compare methods and numbers of bits on the pictures of a collection.
+
+    The table is kept with it, and shown by auxbit serve.
+    """
+    counts, command = integers(bits), output.given_again(context, without=["--force", "--json", "--jobs"])
+    with output.resumable(context, folder), output.Stages() as stages:
+        from auxbit.images import build
+
+        plan = build.Plan(words(methods), counts, n_queries=n_queries, K=K, k=k, seeds=seeds)
+        found = build.compare_pictures(
+            folder, plan, command=command, overwrite=force, n_jobs=jobs, progress=stages
+        )
+    if json:
+        output.print_json(found)
+        return
+    output.print_results(COLUMNS, found["rows"])
+    output.say(
+        f"{found['queries']:,} pictures searched for among {found['items']:,}: precision of the {found['k']} "
+        f"nearest against {found['K']} true neighbours."
+    )
+    output.say_left_out(found["rows"])
+    output.say_next("serve", folder)
+
+
+def _print(report: Report, folder: str, json: bool) -> None:
+    """What was done, and what the collection is now."""
+    from auxbit.hashers.registry import label_of
+    from auxbit.images.pictures import Pictures
+
+    with Pictures.open(folder) as pictures:
+        state, recipe = pictures.collection.manifest, pictures.recipe.document()
+        method = label_of(pictures.collection.model)
+    if json:
+        bad = [{"file": name, "reason": reason} for name, reason in report.bad]
+        model = {"bits": state.n_bits, "dimensions": state.n_features, "method": method, "features": recipe}
+        output.print_json({"collection": folder, **asdict(report), "bad": bad} | model)
+        return
+    counts = {"added": report.added, "replaced": report.replaced}
+    counts |= {"unchanged": report.unchanged, "deleted": report.removed}
+    said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    took = ", ".join(f"{name} {spent:.0f}" for name, spent in report.seconds.items() if spent >= 0.5)
+    output.print_facts(
+        [
+            ("collection", folder),
+            ("pictures", f"{report.items:,}" + (f" ({said})" if said else "")),
+            ("features", _features(recipe, state.n_features)),
+            ("codes", f"{state.n_bits} bits, {method}"),
+            *([("seconds", took)] if took else []),
+        ]
+    )
+    if report.bad:
+        output.say(f"\nNot read: {len(report.bad):,}")
+        for name, reason in report.bad[:SHOWN_BAD]:
+            output.say(f"  {output.printable(name)} {reason}")
+        if len(report.bad) > SHOWN_BAD:
+            output.say(f"  and {len(report.bad) - SHOWN_BAD:,} more; --json lists all")
+    if report.missing:
+        output.say(f"\nThe files of {report.missing:,} items are gone; --prune deletes these.")
+    output.say_next("serve", folder)
+
+
+def _features(recipe: dict[str, Any], dimensions: int | None) -> str:
+    kinds = {"gist": "GIST", "pixels": "pixels", "onnx": "a network"}
+    extras = " and colour" if recipe.get("colour") else ", grey" if recipe.get("grey") else ""
+    return f"{kinds[recipe['kind']]}{extras}, of {recipe['side']} × {recipe['side']} pixels, {dimensions:,}-D"
+
+
+def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:
+    if text is None:
+        return None
+    try:
+        red, green, blue = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not three numbers such as 0.485,0.456,0.406.", param_hint=option
+        ) from None
+    return red, green, blue
+
+
+# ---- serve
+
+
+def serve(
+    path: Annotated[
+        str | None, Argument(metavar="[PATH]", help="A collection, as made by `auxbit images create`.")
+    ] = None,
+    demo: Annotated[
+        bool, Option("--demo", help="Serve the embedded handwritten digits; nothing is kept.")
+    ] = False,
+    host: Annotated[
+        str, Option(help="The address to listen at; others than this machine's own need --token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8000,
+    token: Annotated[
+        str | None,
+        Option(
+            envvar="AUXBIT_TOKEN",
+            help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once.",
+        ),
+    ] = None,
+    max_upload_mb: Annotated[
+        float, Option(min=0.001, max=1024, help="The largest upload, in megabytes.")
+    ] = 20,
+    max_upload_megapixels: Annotated[
+        float, Option(min=0.001, max=1000, help="The largest upload, in millions of pixels.")
+    ] = 50,
+    no_browser: Annotated[bool, Option("--no-browser", help="Do not open a browser.")] = False,
+    jobs: Jobs = None,
+) -> None:
+    """Open the web page of a collection of pictures."""
+    refuse((path is None) != demo, "PATH", f"{USAGE}{', not both' if demo else ''}.")
+    from auxbit.serve import server
+    from auxbit.serve.security import Limits
+
+    limits = Limits(
+        upload_bytes=int(max_upload_mb * 1_000_000), upload_pixels=int(max_upload_megapixels * 1_000_000)
+    )
+    settings = server.Settings(path, host, port, token, limits, not no_browser, jobs)
+    server.serve(settings, progress=_Lines(), ready=_ready)
+
+
+def _ready(serving: Serving) -> None:
+    output.say(f"{serving.name}, {serving.items:,} pictures: {serving.address}")
+    output.say("Ctrl-C ends it.")
+    sys.stdout.flush()  # a program that starts this one reads the address
+
+
+class _Lines(output.Stages):
+    """What the demo is doing, one line per stage: the log of a server has no bars."""
+
+    def stage(self, what: str, total: int | None = None) -> None:
+        output.note(f"{what} …")

@@ -1,0 +1,165 @@
+"""Options that several commands share, each declared once, and checks of options.
+
+`show_default` with a text names the default of an option whose value is None if it is not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from auxbit.errors import InvalidParameter
+from auxbit.hashers.registry import HASHER_NAMES, find_method
+
+
+def refuse(wrong: object, option: str, why: str) -> None:
+    """End with wrong usage of an option, if it is wrong."""
+    if wrong:
+        raise typer.BadParameter(why, param_hint=option)
+
+
+def one_of(*allowed: str) -> Any:
+    """A callback that refuses other values before any work."""
+
+    def checked(value: str | None) -> str | None:
+        if value is not None and value not in allowed:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}.")
+        return value
+
+    return checked
+
+
+def choice(*allowed: str, **more: Any) -> Any:
+    """An option with one of a few values."""
+    return Option(metavar="|".join(allowed), callback=one_of(*allowed), **more)
+
+
+def words(text: str) -> list[str]:
+    """A list of names, separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def integers(text: str, option: str = "--bits") -> Sequence[int]:
+    """A list of integers, separated by commas."""
+    try:
+        return [int(word) for word in words(text)]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of integers such as 8,16,32.", param_hint=option
+        ) from None
+
+
+def check_k_or_radius(k: int | None, radius: int | None, *by_vectors: tuple[str, object]) -> None:
+    """Refuse a radius beside k, or beside options that rank by vectors."""
+    refuse(k is not None and radius is not None, "--k", "give --k or --radius, not both.")
+    for option, value in by_vectors:
+        refuse(radius is not None and value, "--radius", f"a radius is of Hamming distance: drop {option}.")
+
+
+def _method(name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        find_method(name, HASHER_NAMES)
+        return name.lower()
+    except InvalidParameter as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+# ---- What goes in
+
+DATA_HELP = (
+    "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
+    "file.npz:name. Or the word digits: scikit-learn's handwritten digits."
+)
+METADATA_HELP = "Metadata, one for each row: .jsonl or .json of objects, .csv or .parquet."
+WHERE_HELP = (
+    "Only items with such metadata: label=cat, label=cat,dog, label!=cat, 'year>=2000', name~part, "
+    "name^=start, label? or !label. May be given several times; then all must hold."
+)
+
+Data = Annotated[str, Argument(metavar="DATA", help=DATA_HELP)]
+Model = Annotated[str, Argument(metavar="MODEL", help="A model file, as written by fit.")]
+Folder = Annotated[str, Argument(metavar="DIR", help="The folder of the collection.")]
+Queries = Annotated[str, Option("--queries", "-q", help=f"The rows to search for. {DATA_HELP}")]
+RowsAreCodes = Annotated[
+    bool, Option("--codes", help="The file holds codes, as written by encode, and not vectors.")
+]
+Ids = Annotated[
+    str | None,
+    Option(
+        "--ids", metavar="FILE", show_default="the next numbers",
+        help="An .npy file with an integer for each row.",
+    ),
+]  # fmt: skip
+Metadata = Annotated[str | None, Option("--metadata", metavar="FILE", help=METADATA_HELP)]
+Where = Annotated[list[str] | None, Option("--where", metavar="COND", help=WHERE_HELP)]
+SkipDamaged = Annotated[
+    bool, Option("--skip-damaged", help="Leave out what is damaged on disk, and use the rest.")
+]
+
+# ---- Models and codes
+
+METHODS = "|".join(HASHER_NAMES)
+SEED_HELP = "The same seed gives the same model. 0 to 4294967295."
+
+Method = Annotated[str, Option(metavar=METHODS, callback=_method, help="How codes are learned.")]
+OptionalMethod = Annotated[
+    str | None,
+    Option("--method", metavar=METHODS, callback=_method, show_default="ba", help="How codes are learned."),
+]
+OtherMethod = Annotated[
+    str | None,
+    Option("--method", metavar=METHODS, callback=_method, help="Another method than the present one."),
+]
+Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
+Seed = Annotated[int, Option(help=SEED_HELP)]
+Normalize = Annotated[
+    bool, Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours.")
+]
+Coding = Annotated[
+    str,
+    Option(
+        metavar="hash|optimal",
+        help="Codes h(x), or those from which the decoder reconstructs rows best, for --asymmetric search.",
+    ),
+]
+MU_HELP = "How much optimal codes are held to h(x): 0 not at all, large wholly."
+Mu = Annotated[float, Option(help=MU_HELP)]
+
+# ---- Searching and measuring
+
+Nearest = Annotated[int | None, Option(help="How many neighbours.", show_default="10")]
+WithinRadius = Annotated[
+    int | None, Option(help="All within this Hamming distance instead of the k nearest.")
+]
+Rerank = Annotated[
+    int | None,
+    Option(
+        metavar="N",
+        help="Find that many, say 10 for each neighbour, and rank them by the distances of their vectors, if "
+        "these are kept.",
+    ),
+]
+AnswersOut = Annotated[
+    str | None,
+    Option(
+        "--out", "-o", metavar="FILE",
+        help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file.",
+    ),
+]  # fmt: skip
+LikeItem = Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")]
+TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
+Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]
+Radius = Annotated[int, Option(help="Hamming radius.")]
+Seeds = Annotated[int, Option(min=1, help="How many seeds to average over.")]
+
+# ---- What every command may have
+
+NpyOut = Annotated[str, Option("--out", "-o", help="The .npy file to write.")]
+Force = Annotated[bool, Option("--force", help="Overwrite what exists.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else on stdout.")]
+Jobs = Annotated[int | None, Option(help="Threads.", show_default="all cores")]

@@ -1,0 +1,317 @@
+"""`search`, `duplicates` and `evaluate`: using models. Answers of any search are printed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from auxbit.cli import output
+from auxbit.cli.models import effective
+from auxbit.cli.options import (
+    Coding,
+    Data,
+    Force,
+    Jobs,
+    Json,
+    Model,
+    Mu,
+    Nearest,
+    Queries,
+    Radius,
+    Retrieved,
+    TrueNeighbours,
+    WithinRadius,
+    check_k_or_radius,
+    refuse,
+)
+
+if TYPE_CHECKING:
+    from auxbit.index.answers import Answers
+
+SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_ROWS = 10, 5, 12
+SHOWN_FIELDS, SHOWN_LETTERS = 3, 30  # of metadata
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    for command in (search, duplicates, evaluate):
+        app.command()(command)
+
+
+def search(
+    model: Model,
+    base: Annotated[
+        str,
+        Option(
+            "--base", "-b",
+            help="The rows to search: vectors, which are encoded, or packed codes as written by encode.",
+        ),
+    ],
+    queries: Queries,
+    k: Nearest = None,
+    radius: WithinRadius = None,
+    codes: Annotated[
+        bool, Option("--codes", help="--base holds packed codes, even if they have the shape of vectors.")
+    ] = False,
+    asymmetric: Annotated[
+        bool,
+        Option(
+            "--asymmetric",
+            help="Rank by the distance from the query itself to what the decoder makes of a code.",
+        ),
+    ] = False,
+    shortlist: Annotated[
+        int | None,
+        Option(help="With --asymmetric: rank only that many, the nearest by Hamming distance."),
+    ] = None,
+    coding: Coding = "hash",
+    mu: Mu = 0.0,
+    out: Annotated[
+        str | None, Option("--out", "-o", help="Write distances and ids to this .npz file.")
+    ] = None,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Find the nearest codes to each query."""
+    check_k_or_radius(k, radius, ("--asymmetric", asymmetric))
+    refuse(shortlist is not None and not asymmetric, "--shortlist", "it is for --asymmetric only.")
+    from auxbit.core.files import check_output
+    from auxbit.hashers.registry import load
+    from auxbit.index.answers import search_files
+
+    if out is not None:
+        check_output(out, overwrite=force, endings=[".npz"])
+    with output.Stages() as stages:
+        hasher = load(model)
+        found = search_files(
+            hasher, base, queries, 10 if k is None else k, radius=radius, codes=codes, coding=coding, mu=mu,
+            asymmetric=asymmetric, shortlist=shortlist, n_jobs=jobs, progress=stages,
+        )  # fmt: skip
+    about: dict[str, Any] = {
+        "bits": hasher.n_bits,
+        "n_base": found.n_items,
+        "queries": len(found),
+        "k": 10 if k is None and radius is None else k,
+        "radius": radius,
+        "by": "the decoder" if asymmetric else "Hamming distance",
+    }
+    if radius is None:  # fewer than k if the base is smaller
+        about["retrieved_per_query"] = found.arrays["ids"].shape[1]
+    about["retrieved"] = len(found.ids)
+    if out is not None:
+        found.write(out, overwrite=force)
+    if print_as_json(found, about, out, json):
+        return
+    _print_queries(found, "squared distance" if asymmetric else "distance", "rows")
+    output.say(f"Written to {out}." if out else "--out results.npz writes all of it, --json prints it.")
+
+
+def print_as_json(found: Answers, about: dict[str, Any], out: str | None, json: bool) -> bool:
+    """Print all answers with what was asked, or only that if a file has the answers; returns `json`."""
+    if json:
+        answers = {"results": list(found)} if out is None else {"written": out}
+        output.print_json(about | answers)
+    return json
+
+
+def print_answers(found: Answers, about: dict[str, Any]) -> None:
+    """Answers with metadata. One query: one line per answer. Several: one line each, with the nearest."""
+    if not about["retrieved"]:
+        limits = f" with {about['where']}" if about["where"] else ""
+        output.say(f"Nothing is found among {about['items']:,} items{limits}.")
+        return
+    by_vectors = about["rerank"] is not None or about["mode"] == "asymmetric"
+    measure = "squared distance" if by_vectors else "distance"
+    if len(found) > 1:
+        _print_queries(found, measure, "items")
+        if len(found) > SHOWN_QUERIES:
+            output.say("--out FILE writes all of them, --json prints them.")
+        return
+    best = found.first(0, SHOWN_QUERIES)
+    _print_columns(
+        ["id", measure, "metadata"], zip(best["ids"], best["distances"], map(_fields, best["metadata"]))
+    )
+    more = about["retrieved"] - len(best["ids"])
+    if more:
+        output.say(f"… and {more:,} items more: --out FILE writes all of them, --json prints them.")
+
+
+def _print_queries(found: Answers, measure: str, what: str) -> None:
+    """The first queries, one per line, with their nearest answers, and the metadata of the nearest."""
+    lines = []
+    for query in range(min(SHOWN_QUERIES, len(found))):
+        best = found.first(query, SHOWN_NEIGHBOURS)
+        near = [f"{id_} ({output.number(far)})" for id_, far in zip(best["ids"], best["distances"])]
+        about = _fields(best["metadata"][0]) if near and "metadata" in best else ""
+        lines.append((str(query), found.n_found(query), "  ".join(near), about))
+    _print_columns(["query", "found", f"nearest {what}, with their {measure}", "the nearest"], lines)
+    if len(found) > SHOWN_QUERIES:
+        output.say(f"… and {len(found) - SHOWN_QUERIES:,} queries more.")
+
+
+def _print_columns(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """A table; its last column is left out if no item has metadata."""
+    rows = list(rows)
+    n = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    output.print_table(columns[:n], [row[:n] for row in rows])
+
+
+def _fields(metadata: dict[str, Any]) -> str:
+    """Some fields of an item, on one line."""
+    shown = [f"{name}={_short(value)}" for name, value in list(metadata.items())[:SHOWN_FIELDS]]
+    return "  ".join(shown) + (" …" if len(metadata) > SHOWN_FIELDS else "")
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
+
+
+def duplicates(
+    model: Model,
+    data: Data,
+    radius: Annotated[int, Option(help="How many bits the codes of near-duplicates may differ in.")] = 0,
+    out: Annotated[
+        str | None, Option("--out", "-o", help="Write group and row numbers to this .csv.")
+    ] = None,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Find groups of rows whose codes are equal, or nearly so."""
+    from auxbit.core.files import check_output, write_text
+    from auxbit.hashers.files import codes_of
+    from auxbit.hashers.registry import load
+    from auxbit.index import HammingIndex
+
+    if out is not None:
+        check_output(out, overwrite=force, endings=[".csv"])
+    with output.Stages("encoding") as stages:
+        hasher = load(model)
+        index = HammingIndex(hasher.n_bits, n_jobs=jobs)
+        index.add(codes_of(hasher, data))
+        stages.stage("comparing codes")
+        groups = [group.tolist() for group in index.find_duplicates(radius)]
+    if out is not None:
+        lines = [f"{number},{row}\n" for number, group in enumerate(groups) for row in group]
+        write_text(out, "".join(["group,row\n", *lines]), overwrite=force)
+    if json:
+        found = {"bits": hasher.n_bits, "n_rows": len(index), "radius": radius, "groups": groups}
+        output.print_json(found | ({} if out is None else {"written": out}))
+        return
+    groups.sort(key=len, reverse=True)
+    rows = [
+        (str(len(group)), "  ".join(map(str, group[:SHOWN_ROWS])) + (" …" if len(group) > SHOWN_ROWS else ""))
+        for group in groups[:SHOWN_QUERIES]
+    ]
+    if rows:
+        output.print_table(["rows", "which"], rows)
+    n_rows = sum(map(len, groups))
+    output.say(f"{n_rows:,} of {len(index):,} rows are in {len(groups):,} groups within radius {radius}.")
+    output.say(f"Written to {out}." if out else "--out groups.csv writes all of them, --json prints them.")
+
+
+def evaluate(
+    model: Model,
+    base: Annotated[str, Option("--base", "-b", help="The vectors to search.")],
+    queries: Queries,
+    truth: Annotated[
+        str | None,
+        Option(
+            show_default="computed",
+            help="True neighbours: row numbers of the base, nearest first, .npy or .ivecs.",
+        ),
+    ] = None,
+    K: TrueNeighbours = 50,
+    k: Retrieved = 50,
+    radius: Radius = 2,
+    curve: Annotated[
+        str | None, Option(help="Write precision and recall for each radius to this .csv.")
+    ] = None,
+    plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
+    coding: Coding = "hash",
+    mu: Mu = 0.0,
+    jobs: Jobs = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Measure precision and recall of a model.
+
+    The true neighbours are the Euclidean ones of the vectors; for a model fitted with --normalize, those by
+    cosine.
+    """
+    _check_written(curve, plot, force)
+    from auxbit.data.vectors import read_data
+    from auxbit.experiments.compare import evaluate_model
+    from auxbit.hashers.files import check_coding, read_vectors_for
+    from auxbit.hashers.registry import load
+
+    check_coding(coding, mu)
+    with output.Stages("reading") as stages:
+        hasher = load(model)
+        result = evaluate_model(
+            hasher, read_vectors_for(hasher, base), read_vectors_for(hasher, queries), K=K, k=k,
+            radius=radius, truth=None if truth is None else read_data(truth), coding=coding, mu=mu,
+            n_jobs=jobs, progress=stages,
+        )  # fmt: skip
+        if truth is not None:
+            result["neighbours"] = f"from {truth}"
+        _write_curve(result, curve, plot, force)
+    if json:
+        output.print_json(result)
+        return
+    output.say(
+        f"{result['method']}, {result['bits']} bits: {result['queries']:,} queries, "
+        f"{result['n_base']:,} rows, {K} true neighbours each; neighbours {result['neighbours']}"
+    )
+    output.print_table(
+        ["of what is retrieved", "precision", "recall"],
+        [
+            (f"the {k} nearest, ties by id", result["precision"], result["recall"]),
+            (f"the {k} nearest, ties averaged", result["precision_average"], result["recall_average"]),
+            (f"the {k} nearest by the decoder", result["precision_asymmetric"], result["recall_asymmetric"]),
+            (f"within radius {radius}", result["precision_radius"], result["recall_radius"]),
+        ],
+    )
+    output.print_facts(
+        [
+            ("mean average precision", result["map"]),
+            *((f"recall@{R}", share) for R, share in result["recall_at"].items()),
+            (output.error_label(result), result["reconstruction_error"]),
+            ("effective bits", effective(result)),
+        ]
+    )
+    for written in filter(None, (curve, plot)):
+        output.say(f"Written: {written}")
+
+
+def _check_written(curve: str | None, plot: str | None, force: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    from auxbit.core.files import check_output
+    from auxbit.errors import InvalidParameter
+    from auxbit.plot import figures
+
+    if curve is not None and plot is not None and Path(curve).resolve() == Path(plot).resolve():
+        raise InvalidParameter("plot", plot, "another file than that of --curve")
+    if curve is not None:
+        check_output(curve, overwrite=force, endings=[".csv"], name="curve")
+    if plot is not None:
+        figures.check_output(plot)
+        check_output(plot, overwrite=force)
+
+
+def _write_curve(result: dict[str, Any], curve: str | None, plot: str | None, force: bool) -> None:
+    from auxbit.core.files import write_text
+    from auxbit.experiments.study import as_csv
+    from auxbit.plot import figures
+
+    if curve is not None:
+        write_text(curve, as_csv(result["curve"]), overwrite=force)
+    if plot is not None:
+        title = f"{result['method']}, {result['bits']} bits: precision and recall within radius r"
+        figures.write(figures.pr_curves(result["curve"], title=title), plot, overwrite=force)

@@ -1,0 +1,275 @@
+"""`store push` and `store search`: codes in PostgreSQL, Milvus or FAISS."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from auxbit.cli import output
+from auxbit.cli.options import (
+    METADATA_HELP,
+    AnswersOut,
+    Force,
+    Json,
+    Nearest,
+    Rerank,
+    Where,
+    WithinRadius,
+    check_k_or_radius,
+    refuse,
+)
+from auxbit.cli.search import print_answers, print_as_json
+
+if TYPE_CHECKING:
+    from auxbit.stores import Store
+
+ALL_LISTS = 65_536  # more than there are
+
+To = Annotated[
+    str,
+    Option(
+        "--to", metavar="URL", envvar="AUXBIT_STORE",
+        help="postgresql://user@host/database, milvus://host:19530, a file.db of Milvus Lite or a "
+        "file.faiss. A password is best left to PGPASSWORD or ~/.pgpass.",
+    ),
+]  # fmt: skip
+Name = Annotated[
+    str | None,
+    Option("--name", metavar="NAME", show_default="auxbit_codes", help="The SQL table or collection there."),
+]
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the app."""
+    for command in (push, search):
+        group.command()(command)
+    app.add_typer(group, name="store")
+
+
+@group.callback()
+def store() -> None:
+    """Keep codes in PostgreSQL (pgvector), Milvus or FAISS, and search them there."""
+
+
+def push(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="The folder of a collection, or an .npy file of packed codes, as written by encode.",
+        ),
+    ],
+    to: To,
+    name: Name = None,
+    bits: Annotated[
+        int | None,
+        Option(metavar="N", show_default="8 for each byte", help="Of a file of codes: bits per code."),
+    ] = None,
+    ids: Annotated[
+        str | None,
+        Option(
+            metavar="FILE", show_default="0, 1, 2, …",
+            help="Of a file of codes: an .npy file with an integer for each.",
+        ),
+    ] = None,
+    metadata: Annotated[
+        str | None, Option(metavar="FILE", help=f"Of a file of codes. {METADATA_HELP}")
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        Option(
+            metavar="FILE", help="Of a file of codes: the vectors they were made of, for search --rerank."
+        ),
+    ] = None,
+    with_vectors: Annotated[
+        bool, Option("--with-vectors", help="Of a collection: push its vectors, too, for search --rerank.")
+    ] = False,
+    index: Annotated[
+        str | None,
+        Option(
+            metavar="hnsw|ivf",
+            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and FAISS.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, Option("--resume", help="Resume where a push of the same rows was interrupted.")
+    ] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace the SQL table by a new one, if auxbit has made it.")
+    ] = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Bring codes, ids and metadata into a store.
+
+    The store is made if it is not there; rows of ids that are there are replaced. Each batch is in before the
+    next begins: if it is stopped, --resume resumes.
+    """
+    refuse(resume and force, "--resume", "what is replaced is begun again: give one of them.")
+    is_collection = Path(source).is_dir()
+    of_files = {"--bits": bits, "--ids": ids, "--metadata": metadata, "--vectors": vectors}
+    for option, value in of_files.items():
+        refuse(is_collection and value is not None, option, "a collection has its own: leave it out.")
+    refuse(
+        with_vectors and not is_collection, "--with-vectors",
+        "it is for the folder of a collection: give --vectors FILE.",
+    )  # fmt: skip
+    from auxbit.collection.build import open_collection
+    from auxbit.stores import push as pushing
+
+    with ExitStack() as opened:
+        if is_collection:
+            collection = opened.enter_context(open_collection(source, read_only=True))
+            rows = pushing.of_collection(collection, vectors=with_vectors)
+        else:
+            rows = pushing.of_files(source, n_bits=bits, ids=ids, metadata=metadata, vectors=vectors)
+
+        def stopped(row: int) -> None:
+            if row:
+                again = output.given_again(context, "--resume", hidden=["--to"])  # it may have a password
+                output.say_resume(f"{row:,} of {len(rows):,} rows are in.", again)
+
+        into = opened.enter_context(_connected(to, name))
+        stages = opened.enter_context(output.Stages("pushing", len(rows)))
+        done = pushing.push(
+            into, rows, resume=resume, overwrite=force, index=index, progress=stages.advance, stopped=stopped
+        )
+        facts = {
+            "store": repr(into),
+            "created": done.created,
+            "pushed": done.rows,
+            "first_row": done.first,
+            "items": into.count(),
+            "bits": into.n_bits,
+            "vectors": into.n_features,
+            "exact": into.exact,
+        }
+    if json:
+        output.print_json(facts)
+        return
+    before = f", after {done.first:,} before" if done.first else ""
+    output.say(f"{facts['store']}: {done.rows:,} rows pushed{before}; {facts['items']:,} items.")
+    if not facts["exact"]:
+        output.say("Searches use the approximate index, and may miss neighbours; --exact searches all rows.")
+
+
+def search(
+    to: To,
+    queries: Annotated[
+        str,
+        Option(
+            "--queries", "-q", metavar="FILE",
+            help="The rows to search for: packed codes, or with --model vectors.",
+        ),
+    ],
+    name: Name = None,
+    model: Annotated[
+        str | None,
+        Option(
+            metavar="MODEL",
+            help="A model file or the folder of a collection, whose model encodes the queries.",
+        ),
+    ] = None,
+    k: Nearest = None,
+    radius: WithinRadius = None,
+    rerank: Rerank = None,
+    where: Where = None,
+    exact: Annotated[
+        bool, Option("--exact", help="Search all rows, without an approximate index.")
+    ] = False,
+    ef_search: Annotated[
+        int | None,
+        Option(
+            metavar="N", show_default="100",
+            help="PostgreSQL: how many candidates an hnsw index keeps, 1 to 1000.",
+        ),
+    ] = None,
+    n_probe: Annotated[
+        int | None,
+        Option(
+            metavar="N", show_default="32",
+            help="Milvus and FAISS: how many lists of an ivf index are searched.",
+        ),
+    ] = None,
+    out: AnswersOut = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Find the nearest items to each query, in the store."""
+    check_k_or_radius(k, radius, ("--rerank", rerank is not None))
+    from auxbit.collection.build import load_model
+    from auxbit.collection.where import Where as Conditions
+    from auxbit.core.files import check_output
+    from auxbit.errors import InvalidInput
+    from auxbit.index.answers import ENDINGS, Answers
+    from auxbit.stores.push import read_queries
+
+    if out is not None:
+        check_output(out, overwrite=force, endings=ENDINGS)
+    with _connected(to, name, exact=exact, ef_search=ef_search, n_probe=n_probe) as there:
+        with output.Stages("searching"):
+            hasher = None if model is None else load_model(model)
+            codes, X = read_queries(there, queries, hasher)
+            if rerank is not None and X is None:
+                raise InvalidInput(
+                    "--rerank compares vectors: give --queries of vectors, and --model to encode them."
+                )
+            conditions = Conditions.of(where) if where else None
+            if radius is not None:
+                answered: tuple[Any, ...] = there.search_radius(codes, radius, where=conditions)
+            else:
+                by_vectors: dict[str, Any] = {} if rerank is None else {"rerank": X, "candidates": rerank}
+                answered = there.search(codes, 10 if k is None else k, where=conditions, **by_vectors)
+            found = Answers.of(answered, there.metadata)
+            if out is not None:
+                found.write(out, overwrite=force)
+        about = {
+            "store": repr(there),
+            "items": there.count(),
+            "bits": there.n_bits,
+            "exact": there.exact or conditions is not None or radius is not None,
+            "queries": len(found),
+            "k": None if radius is not None else 10 if k is None else k,
+            "radius": radius,
+            "mode": "hamming",
+            "rerank": rerank,
+            "where": None if conditions is None else str(conditions),
+            "retrieved": len(found.ids),
+        }
+        if print_as_json(found, about, out, json):
+            return
+        print_answers(found, about)
+    if not about["exact"]:
+        output.say("By an approximate index, which may miss neighbours.")
+    if out is not None:
+        output.say(f"Written to {out}.")
+
+
+def _connected(to: str, name: str | None, *, exact: bool = False, **options: int | None) -> Store:
+    """The store at an address. exact : without approximate indexes; options : None for what is not given."""
+    import logging
+
+    from auxbit.errors import InvalidParameter
+    from auxbit.stores import connect
+    from auxbit.stores.base import parse
+
+    for driver in ("pymilvus", "grpc"):  # pymilvus logs a traceback for every error, beside our message
+        logging.getLogger(driver).setLevel(logging.CRITICAL)
+    kind = parse(to).kind
+    if kind == "faiss" and name is not None:
+        raise InvalidParameter("name", name, "nothing for a FAISS file, which is one store: leave it out")
+    own = "ef_search" if kind == "pgvector" else "n_probe"
+    given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    for option, value in given.items():
+        if option != own:
+            allowed = f"--{own.replace('_', '-')} for this store, or neither"
+            raise InvalidParameter(option.replace("_", "-"), value, allowed)
+    if exact:
+        given |= {"use_index": False} if kind == "pgvector" else {"n_probe": ALL_LISTS}
+    return connect(to, **({} if name is None else {"name": name}), **given)

@@ -1,0 +1,229 @@
+"""Models at work on files of rows: fit, encode, decode, and say what a model file holds.
+
+Files are read in blocks, so that codes and reconstructions of files larger than memory can be written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.files import check_output
+from auxbit.core.parallel import block_slices, sample_rows
+from auxbit.core.progress import Progress, Silent
+from auxbit.core.types import Array, Packed, PathLike
+from auxbit.data.rows import open_rows, take_rows
+from auxbit.data.vectors import blocks, is_digits, read_data, write_npy_rows
+from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
+from auxbit.evaluate import effective_bits, effective_bits_bound
+from auxbit.hashers.base import CODINGS, Hasher
+from auxbit.hashers.registry import find_method, fit_reporting, load, make_hasher, read_header
+from auxbit.mac.cluster import client_at
+from auxbit.quantiser.coder import check_mu
+
+MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
+OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
+LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
+
+
+def fit_file(
+    source: str, out: PathLike, method: str = "ba", n_bits: int = 32, *, seed: int = 0,
+    overwrite: bool = False, scheduler: str | None = None, progress: Progress | None = None,
+    out_of_core: dict[str, Any] | None = None, **parameters: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Fit a method to the rows of a file, and write the model; returns a summary.
+
+    parameters : of the estimator. out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit;
+    given, rows are not read into memory. scheduler : the address of a Dask scheduler whose workers read them.
+    """
+    check_n_bits(n_bits)
+    check_integer("seed", seed, 0, LARGEST_SEED)
+    check_output(out, overwrite=overwrite)
+    model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)
+    in_memory = not out_of_core and scheduler is None
+    X = read_data(source) if in_memory or is_digits(source) else open_rows(source)
+    check_enough_rows(X, source)
+    start = time.perf_counter()
+    with nullcontext() if scheduler is None else client_at(scheduler) as client:
+        how = dict(out_of_core or {}) | ({} if scheduler is None else {"client": client})
+        rows = X if scheduler is None or is_digits(source) else source
+        fit_reporting(model, rows, progress, stage=f"fitting {method}", **how)
+    seconds = time.perf_counter() - start
+    model.save(out, overwrite=overwrite)
+    history = [asdict(record) for record in getattr(model, "history_", [])]
+    some = X if in_memory else take_rows(X, sample_rows(len(X), MEASURED_ROWS))
+    return {
+        "model": str(out),
+        "method": find_method(method).label,
+        "n_bits": n_bits,
+        "n_rows": len(X),
+        "n_features": int(X.shape[1]),
+        "seconds": seconds,
+        "iterations": len(history) or None,
+        "passes": getattr(model, "n_passes_", None),
+        "measured_rows": len(some),
+        "reconstruction_error": _error(model, np.asarray(some)),
+        "coding": best_coding(model),
+        "rows_normalized": bool(model.scaling_.normalize),
+        "effective_bits": effective_bits(model.encode(some)),
+        "effective_bits_bound": effective_bits_bound(n_bits, len(some)),
+        "history": history,
+    }
+
+
+def encode_file(
+    model: Hasher, source: str, out: PathLike, *, unpacked: bool = False, coding: str = "hash",
+    mu: float = 0.0, overwrite: bool = False, progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the codes of the rows of a file as .npy; returns a summary.
+
+    unpacked : one column of 0 and 1 per bit. coding, mu : as in `encode`.
+    """
+    told = progress or Silent()
+    check_output(out, overwrite=overwrite, endings=(".npy",))
+    check_coding(coding, mu)
+    X = read_data(source)
+    told.stage("encoding", len(X))
+    shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
+    with write_npy_rows(out, shape, np.uint8, overwrite=overwrite) as codes:
+        for rows, block in _encoded(model, X, source, coding, mu):
+            codes[rows] = unpack(block, model.n_bits) if unpacked else block
+            told.advance(rows.stop - rows.start)
+    return {"codes": str(out), "n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1]}
+
+
+def decode_file(
+    model: Hasher, source: str, out: PathLike, *, overwrite: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Write the reconstructions of the codes in a file, packed or not, as .npy of float32."""
+    told = progress or Silent()
+    check_output(out, overwrite=overwrite, endings=(".npy",))
+    codes = read_data(source)
+    told.stage("decoding", len(codes))
+    shape = (len(codes), int(model.n_features_in_))
+    with write_npy_rows(out, shape, np.float32, overwrite=overwrite) as vectors:
+        for rows in blocks(codes):
+            vectors[rows] = model.decode(as_packed(codes[rows], model.n_bits, source))
+            told.advance(rows.stop - rows.start)
+    return {"vectors": str(out), "n_rows": shape[0], "n_features": shape[1]}
+
+
+def codes_of(
+    model: Hasher, source: str, *, are_codes: bool = False, coding: str = "hash", mu: float = 0.0
+) -> Packed:
+    """The packed codes of a file of vectors, or of codes, in memory.
+
+    are_codes : the file holds codes, even if its shape is that of vectors.
+    """
+    X = read_data(source)
+    if are_codes or holds_codes(X, model.n_bits, model.n_features_in_):
+        if coding != "hash":
+            raise InvalidInput(f"{source} holds codes already: --coding is for vectors. Leave it out.")
+        return as_packed(X, model.n_bits, source)
+    out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
+    for rows, block in _encoded(model, X, source, coding, mu):
+        out[rows] = block
+    return out
+
+
+def read_vectors_for(model: Hasher, source: str) -> Array:
+    """The vectors of a file, which are those of a model: finite, and with as many columns."""
+    X = read_data(source)
+    _check_columns(model, X, source)
+    check_finite(X, name=source)
+    return X
+
+
+def holds_codes(X: Array, n_bits: int, n_features: int | None = None) -> bool:
+    """Whether rows can be packed codes of n_bits, and cannot be vectors of n_features numbers."""
+    return bool(X.dtype == np.uint8 and X.shape[1] == bytes_per_code(n_bits) != n_features)
+
+
+def as_packed(codes: Array, n_bits: int, source: str) -> Packed:
+    """Codes of a file, packed or with one column per bit, as packed codes."""
+    try:
+        if codes.shape[1] == n_bits != bytes_per_code(n_bits):
+            return pack(codes)
+        return check_packed(np.asarray(codes), n_bits)
+    except InvalidInput as error:
+        raise DataFileError(f"{source}: {error}") from error
+
+
+def best_coding(model: Hasher) -> str:
+    """The codes that a model's decoder is for: tables are fitted to optimal ones."""
+    return "optimal" if isinstance(model.decoder_, TableDecoder) else "hash"
+
+
+def check_coding(coding: str, mu: float) -> None:
+    """Refuse codings that do not exist, before any work."""
+    if coding not in CODINGS:
+        raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
+    if check_mu(mu) and coding == "hash":
+        raise InvalidParameter("mu", mu, "0 for hash codes, which have no μ", "Add --coding optimal.")
+
+
+def check_enough_rows(X: Any, source: str) -> None:
+    """Refuse a single row to fit a model to."""
+    if len(X) < 2:
+        raise InvalidInput(f"{source} has {len(X)} row; a model needs at least 2 to be fitted to.")
+
+
+def describe_model(path: PathLike) -> dict[str, Any]:
+    """What a model file holds: the method, its parameters, and how the training went."""
+    header, model = read_header(path), load(path)
+    facts: dict[str, Any] = {
+        "file": str(path),
+        "kind": "model",
+        "class": header["class"],
+        "bits": model.n_bits,
+        "bytes_per_code": bytes_per_code(model.n_bits),
+        "dimensions": int(model.n_features_in_),
+        "parameters": {key: value for key, value in header["parameters"].items() if key != "n_bits"},
+        "format": header["format_version"],
+        "made_by": f"auxbit {header['auxbit_version']}",
+    }
+    if header.get("left_out"):  # could not be saved: a loaded model has their defaults
+        facts["left_out"] = header["left_out"]
+    history = getattr(model, "history_", None)
+    if history:
+        kept = [record for record in history if record.kept][-1]
+        facts["iterations"] = len(history)
+        facts["kept"] = {"iteration": kept.iteration, "mu": round(kept.mu, 6)}
+        facts["E_BA"] = {"first": history[0].E_BA, "kept": kept.E_BA, "last": history[-1].E_BA}
+        if kept.precision is not None:
+            facts["validation_precision"] = {"first": history[0].precision, "kept": kept.precision}
+    return facts
+
+
+def _encoded(model: Hasher, X: Array, source: str, coding: str, mu: float) -> Iterator[tuple[slice, Packed]]:
+    """The packed codes of the rows, block by block; optimal codes take long, so theirs are small."""
+    _check_columns(model, X, source)
+    for rows in blocks(X) if coding == "hash" else block_slices(len(X)):
+        try:
+            yield rows, model.encode(X[rows], coding=coding, mu=mu)
+        except InvalidInput:
+            check_finite(X, name=source)  # names the row in the file, not in the block
+            raise
+
+
+def _check_columns(model: Hasher, X: Array, source: str) -> None:
+    if X.shape[1] != model.n_features_in_:
+        raise InvalidInput(
+            f"{source} has {X.shape[1]} columns, and the model was fitted to {model.n_features_in_}. "
+            "Use the data it was made for, or fit another model."
+        )
+
+
+def _error(model: Hasher, X: Array) -> float:
+    """The mean squared error of the codes that the decoder is for; of optimal ones, on some of the rows."""
+    coding = best_coding(model)
+    rows = X if coding == "hash" else X[:: -(-len(X) // OPTIMAL_ROWS)]
+    return model._error_of(rows, model.encode(rows, coding=coding))

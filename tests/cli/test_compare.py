@@ -1,0 +1,113 @@
+"""`auxbit compare` and `bits`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from auxbit.cli.compare import BITS_FILES
+from helpers.cli_runner import run, run_json
+
+# ---- compare
+
+
+def test_compare_writes_table_results_and_plot(tmp_path: Path, digits: Any) -> None:
+    np.save(tmp_path / "x.npy", digits)
+    out = tmp_path / "out"
+    result = run(
+        "compare", tmp_path / "x.npy", "--methods", "itq,lsh,pq", "--bits", "8,13", "--seeds", 1, "--out", out
+    )
+    assert {path.name for path in out.iterdir()} == {
+        "table.csv",
+        "results.json",
+        "precision.png",
+        "rows.jsonl",
+    }
+    assert "Left out: PQ at 13 bits" in result.stdout
+    assert "LSH" in result.stderr  # rows appear as they finish
+    assert len((out / "table.csv").read_text().splitlines()) == 1 + 6
+    again = run("compare", tmp_path / "x.npy", "--methods", "itq", "--bits", 8, "--out", out, code=1)
+    assert "--force" in again.stderr
+
+
+def test_compare_needs_no_files_for_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("compare", "digits", "--methods", "lsh", "--bits", "8", "--seeds", 2, "--json")
+    document = json.loads(result.stdout)
+    assert document["rows"][0]["seeds"] == 2
+    assert result.stderr == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_lists_of_bits_are_wrong_usage() -> None:
+    assert "--bits" in run("compare", "digits", "--bits", "8,x", code=2).stderr
+    assert "Did you mean itq" in run("compare", "digits", "--methods", "iqt", code=2).stderr
+
+
+def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> None:
+    assert "at most 1795" in run("compare", "digits", "--n-queries", 1797, code=1).stderr
+    np.save(tmp_path / "one.npy", np.ones((1, 4)))
+    assert "has 1 row; a comparison needs at least 3" in run("compare", tmp_path / "one.npy", code=1).stderr
+
+
+def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) -> None:
+    arguments = ["compare", "digits", "--methods", "lsh,ba", "--bits", "8", "--seeds", "3", "--out", "out"]
+    command = [sys.executable, "-m", "auxbit.cli", *arguments]
+    rows = tmp_path / "out" / "rows.jsonl"
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") >= 4):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "is kept in out. Resume with:" in stderr
+    kept = rows.read_text().splitlines()
+    assert 4 <= len(kept) < 6
+    assert {path.name for path in rows.parent.iterdir()} == {"rows.jsonl"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 6 - len(kept)
+    assert rows.read_text().splitlines()[: len(kept)] == kept
+    assert (rows.parent / "table.csv").exists()
+
+
+# ---- bits
+
+
+def test_bits_prints_the_table_the_reason_and_the_rule(folder: Path) -> None:
+    shown = run(
+        "bits", "base.npy", "--bits", "8,16", "--rows", "300", "--queries", "40", "--jobs", "1"
+    ).stdout
+    assert "L_eff of all 1,497 rows" in shown
+    assert "40 held-out queries in a sample of 260" in shown
+    assert "raise --rows" in shown
+    assert "At least: 16 bits." in shown or "Recommended: " in shown
+    assert "The rule: " in shown
+    assert "Next: auxbit fit base.npy --method itq --bits" in shown
+
+
+def test_bits_gives_json_and_files(folder: Path) -> None:
+    found = run_json("bits", "base.npy", "--bits", "8,16,70", "--rows", "300", "--out", "o", "--jobs", "1")
+    assert found["recommended"] in (8, 16)
+    assert [row["bits"] for row in found["table"]] == [8, 16]
+    assert list(found["left_out"]) == ["70"]
+    assert {path.name for path in Path("o").iterdir()} == set(BITS_FILES)
+    assert json.loads(Path("o/bits.json").read_text())["settings"]["recommended"] == found["recommended"]
+    again = run("bits", "base.npy", "--bits", "8", "--out", "o", code=1)
+    assert "exists" in again.stderr
+
+
+def test_bits_refuses_what_is_no_list_of_bits_and_an_unknown_method(folder: Path) -> None:
+    assert "not a list of integers" in run("bits", "base.npy", "--bits", "8,x", code=2).stderr
+    assert "one of itq, ba" in run("bits", "base.npy", "--method", "pq", code=2).stderr
