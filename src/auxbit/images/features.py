@@ -26,6 +26,9 @@ LAYOUTS = ("nchw", "nhwc")
 
 Channels = tuple[float, float, float]
 
+NO_MEAN: Channels = (0.0, 0.0, 0.0)
+NO_STD: Channels = (1.0, 1.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -42,8 +45,8 @@ class Recipe:
     side: int
     colour: float = 0.0
     grey: bool = False
-    mean: Channels = (0.0, 0.0, 0.0)
-    std: Channels = (1.0, 1.0, 1.0)
+    mean: Channels = NO_MEAN
+    std: Channels = NO_STD
     sha256: str = ""
     input: str = ""
     output: str = ""
