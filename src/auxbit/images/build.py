@@ -246,7 +246,7 @@ def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | 
             collection.close()  # it was stopped before the first picture was in it
             yield None
             return
-        about = pictures.about_pictures(collection)
+        about = About.of(collection)
         collection.lock()
         yield collection, about
 
