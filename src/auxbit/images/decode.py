@@ -1,4 +1,4 @@
-"""From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it."""
+"""From the bytes of a picture to pixels and a thumbnail, by Pillow: here, or in processes with limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import IO, Any, Self, cast
 
 import numpy as np
@@ -26,111 +27,19 @@ from auxbit.core.checks import require
 from auxbit.core.parallel import resolve_n_jobs
 from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParameter
 
-# ---- Every kind of pixel that files hold, as RGB
-
-
-def scalable(image: Any, kind: str) -> Any:
-    """The picture as L, LA, RGB, RGBA, CMYK or LAB, which can be averaged over areas."""
-    if image.mode.startswith(("I", "F")):
-        return _grey_of_numbers(image, kind)
-    palette = getattr(image, "palette", None)
-    clear = "transparency" in image.info or (image.mode == "P" and palette and palette.mode.endswith("A"))
-    if clear or image.mode in ("PA", "RGBa"):
-        return image.convert("RGBA")
-    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
-        return image
-    return image.convert("L" if image.mode == "1" else "RGB")
-
-
-def over_white(image: Any) -> Any:
-    """The picture without its transparency, if it has any: what is behind it is white."""
-    from PIL import Image
-
-    if image.mode not in ("LA", "RGBA"):
-        return image
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-
-
-def to_srgb(mode: str, profile: bytes | None) -> Callable[[Any], Any]:
-    """What makes RGB of a picture of this mode, by its profile; one that is broken is left alone."""
-    transform = None
-    if mode == "LAB":
-        transform = _lab_transform()
-    elif profile:
-        try:
-            transform = _profile_transform(mode, profile)
-        except Exception:  # colours that are a little off are better than none
-            transform = None
-    if transform is None:
-        return _plain_rgb
-    from PIL import ImageCms
-
-    return lambda image: ImageCms.applyTransform(image, transform)
-
-
-def _plain_rgb(image: Any) -> Any:
-    return image.convert("RGB")
-
-
-def _lab_transform() -> Any:
-    from PIL import ImageCms
-
-    return ImageCms.buildTransform(
-        ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
-    )
-
-
-def _profile_transform(mode: str, profile: bytes) -> Any:
-    """From a profile to sRGB; None where it is sRGB, or of another kind of picture."""
-    from PIL import ImageCms
-
-    own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-    space = {"RGB": "RGB ", "CMYK": "CMYK", "L": "GRAY"}.get(mode)
-    if own.profile.xcolor_space != space or "srgb" in str(own.profile.profile_description).lower():
-        return None
-    return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
-
-
-def _grey_of_numbers(image: Any, kind: str) -> Any:
-    """Numbers of 16 and 32 bits as grey: by the range that is usual, else from the least to the most."""
-    from PIL import Image
-
-    values = np.asarray(image)
-    if values.dtype.itemsize == 2:
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    step = max(1, 2**22 // values.shape[1])  # by strips: a copy of all in float64 would be large
-    strips = [slice(start, start + step) for start in range(0, len(values), step)]
-    extremes = [_extremes(values[rows]) for rows in strips]
-    low, high = min(pair[0] for pair in extremes), max(pair[1] for pair in extremes)
-    usual = (65535.0,) if kind == "PNG" else (255.0, 65535.0) if values.dtype.kind == "i" else (1.0, 255.0)
-    top = next((top for top in usual if low >= 0 and high <= top), None)
-    if top is not None:
-        low, high = 0.0, top
-    scale = 255 / (high - low) if low < high < np.inf else 0.0
-    grey = np.zeros(values.shape, dtype=np.uint8)
-    for rows in strips:
-        scaled = np.nan_to_num((values[rows].astype(np.float64) - low) * scale, nan=0.0)
-        grey[rows] = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
-    return Image.fromarray(grey)
-
-
-def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """Least and most of the finite values; infinite where there are none."""
-    finite = values[np.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
-
-
-# ---- From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it
-
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 4096  # of the square: the largest that anything describes is far smaller
 PNG_UP_TO = 64  # pixels: below, a PNG is as small as a JPEG and shows every pixel as it is
-GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size where the square is this much smaller still
+GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size if the square is this much smaller still
 
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
+_STARTS = {
+    "JPEG": (b"\xff\xd8\xff",),
+    "PNG": (b"\x89PNG\r\n\x1a\n",),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"),
+}
 _ORIENTATION, _EXIF_PART, _TAKEN = 0x0112, 0x8769, 0x9003  # EXIF tags
 
 
@@ -142,7 +51,7 @@ class Decoded:
     thumbnail : the whole picture as PNG or JPEG
     width, height : of the picture as it is seen, after EXIF orientation
     format : one of FORMATS
-    taken : "YYYY-MM-DDTHH:MM:SS", or None where EXIF does not say
+    taken : "YYYY-MM-DDTHH:MM:SS", or None if EXIF does not say
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -156,28 +65,23 @@ class Decoded:
 def decode(content: bytes, side: int, *, longest: int = 256, max_pixels: int = MAX_PIXELS) -> Decoded:
     """Pixels (side, side, 3), thumbnail of at most `longest` pixels, size and date of a picture.
 
-    The same bytes, `side` and `longest` give the same pixels. Raises BadPicture, whose text goes on after
-    the name of the picture: "is cut short".
+    The same bytes, `side` and `longest` give the same pixels. Raises BadPicture, whose text continues a
+    sentence that begins with the name of the picture: "is cut short".
     """
     check_sides(side, longest)
     with _reading():
         picture = _Picture(content, side, longest, max_pixels)
-        return Decoded(
-            np.array(picture.square(side), dtype=np.uint8),
-            _thumbnail(picture.within(longest)),
-            picture.width,
-            picture.height,
-            picture.format,
-            picture.taken,
-        )
+        pixels, whole = np.array(picture.square(side), dtype=np.uint8), picture.within(longest)
+        small = max(whole.size) <= PNG_UP_TO
+        thumbnail = _saved(whole, "PNG") if small else _saved(whole, "JPEG", quality=82)
+        return Decoded(pixels, thumbnail, picture.width, picture.height, picture.format, picture.taken)
 
 
 def preview(content: bytes, *, longest: int = 1600, max_pixels: int = MAX_PIXELS) -> bytes:
     """A JPEG to look at: upright, at most `longest` pixels on the longer side, without metadata."""
     check_sides(1, longest)
     with _reading():
-        picture = _Picture(content, 1, longest, max_pixels)
-        return _saved(picture.within(longest), "JPEG", quality=87)
+        return _saved(_Picture(content, 1, longest, max_pixels).within(longest), "JPEG", quality=87)
 
 
 def check_sides(side: int, longest: int) -> None:
@@ -185,19 +89,6 @@ def check_sides(side: int, longest: int) -> None:
     for name, value in (("side", side), ("longest", longest)):
         if not 1 <= value <= MAX_SIDE:
             raise InvalidParameter(name, value, f"1 to {MAX_SIDE} pixels")
-
-
-def format_of(content: bytes) -> str | None:
-    """One of FORMATS by the first bytes, None for anything else."""
-    if content.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "WEBP"
-    if content.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    return "TIFF" if content.startswith(_TIFF_STARTS) else None
 
 
 def load_plugins() -> dict[str, Any]:
@@ -213,20 +104,26 @@ def load_plugins() -> dict[str, Any]:
     }
 
 
+# ---- A picture, opened, scaled and turned
+
+
 class _Picture:
-    """A picture that is loaded and in a mode that can be scaled."""
+    """A picture that is loaded and in a mode that can be scaled.
+
+    ImageOps has `fit` and `contain`, but not for a JPEG that was reduced as it was read, which ends between
+    two pixels; and `fit` cuts through the middle of pixels if width and height differ by an odd number.
+    """
 
     def __init__(self, content: bytes, side: int, longest: int, max_pixels: int) -> None:
         image = _opened(content, max_pixels)
         self.format = str(image.format)
         size = image.size
         smaller = max(GAP * side / min(size), longest / max(size))
-        # a JPEG that is reduced as it is read ends between two pixels: `drafted` says where
+        # `drafted` says where a JPEG that is reduced as it is read ends
         drafted = image.draft(None, tuple(int(smaller * n) + 1 for n in size)) if smaller < 1 else None
         image.load()
         orientation, self.taken = _exif(image)
         self._profile = image.info.get("icc_profile")
-        self._to_rgb: Callable[[Any], Any] | None = None
         if drafted:
             self._extent: tuple[float, float] = drafted[1][2:]
             self._turn_at_last = orientation
@@ -246,37 +143,59 @@ class _Picture:
         left, top = (width - edge) / 2, (height - edge) / 2
         if edge == int(edge):
             left, top = int(left), int(top)  # half a pixel would blur what need not be scaled
-        box = (left, top, left + edge, top + edge)
         ratio = edge / side
-        # Pillow's box takes whole pixels: it is uneven where there are few and they do not come out even
+        # Pillow's BOX takes whole pixels: uneven if they are few and their number is no multiple of the side
         even = ratio == int(ratio) or ratio >= 8
         shrink = Image.Resampling.BOX if even else Image.Resampling.HAMMING
         how = Image.Resampling.BICUBIC if ratio < 1 else shrink
-        return self._seen(self._image.resize((side, side), how, box))
+        return self._seen(self._image.resize((side, side), how, (left, top, left + edge, top + edge)))
 
     def within(self, longest: int) -> Any:
         """The whole as RGB, at most `longest` pixels on the longer side, never enlarged."""
         from PIL import Image
 
-        image, longer = self._image, max(self.width, self.height)
-        if longer > longest:
-            longer_extent = max(self._extent)
-            size = tuple(max(1, round(n * longest / longer_extent)) for n in self._extent)
-            box = (0, 0, *self._extent)
-            image = image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+        image = self._image
+        if max(self.width, self.height) > longest:
+            size = tuple(max(1, round(n * longest / max(self._extent))) for n in self._extent)
+            image = image.resize(size, Image.Resampling.LANCZOS, (0, 0, *self._extent), reducing_gap=3.0)
         return self._seen(image)
 
     def _seen(self, image: Any) -> Any:
-        """A scaled copy, upright: transparency over white, colours by its profile where it has one."""
-        image = over_white(image)
-        if self._to_rgb is None:
-            self._to_rgb = to_srgb(image.mode, self._profile)
-        return _turned(self._to_rgb(image), self._turn_at_last)
+        """A scaled copy, upright: transparency over white, colours by its profile if it has one."""
+        from PIL import Image, ImageCms
+
+        if image.mode in ("LA", "RGBA"):
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+        to_srgb = self._to_srgb
+        image = image.convert("RGB") if to_srgb is None else ImageCms.applyTransform(image, to_srgb)
+        return _turned(image, self._turn_at_last)
+
+    @cached_property
+    def _to_srgb(self) -> Any:
+        """The transform of colours to sRGB; None if they are so already, or the profile is broken."""
+        mode = {"LA": "RGB", "RGBA": "RGB"}.get(self._image.mode, self._image.mode)
+        if mode != "LAB" and not self._profile:
+            return None
+        from PIL import ImageCms
+
+        with suppress(Exception):  # colours that are a little off are better than none
+            srgb = ImageCms.createProfile("sRGB")
+            if mode == "LAB":
+                return ImageCms.buildTransform(ImageCms.createProfile("LAB"), srgb, mode, "RGB")
+            own = ImageCms.ImageCmsProfile(io.BytesIO(self._profile))
+            space = {"RGB": "RGB ", "CMYK": "CMYK", "L": "GRAY"}.get(mode)
+            if (
+                own.profile.xcolor_space == space
+                and "srgb" not in str(own.profile.profile_description).lower()
+            ):
+                return ImageCms.buildTransform(own, srgb, mode, "RGB")
+        return None
 
 
 def _opened(content: bytes, max_pixels: int) -> Any:
     """The picture's header, read by the one plugin that its first bytes ask for."""
-    kind = format_of(content)
+    kind = _format_of(content)
     if kind is None:
         raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
     if kind == "WEBP":  # Pillow makes room for all pixels when it opens one
@@ -284,6 +203,13 @@ def _opened(content: bytes, max_pixels: int) -> Any:
     image = load_plugins()[kind](io.BytesIO(content))
     _check_size(image.size, max_pixels)
     return image
+
+
+def _format_of(content: bytes) -> str | None:
+    """One of FORMATS by the first bytes, None for anything else."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "WEBP"
+    return next((kind for kind, starts in _STARTS.items() if content.startswith(starts)), None)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
@@ -307,43 +233,71 @@ def _size_of_webp(content: bytes) -> tuple[int, int]:
 
 
 def _exif(image: Any) -> tuple[int, str | None]:
-    """Orientation (1 to 8) and date; where EXIF is broken, the pixels are still good."""
-    try:
+    """Orientation (1 to 8) and date; if EXIF is broken, the pixels are still good."""
+    orientation, taken = 1, None
+    with suppress(Exception):
         exif = image.getexif()
-        orientation = exif.get(_ORIENTATION)
-    except Exception:
-        return 1, None
-    if not isinstance(orientation, int) or not 1 <= orientation <= 8:
-        orientation = 1
-    try:
-        text = exif.get_ifd(_EXIF_PART).get(_TAKEN)
-        if text is None:
-            return orientation, None
-        taken = datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
-    except Exception:
-        return orientation, None
-    return orientation, taken.isoformat()
+        found = exif.get(_ORIENTATION)
+        orientation = found if isinstance(found, int) and 1 <= found <= 8 else 1
+        text = str(exif.get_ifd(_EXIF_PART).get(_TAKEN)).strip("\0 ")
+        taken = datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat()
+    return orientation, taken
 
 
 def _turned(image: Any, orientation: int) -> Any:
-    """Upright, whatever way the camera was held."""
+    """Upright, whatever way the camera was held.
+
+    Not by ImageOps.exif_transpose, which writes the metadata again, broken or not, and copies all pixels of a
+    picture that stands upright.
+    """
+    from PIL.Image import Transpose as To
+
+    ways = (
+        To.FLIP_LEFT_RIGHT, To.ROTATE_180, To.FLIP_TOP_BOTTOM, To.TRANSPOSE, To.ROTATE_270, To.TRANSVERSE,
+        To.ROTATE_90,
+    )  # fmt: skip
+    return image if orientation == 1 else image.transpose(ways[orientation - 2])
+
+
+def scalable(image: Any, kind: str) -> Any:
+    """The picture as L, LA, RGB, RGBA, CMYK or LAB, which can be averaged over areas."""
+    if image.mode.startswith(("I", "F")):
+        return _grey_of_numbers(image, kind)
+    palette = getattr(image, "palette", None)
+    clear = "transparency" in image.info or (image.mode == "P" and palette and palette.mode.endswith("A"))
+    if clear or image.mode in ("PA", "RGBa"):
+        return image.convert("RGBA")
+    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _grey_of_numbers(image: Any, kind: str) -> Any:
+    """Numbers of 16 and 32 bits as grey: by the usual range, else from the least to the most.
+
+    Not by Pillow's convert, which takes them as 0..255 and clips what is larger.
+    """
     from PIL import Image
 
-    ways = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
-    return image.transpose(ways[orientation]) if orientation in ways else image
-
-
-def _thumbnail(image: Any) -> bytes:
-    small = max(image.size) <= PNG_UP_TO
-    return _saved(image, "PNG") if small else _saved(image, "JPEG", quality=82)
+    values = np.asarray(image)
+    if values.dtype.itemsize == 2:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    step = max(1, 2**22 // values.shape[1])  # by strips: a copy of all in float64 would be large
+    strips = [slice(start, start + step) for start in range(0, len(values), step)]
+    finite = (values[rows][np.isfinite(values[rows])] for rows in strips)
+    extremes = [(float(some.min()), float(some.max())) for some in finite if some.size]
+    low = min((pair[0] for pair in extremes), default=np.inf)
+    high = max((pair[1] for pair in extremes), default=-np.inf)
+    usual = (65535.0,) if kind == "PNG" else (255.0, 65535.0) if values.dtype.kind == "i" else (1.0, 255.0)
+    top = next((top for top in usual if low >= 0 and high <= top), None)
+    if top is not None:
+        low, high = 0.0, top
+    scale = 255 / (high - low) if low < high < np.inf else 0.0
+    grey = np.zeros(values.shape, dtype=np.uint8)
+    for rows in strips:
+        scaled = np.nan_to_num((values[rows].astype(np.float64) - low) * scale, nan=0.0)
+        grey[rows] = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
+    return Image.fromarray(grey)
 
 
 def _saved(image: Any, kind: str, **options: Any) -> bytes:
@@ -355,9 +309,12 @@ def _saved(image: Any, kind: str, **options: Any) -> bytes:
     return stream.getvalue()
 
 
+# ---- What goes wrong
+
+
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Make a BadPicture of whatever goes wrong within."""
+    """Make a BadPicture of whatever goes wrong inside."""
     require("PIL.Image", extra="images", purpose="reading pictures")
     try:
         with _quiet:
@@ -377,9 +334,9 @@ def _reading() -> Iterator[None]:
 
 
 class _Quiet:
-    """While anybody is inside, Pillow's warnings are not shown: what matters is raised.
+    """While any thread is inside, Pillow's warnings are not shown: what matters is raised.
 
-    Not a catch_warnings for each, whose ends would cross where threads are at work.
+    Not one catch_warnings per thread: the filters are of the whole process, and the ends would cross.
     """
 
     def __init__(self) -> None:
