@@ -21,7 +21,7 @@ UPLOADS = "/api/v1/uploads"
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to search: so many, by a mode (None: the collection's own), within a Hamming radius."""
+    """How to search: for the k nearest, by a mode (None: the collection's own), within a Hamming radius."""
 
     k: int
     mode: str | None
@@ -50,7 +50,7 @@ def warm_up(site: Site) -> None:
     ids = site.collection.ids
     for mode in modes_of(site.collection.manifest)[0] if len(ids) else ():
         for radius in (None, 1):
-            with suppress(AuxbitError):  # what is damaged is told to whoever asks for it
+            with suppress(AuxbitError):  # whoever searches is told what is damaged
                 answer(site, Asked(id=int(ids[0])), Wanted(1, mode, radius))
 
 
@@ -84,7 +84,7 @@ def _answer(site: Site, asked: Asked, wanted: Wanted) -> dict[str, Any]:
 
 
 def _of_item(site: Site, id_: int, mode: str) -> tuple[Array | None, Packed]:
-    """The vector of an item, (1, D), where the mode needs it, and its code, (1, bytes)."""
+    """The vector of an item, (1, D), if the mode needs it, and its code, (1, bytes)."""
     collection = site.collection
     try:
         code = np.frombuffer(site.known.of([id_])[0].code, dtype=np.uint8)[None]
@@ -153,7 +153,7 @@ def _to_reconstructions(collection: Collection, x: Array, ids: Ids) -> Array:
 
 
 def _to_vectors(collection: Collection, x: Array, ids: Ids) -> Array:
-    """‖x − y‖² for the vectors y of these items, of rows divided by their norms where the model does so."""
+    """‖x − y‖² for the vectors y of these items, of rows divided by their norms if the model does so."""
     rows = np.concatenate([x, collection.vectors(ids)], axis=0, dtype=np.float64)
     if collection.model.normalize:
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -169,9 +169,6 @@ def _roots(squared: Array) -> Array:
         raise InvalidInput("the vector is too far from all others: distances to it cannot be told apart.")
     roots: Array = np.sqrt(np.maximum(squared, 0)).astype(np.float64)
     return roots
-
-
-# ---- documents
 
 
 def _documents(

@@ -1,7 +1,9 @@
-"""What all endpoints share: the pictures, the limits, and what is remembered."""
+"""What all endpoints share: the site with its pictures and limits, and what it remembers of them."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
 import re
@@ -9,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,16 +21,18 @@ from starlette.concurrency import run_in_threadpool
 
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import Manifest
+from auxbit.core.checks import require
 from auxbit.core.codes import unpack
 from auxbit.core.types import Float64, Ids, Packed
-from auxbit.errors import InvalidInput
+from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.evaluate import code_counts, effective_bits_bound
 from auxbit.hashers.registry import label_of
+from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import Pictures
-from auxbit.serve.security import Limits, Problem
+from auxbit.serve.security import Limits, Problem, not_found
 
-# ---- A collection changes while it is served: what to compute anew, and answers made of one state alone
+# ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
 State = tuple[str, int, int, int]  # key, generation, rows removed, changes
@@ -43,9 +47,9 @@ def state_of(collection: Collection) -> State:
 
 
 def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
-    """What `work` makes of several questions to a collection, of which none fell before a retraining.
+    """What `work` makes of several reads of a collection, all of one state of its codes.
 
-    It is done again where an item was deleted, or all codes were replaced, between them.
+    It is done again if an item was deleted, or all codes were replaced, between two of them.
     """
     for attempt in range(TRIES):
         before = state_of(collection)
@@ -77,7 +81,7 @@ class Cached(Generic[Made]):
             return self._kept[1]
 
 
-# ---- The file names of a collection in memory, and its orders: added, by name, random
+# ---- File names in memory, and their orders
 
 Order = npt.NDArray[np.intp]
 
@@ -98,20 +102,16 @@ class Listing:
 
     def select(self, part: str, order: str, seed: int) -> Ids:
         """The ids whose names have this part, in either case, in the order wanted."""
-        rows = {"added": self._added, "name": self._by_name}.get(order)
-        places = rows() if rows is not None else self._shuffled(seed)
+        if order == "added":
+            places: Order = np.arange(len(self.ids))
+        else:
+            places = self._by_name if order == "name" else self._shuffled(seed)
         if part:
             wanted = part.casefold()
             matches = np.fromiter((wanted in name for name in self._folded), np.bool_, len(self.names))
             places = places[matches[places]]
         found: Ids = self.ids[places]
         return found
-
-    def _added(self) -> Order:
-        return np.arange(len(self.ids))
-
-    def _by_name(self) -> Order:
-        return self._name_order
 
     def _shuffled(self, seed: int) -> Order:
         """By a hash of seed and id: what is added later leaves the order of the rest as it was."""
@@ -128,13 +128,13 @@ class Listing:
         return [name.casefold() for name in self.names]
 
     @cached_property
-    def _name_order(self) -> Order:
+    def _by_name(self) -> Order:
         keys = [natural(name) for name in self._folded]
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
 
 
 class Catalogue:
-    """The listing of a collection, read anew when that has changed, and read on where it has grown."""
+    """The listing of a collection, read again when that has changed; if it has grown, only what is new."""
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
@@ -165,7 +165,7 @@ class Catalogue:
                 continue
             if len(names) == len(ids) and state_of(self._collection) == state:
                 break
-        # of a collection that never rests, what was read last
+        # if the collection never rests, what was read last
         return Listing(state, ids[: len(names)], names[: len(ids)])
 
 
@@ -190,7 +190,7 @@ def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-# ---- What answers say of items, kept by id as long as the collection stays as it is
+# ---- What answers say of items
 
 ITEMS = "/api/v1/items"
 MOST = 50_000  # items; a few hundred bytes each
@@ -205,7 +205,10 @@ class Known(NamedTuple):
 
 
 class KnownItems:
-    """Items that have been in an answer: to parse their metadata takes longer than to search."""
+    """Items that have been in an answer, kept while the collection stays as it is.
+
+    To parse their metadata takes longer than to search.
+    """
 
     def __init__(self, collection: Collection) -> None:
         self._collection, self._lock = collection, threading.Lock()
@@ -213,7 +216,7 @@ class KnownItems:
         self._kept: dict[int, Known] = {}
 
     def of(self, ids: Sequence[int]) -> list[Known]:
-        """What is known of these items; InvalidInput where one is not in the collection."""
+        """What is known of these items; InvalidInput if one is not in the collection."""
         collection, state = self._collection, state_of(self._collection)
         with self._lock:
             if state != self._state or len(self._kept) > MOST:
@@ -253,7 +256,7 @@ def item_of(id_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# ---- The model's training, and how its codes use their bits
+# ---- The model, and how its codes use their bits
 
 BLOCK = 8192
 FIELDS = ("iteration", "mu", "E_Q", "E_BA", "changed", "mismatched", "precision")
@@ -276,7 +279,10 @@ def _document(collection: Collection) -> dict[str, Any]:
         "items": len(codes),
         "dimension": int(model.n_features_in_),
         "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
-        "history": [_iteration(record) for record in getattr(model, "history_", [])],
+        "history": [
+            {name: _plain(getattr(record, name)) for name in FIELDS}
+            for record in getattr(model, "history_", [])
+        ],
         "effective_bits": {
             "bits": n_bits,
             "effective": round(_entropy(counts), 4),
@@ -322,19 +328,11 @@ def _entropy(counts: npt.NDArray[np.int64]) -> float:
     return max(0.0, float(-(share * np.log2(share)).sum()))
 
 
-def _iteration(record: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(record, name)) for name in FIELDS}
-
-
 def _training(record: Any) -> dict[str, Any] | None:
     if record is None:
         return None
-    return {
-        "rows": int(record.n_rows),
-        "error": float(record.error),
-        "coding": record.coding,
-        "mu": float(record.mu),
-    }
+    about = {"rows": int(record.n_rows), "error": float(record.error)}
+    return about | {"coding": record.coding, "mu": float(record.mu)}
 
 
 def _plain(value: Any) -> Any:
@@ -352,17 +350,14 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-# ---- The collection in figures
-
-
 def modes_of(manifest: Manifest) -> tuple[list[str], str]:
-    """How a collection can be searched, and how it is unless told."""
+    """How a collection can be searched, and how it is by default."""
     modes = ["hamming", "asymmetric", *(["reranked"] if manifest.vectors is not None else [])]
     return modes, "asymmetric" if manifest.coding == "optimal" else "hamming"
 
 
 def measure(pictures: Pictures) -> dict[str, Any]:
-    """What does not change as long as the collection does not."""
+    """The collection in figures, which change only with it."""
     collection, recipe = pictures.collection, pictures.recipe
     manifest, found = collection.manifest, collection.stats()
     modes, default = modes_of(manifest)
@@ -387,7 +382,7 @@ def measure(pictures: Pictures) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ---- Uploaded pictures that are remembered, so that an answer to one can be asked for again by its hash
+# ---- Uploads, remembered so that they can be searched from again by their hash
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,7 +407,7 @@ class Upload:
 
 
 class Uploads:
-    """At most so many, of at most so many bytes together; those asked for last are kept."""
+    """At most `most`, of at most `most_bytes` together; those used last are kept."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -421,7 +416,7 @@ class Uploads:
         self._bytes = 0
 
     def find(self, hash_: str, key: str) -> Upload | None:
-        """The upload, which now is the one asked for last; None where it is unknown in this collection."""
+        """The upload, which now is the one used last; None if it is unknown in this collection."""
         with self._lock:
             found = self._kept.get(hash_)
             if found is None or found.key != key:
@@ -429,20 +424,11 @@ class Uploads:
             self._kept.move_to_end(hash_)
             return found
 
-    def get(self, hash_: str, key: str) -> Upload:
-        """The same; a problem where it is unknown."""
-        found = self.find(hash_, key)
-        if found is None:
-            raise Problem(
-                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
-            )
-        return found
-
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, upload: Upload) -> None:
-        """Remember one, and forget what was not asked for longest."""
+        """Remember one, and forget those that were not used for longest."""
         with self._lock:
             before = self._kept.pop(upload.hash, None)
             self._bytes += upload.n_bytes - (before.n_bytes if before is not None else 0)
@@ -451,20 +437,21 @@ class Uploads:
                 self._bytes -= self._kept.popitem(last=False)[1].n_bytes
 
 
-# ---- What all endpoints share
+# ---- The site
 
 DECODING_THREADS = 8
-QUICK_ITEMS = 200_000  # a search of so many takes a few milliseconds
+QUICK_ITEMS = 200_000  # a search of that many takes a few milliseconds
+LONGEST_NAME = 300
 
 
 class Site:
     """A collection of pictures that is being served.
 
-    decoders : what decodes uploads, closed by who made it; None: processes of the site's own
+    decoders : what decodes uploads, closed by whoever made them; None: processes of the site's own
     """
 
     def __init__(self, pictures: Pictures, limits: Limits, decoders: Decoders | None = None) -> None:
-        self.pictures, self.limits = pictures, limits
+        self.pictures, self.limits, self.collection = pictures, limits, pictures.collection
         self._given = decoders
         self._own: Decoders | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -492,18 +479,9 @@ class Site:
             return self._pool
 
     @property
-    def collection(self) -> Collection:
-        """The collection of the pictures."""
-        return self.pictures.collection
-
-    @property
     def reconstructs(self) -> bool:
         """Whether a code can be shown as the picture that the decoder makes of it."""
         return self.pictures.recipe.kind == "pixels"
-
-    def upload(self, hash_: str) -> Upload:
-        """A picture that was uploaded before; a problem where it is forgotten."""
-        return self.uploads.get(hash_, self.collection.manifest.key)
 
     async def soon(self, work: Callable[[], Made]) -> Made:
         """Do something short at once, where it is: beside other threads it would mostly wait for its turn.
@@ -514,6 +492,83 @@ class Site:
             return work()
         return await run_in_threadpool(work)
 
+    def comparison(self) -> Any:
+        """The comparison that was run on the collection."""
+        path = self.collection.path / COMPARISON
+        try:
+            document = json.loads(path.read_bytes(), parse_constant=lambda name: None)
+        except FileNotFoundError:
+            command = f"auxbit images compare {self.collection.path.name}"
+            raise Problem(404, "no_comparison", f"No comparison was run here yet: {command}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise Damaged(f"{path} cannot be read: {error}.") from error
+        if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
+            raise Damaged(f"{path} is not a comparison.")
+        return document
+
+    def metadata(self, id_: int) -> dict[str, Any]:
+        """The metadata of an item; a problem if it is not there."""
+        if id_ not in self.collection:
+            raise not_found(f"Item {id_}")
+        return self.collection.metadata([id_])[0]
+
+    def thumbnail(self, id_: int) -> bytes:
+        """The small picture of an item."""
+        self.metadata(id_)
+        try:
+            return self.pictures.thumbnail(id_)
+        except InvalidInput as error:  # an item that was added without a picture
+            raise Problem(404, "not_found", str(error)) from error
+
+    def preview(self, id_: int, row: dict[str, Any]) -> bytes:
+        """The picture of an item, read from its file."""
+        try:
+            content = self.pictures.original(id_)
+        except CollectionError:
+            raise
+        except InvalidInput as error:
+            raise Problem(404, "not_found", str(error)) from error
+        except FileProblem as error:
+            raise Problem(
+                404, "file_gone",
+                f"The file {name_in(row)} is gone, or is another than item {id_} was made of. "
+                "`auxbit images add` brings the collection up to date.",
+            ) from error  # fmt: skip
+        return self.decoders.preview(content)
+
+    def reconstruction(self, code: Packed) -> bytes:
+        """The picture f(z) of a code, (1, bytes), as PNG."""
+        if not self.reconstructs:
+            raise Problem(404, "no_reconstruction", "Only vectors of pixels can be shown as pictures again.")
+        return png(self.pictures.describer.picture_of(self.collection.model.decode(code))[0])
+
+    def remember(self, content: bytes, name: str) -> Upload:
+        """Decode and describe an uploaded picture, unless it is remembered."""
+        if not content:
+            raise Problem(422, "empty_file", "The file is empty: 0 bytes came.")
+        # the last part of a name from outside: it is shown, and never opened
+        last = name.replace("\\", "/").rpartition("/")[2]
+        name = "".join(each for each in last if each.isprintable())[:LONGEST_NAME]
+        hash_, key = hashlib.sha256(content).hexdigest(), self.collection.manifest.key
+        upload = self.uploads.find(hash_, key)
+        if upload is None:
+            side, most = self.pictures.recipe.side, self.limits.upload_pixels
+            decoded = self.decoders.decode(content, side, max_pixels=most)
+            vector = self.pictures.describe(decoded)
+            upload = Upload(hash_, key, name, decoded.thumbnail, decoded.width, decoded.height, vector)
+        upload = replace(upload, file=name)
+        self.uploads.keep(upload)
+        return upload
+
+    def upload(self, hash_: str) -> Upload:
+        """A picture that was uploaded before; a problem if it is forgotten."""
+        found = self.uploads.find(hash_, self.collection.manifest.key)
+        if found is None:
+            raise Problem(
+                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
+            )
+        return found
+
     def close(self) -> None:
         """Wait for what is being decoded; the pictures stay open, and all can be used again."""
         with self._lock:
@@ -523,3 +578,11 @@ class Site:
             pool.shutdown()
         if own is not None:
             own.close()
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A picture, (h, w) or (h, w, 3), as PNG."""
+    image: Any = require("PIL.Image", extra="web", purpose="drawing pictures").fromarray(pixels)
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
