@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -74,14 +74,18 @@ def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Found]:
     return sorted(_Walk(top, skipped).found, key=lambda each: natural(each.name))
 
 
-def natural(name: str) -> tuple[tuple[tuple[tuple[int, int | str], ...], ...], str]:
+def natural(name: str) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]:
     """A key that sorts names by folder, letters without regard to case, and numbers by their value."""
-    return tuple(tuple(_chunks(part)) for part in name.split("/")), name
+    return tuple(tuple(_chunks(part)) for part in name.casefold().split("/")), name
 
 
-def _chunks(part: str) -> list[tuple[int, int | str]]:
-    pieces = re.split(r"([0-9]+)", part.casefold())
-    return [(0, int(piece)) if piece[0] in "0123456789" else (1, piece) for piece in pieces if piece]
+def _chunks(part: str) -> Iterator[tuple[int, int, str]]:
+    for place, piece in enumerate(re.split(r"([0-9]+)", part)):
+        if place % 2:  # a number, by the length of its digits and then by these
+            digits = piece.lstrip("0")
+            yield 0, len(digits), digits
+        elif piece:
+            yield 1, 0, piece
 
 
 class _Walk:

@@ -210,7 +210,7 @@ def item_routes(site: Site) -> APIRouter:
         """A part of all items, or of those with a name."""
 
         def found() -> dict[str, Any]:
-            ids = site.catalogue().select(name, order, seed)
+            ids = site.listing().select(name, order, seed)
             some = ids[offset : offset + limit].tolist()
             rows = collection.metadata(some) if some else []
             return {"total": len(ids), "offset": offset, "items": list(map(item_of, some, rows))}

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from auxbit.hashers.registry import label_of
 from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import Pictures
+from auxbit.images.sources import natural
 from auxbit.serve.security import Limits, Problem, not_found
 
 # ---- A collection that changes while it is served
@@ -65,9 +65,9 @@ def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
 
 
 class Cached(Generic[Made]):
-    """What is made of a collection, kept until that changes."""
+    """What is made of a collection, kept until that changes. make : gets what was kept before, or None."""
 
-    def __init__(self, collection: Collection, make: Callable[[], Made]) -> None:
+    def __init__(self, collection: Collection, make: Callable[[Made | None], Made]) -> None:
         self._collection, self._make = collection, make
         self._lock = threading.Lock()
         self._kept: tuple[State, Made] | None = None
@@ -77,7 +77,7 @@ class Cached(Generic[Made]):
         with self._lock:
             state = state_of(self._collection)
             if self._kept is None or self._kept[0] != state:
-                self._kept = state, self._make()
+                self._kept = state, self._make(None if self._kept is None else self._kept[1])
             return self._kept[1]
 
 
@@ -88,7 +88,6 @@ Order = npt.NDArray[np.intp]
 CHUNK = 16_384  # rows of metadata parsed at once
 KEPT_ORDERS = 4
 ORDER_TRIES = 5  # at a collection that changes while it is read
-_NUMBERS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -129,56 +128,32 @@ class Listing:
 
     @cached_property
     def _by_name(self) -> Order:
-        keys = [natural(name) for name in self._folded]
+        keys = [natural(name) for name in self.names]
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
 
 
-class Catalogue:
-    """The listing of a collection, read again when that has changed; if it has grown, only what is new."""
-
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._lock = threading.Lock()
-        self._listing: Listing | None = None
-
-    def __call__(self) -> Listing:
-        """The listing as of now."""
-        state = state_of(self._collection)
-        with self._lock:
-            listing = self._listing
-            if listing is None or listing.state != state:
-                listing = self._listing = self._read(listing)
-            return listing
-
-    def _read(self, before: Listing | None) -> Listing:
-        for attempt in range(ORDER_TRIES):
-            state, ids = state_of(self._collection), self._collection.ids
-            grown = before is not None and before.state[:3] == state[:3]
-            names = list(before.names) if before is not None and grown else []
-            try:
-                for first in range(len(names), len(ids), CHUNK):
-                    rows = self._collection.metadata(ids[first : first + CHUNK])
-                    names += [name_in(row) for row in rows]
-            except InvalidInput:  # one of them has been deleted meanwhile
-                if attempt == ORDER_TRIES - 1:
-                    raise
-                continue
-            if len(names) == len(ids) and state_of(self._collection) == state:
-                break
-        # if the collection never rests, what was read last
-        return Listing(state, ids[: len(names)], names[: len(ids)])
+def read_listing(collection: Collection, before: Listing | None) -> Listing:
+    """The listing as of now; if the collection has only grown since `before`, only what is new is read."""
+    for attempt in range(ORDER_TRIES):
+        state, ids = state_of(collection), collection.ids
+        grown = before is not None and before.state[:3] == state[:3]
+        names = list(before.names) if before is not None and grown else []
+        try:
+            for first in range(len(names), len(ids), CHUNK):
+                names += map(name_in, collection.metadata(ids[first : first + CHUNK]))
+        except InvalidInput:  # one of them has been deleted meanwhile
+            if attempt == ORDER_TRIES - 1:
+                raise
+            continue
+        if len(names) == len(ids) and state_of(collection) == state:
+            break
+    # if the collection never rests, what was read last
+    return Listing(state, ids[: len(names)], names[: len(ids)])
 
 
 def name_in(row: dict[str, object]) -> str:
     """The file name in an item's metadata, as text that UTF-8 has."""
     return str(row.get("file", "")).encode(errors="replace").decode()
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A key by which img2 comes before img10: numbers by their length, then their digits."""
-    parts = _NUMBERS.split(text)
-    parts[1::2] = [digits.lstrip("0") for digits in parts[1::2]]
-    return [(len(part) if place % 2 else -1, part) for place, part in enumerate(parts)]
 
 
 def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
@@ -457,10 +432,11 @@ class Site:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
-        self.catalogue = Catalogue(self.collection)
         self.known = KnownItems(self.collection)
-        self.report: Cached[bytes] = Cached(self.collection, lambda: report(self.collection))
-        self.stats: Cached[dict[str, Any]] = Cached(self.collection, lambda: measure(pictures))
+        collection = self.collection
+        self.listing: Cached[Listing] = Cached(collection, lambda before: read_listing(collection, before))
+        self.report: Cached[bytes] = Cached(collection, lambda _: report(collection))
+        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(pictures))
 
     @property
     def decoders(self) -> Decoders:
