@@ -77,7 +77,7 @@ def test_wherever_the_model_was_stopped_the_end_is_the_same(tmp_path: Path, pets
     with pytest.raises(Stop, match="here"):
         create(pets, tmp_path / "stopped", bits=4, progress=Stopping())
     with pytest.raises(
-        CollectionError, match=r"its 12 pictures have no codes yet\. Go on with: auxbit images"
+        CollectionError, match=r"its 12 pictures have no codes yet\. Resume with: auxbit images"
     ):
         Pictures.open(tmp_path / "stopped")
     with pytest.raises(CollectionError, match="is not finished"):
@@ -102,7 +102,7 @@ def test_what_was_read_before_a_stop_is_not_read_again(
         raise Stop("here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(build, "_fit", broken)
+        patched.setattr(build._Target, "_fit", broken)
         with pytest.raises(Stop, match="here"):
             create(pets, tmp_path / "out", bits=4)
     put(pets / "new.png", 99)

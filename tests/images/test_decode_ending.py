@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from auxbit.errors import InvalidInput
-from auxbit.images import decoder_process
-from auxbit.images.decode import Decoders
+from auxbit.images.decode import Decoders, receive, send
 from helpers.decoder_states import GOOD, PATIENCE, descriptors, is_gone, state_of, stop, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and sends signals")
@@ -135,19 +134,24 @@ def test_ctrl_c_ends_the_parent_and_its_process(how):
     wait_until(lambda: is_gone(child))
 
 
-# ---- frames
+# ---- messages
 
 
-def test_frames_are_read_as_they_were_written_and_end_with_the_stream():
-    stream = io.BytesIO(decoder_process.frame({"a": "ü"}, b"bo", b"dy") + decoder_process.frame({}))
-    assert decoder_process.read_frame(stream, 10) == ({"a": "ü"}, b"body")
-    assert decoder_process.read_frame(stream, 10) == ({}, b"")
-    assert decoder_process.read_frame(stream, 10) is None
+def test_messages_are_read_as_they_were_written_and_end_with_the_stream():
+    stream = io.BytesIO()
+    send(stream, {"a": "ü"}, b"bo", b"dy")
+    send(stream, {})
+    stream.seek(0)
+    assert receive(stream, 10) == ({"a": "ü", "bytes": 4}, b"body")
+    assert receive(stream, 10) == ({"bytes": 0}, b"")
+    assert receive(stream, 10) is None
 
 
-def test_a_frame_that_is_cut_short_is_none_and_one_that_is_too_long_an_error():
-    whole = decoder_process.frame({"a": 1}, b"body")
+def test_a_message_that_is_cut_short_is_none_and_one_that_is_too_long_an_error():
+    stream = io.BytesIO()
+    send(stream, {"a": 1}, b"body")
+    whole = stream.getvalue()
     for end in range(len(whole)):
-        assert decoder_process.read_frame(io.BytesIO(whole[:end]), 10) is None
-    with pytest.raises(ValueError, match="not a frame"):
-        decoder_process.read_frame(io.BytesIO(whole), 3)
+        assert receive(io.BytesIO(whole[:end]), 10) is None
+    with pytest.raises(ValueError, match="a body of 4 bytes"):
+        receive(io.BytesIO(whole), 3)

@@ -13,7 +13,7 @@ import pytest
 
 import helpers.picture_files as files
 from auxbit.errors import AuxbitError, BadPicture, InvalidParameter
-from auxbit.images import decode, decoder_process
+from auxbit.images import decode
 from auxbit.images.decode import Decoders
 from helpers.decoder_states import GOOD, PATIENCE, has_been_asked, is_gone, state_of, stop, wait_until
 
@@ -161,16 +161,16 @@ def pretend(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "answer",
     [
-        b"Segmentation fault, sort of",
-        decoder_process.frame({}, bytes(10)),
-        decoder_process.frame({"width": 1, "height": 1, "format": "EXE", "taken": None}, bytes(192)),
-        decoder_process.PREFIX.pack(decoder_process.MAGIC, 2, 2**40) + b"{}",
-        decoder_process.PREFIX.pack(decoder_process.MAGIC, 2, 0) + b"[]",
-        decoder_process.PREFIX.pack(decoder_process.MAGIC, 2, 0) + b"\xff{",
+        b"Segmentation fault, sort of\n",
+        b'{"bytes": 10}\n' + bytes(10),
+        b'{"width": 1, "height": 1, "format": "EXE", "taken": null, "bytes": 192}\n' + bytes(192),
+        b'{"bytes": 1099511627776}\n',
+        b"[]\n",
+        b"\xff{\n",
     ],
 )
 def test_an_answer_that_makes_no_sense_is_no_answer(pretend, answer):
-    hello = decoder_process.frame({"ready": True})
+    hello = b'{"bytes": 0}\n'
     pretend(f"sys.stdout.buffer.write({hello + answer!r}); sys.stdout.flush(); sys.stdin.buffer.read()")
     with Decoders(1) as decoders:
         with pytest.raises(BadPicture, match=r"^made the decoder answer nonsense$"):

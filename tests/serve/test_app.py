@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from auxbit import __version__
+from auxbit.images.sources import natural
 from auxbit.serve import schemas
-from auxbit.serve.state import natural
 from helpers.serve_cases import Client, N, digit_pixels, digits, own_digits, png, refused
 
 

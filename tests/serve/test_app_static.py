@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from auxbit.serve import app
@@ -14,16 +16,21 @@ def client():
         yield client
 
 
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+         ".js": "text/javascript; charset=utf-8"}  # fmt: skip
+
+
 def test_the_page_and_its_files_are_served_with_their_types(client):
-    files = app.load()
+    files = {path.name: path for path in Path(str(app.FILES.directory)).iterdir()}
     assert "index.html" in files
-    for name, file in files.items():
+    for name, path in files.items():
         response = client.get(f"/static/{name}")
-        assert (response.status_code, response.content) == (200, file.content)
-        assert response.headers["content-type"] == file.media_type
+        assert (response.status_code, response.content) == (200, path.read_bytes())
+        assert response.headers["content-type"] == TYPES[path.suffix]
+        assert response.headers["cache-control"] == "private, no-cache"
         again = client.get(f"/static/{name}", headers={"If-None-Match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
-    assert client.get("/").content == files["index.html"].content
+    assert client.get("/").content == files["index.html"].read_bytes()
 
 
 OTHERS = (

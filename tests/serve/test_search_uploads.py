@@ -211,9 +211,8 @@ def test_the_same_upload_is_counted_once():
     assert len(kept) == 2
 
 
-def test_an_upload_of_another_collection_is_unknown():
-    kept = Uploads(2, 10**9)
-    kept.keep(upload("a"))
-    assert kept.find("a", "another") is None
+def test_an_upload_of_another_collection_is_unknown(client):
+    client.site.uploads.keep(upload("a"))
+    assert client.site.uploads.find("a", "another") is None
     with pytest.raises(Problem, match="upload the picture again"):
-        kept.get("a", "another")
+        client.site.upload("a")

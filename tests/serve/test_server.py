@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -128,6 +129,12 @@ def test_a_missing_dependency_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(AuxbitError, match=re.escape("pip install 'auxbit[web]'")):
         server.serve(server.Settings(str(digits())))
+
+
+def test_without_fastapi_the_import_names_what_to_install():
+    code = "import sys; sys.modules['fastapi'] = None; import auxbit.serve.server"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "the web page needs fastapi: pip install 'auxbit[web]'" in ran.stderr
 
 
 def test_an_interrupt_while_the_demo_is_made_leaves_nothing_behind(monkeypatch, tmp_path):

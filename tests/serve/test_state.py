@@ -159,7 +159,7 @@ def test_answers_are_whole_while_others_add_delete_and_retrain(client, path):
                 distances = [each["distance"] for each in found["results"]]
                 assert len(lengths) == 1
                 assert distances == sorted(distances)
-                client.site.catalogue()
+                client.site.listing()
             seen += 1
         return seen
 

@@ -1,31 +1,29 @@
-"""Making a collection of pictures, and adding to it: reading, training, encoding; each goes on where it was.
+"""Making a collection of pictures, and adding to it: pictures are read, a model is trained, codes are made.
 
-Pictures are read in batches that are on disk before the next begins. While there is no model their codes are
-zeros; in the end one is fitted to all vectors, and the codes are made by it. So what stopped anywhere goes on
-when it is run again, and ends as if it had never been stopped.
+Pictures are read in batches, each of which is on disk before the next begins. While there is no model their
+codes are zeros; at the end one model is fitted to all vectors, and makes the codes. So work that was stopped
+anywhere resumes when it is run again, and ends as if it had never been stopped.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit import __version__
 from auxbit.collection.collection import Collection, refuse_existing
-from auxbit.collection.storage import MANIFEST as MANIFEST
-from auxbit.collection.storage import TRAINING_ROWS
+from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
 from auxbit.core import files
 from auxbit.core.checks import check_integer, require
 from auxbit.core.codes import bytes_per_code, check_n_bits
@@ -35,153 +33,29 @@ from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.registry import HASHER_NAMES, find_method, make_hasher
-from auxbit.images import features
-from auxbit.images import pictures as thumbnails
+from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
-from auxbit.images.features import KINDS, Channels, Describer, Recipe, network_recipe, read_network
-from auxbit.images.pictures import About, Pictures, Thumbnails, about_pictures, open_pictures
-from auxbit.images.sources import (
-    Bad,
-    Decode,
-    Item,
-    Read,
-    Source,
-    find_sources,
-    fitting,
-    is_gone,
-    items_of,
-    read_pictures,
-    scope,
-)
+from auxbit.images.features import KINDS, Channels, Describer, Recipe
+from auxbit.images.pictures import About, Pictures, Thumbnails
+from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
 from auxbit.quantiser.fit import TURNS
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
 
-# ---- From what is asked for to a recipe: what suits the pictures, and what a collection has already
-
-SIDES = {"gist": (32, 128), "pixels": (8, 32)}  # least and most that is chosen unless told
+SIDES = {"gist": (32, 128), "pixels": (8, 32)}  # least and most that is chosen by default
 MEASURED = 64  # pictures whose sizes choose the side
-OPTIONS = {"kind": "--features", "sha256": "--model"}  # where they are not named as in the recipe
-NO_MEAN: Channels = (0.0, 0.0, 0.0)
-NO_STD: Channels = (1.0, 1.0, 1.0)
+BATCH = 256  # pictures at most, which are on disk before the next are described
+VECTORS = "float16"
+MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
+ROWS_FOR_TABLES = 5_000  # 256 vectors per byte want many rows
+LEAST_PICTURES = 2
+LARGEST_SEED = 2**32 - 1
+SHOWN_BAD = 5
+DEFAULT_BITS, DEFAULT_METHOD = 64, "ba"
+COMPARISON, COMPARISON_ROWS = "comparison.json", "comparison-rows.jsonl"
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of a collection; None for what it has, or for what is usual."""
-
-    features: str | None = None
-    side: int | None = None
-    colour: float | None = None
-    grey: bool | None = None
-    model: str | os.PathLike[str] | None = None
-    mean: Channels | None = None
-    std: Channels | None = None
-    bits: int | None = None
-    method: str | None = None
-    seed: int | None = None
-
-    @property
-    def kind(self) -> str | None:
-        """The features, which a network implies."""
-        return "onnx" if self.model is not None else self.features
-
-    def check(self) -> None:
-        """Refuse before any work what no pictures and no collection can make right."""
-        if self.features is not None and self.features not in KINDS:
-            raise InvalidParameter("features", self.features, f"one of {', '.join(KINDS)}")
-        if self.model is not None and self.features not in (None, "onnx"):
-            raise InvalidParameter("features", self.features, "'onnx' with the file of a network")
-        if self.kind in SIDES:
-            side = self.side or SIDES[self.kind][0]
-            Recipe(self.kind, side, colour=self.colour or 0.0, grey=self.grey or False)
-
-
-def recipe_for(
-    wanted: Wanted, present: Recipe | None, sources: Sequence[Source], decode: Decode, n_jobs: int | None
-) -> tuple[Recipe, bytes | None]:
-    """The recipe, and the bytes of its network where that is to be kept.
-
-    present : of the collection that is gone on with, from which what is not asked for is taken
-    """
-    kind = wanted.kind or (present.kind if present is not None else "gist")
-    if kind != "onnx" and (wanted.mean is not None or wanted.std is not None):
-        raise InvalidParameter("mean", wanted.mean or wanted.std, "none without the file of a network")
-    if present is not None and kind == present.kind and wanted.model is None:
-        names = ("side", "colour", "grey", "mean", "std")
-        changes = {name: value for name in names if (value := getattr(wanted, name)) is not None}
-        return replace(present, **changes), None
-    if kind == "onnx":
-        if wanted.model is None:
-            raise InvalidParameter("features", kind, "the file of a network beside it", "Add --model FILE.")
-        before = present if present is not None and present.kind == kind else None
-        mean = wanted.mean or (before.mean if before is not None else NO_MEAN)
-        std = wanted.std or (before.std if before is not None else NO_STD)
-        content = read_network(wanted.model)
-        return network_recipe(content, str(wanted.model), wanted.side, mean, std), content
-    side = wanted.side or fitting_side(kind, sources, decode, n_jobs)
-    return Recipe(kind, side, colour=wanted.colour or 0.0, grey=wanted.grey or False), None
-
-
-def fitting_side(kind: str, sources: Sequence[Source], decode: Decode, n_jobs: int | None) -> int:
-    """The median of the shorter sides of some pictures, within what is sensible."""
-    least, most = SIDES[kind]
-    some = sources[:: -(-len(sources) // MEASURED)]
-    read = read_pictures([(source, None) for source in some], decode, least, n_jobs)
-    shorter = [
-        min(each.decoded.width, each.decoded.height)
-        for each in read
-        if isinstance(each, Read) and each.decoded is not None
-    ]
-    return min(max(median_low(shorter), least), most) if shorter else least
-
-
-def check_same(collection: Collection, before: Recipe, after: Recipe, wanted: Wanted) -> None:
-    """Refuse to go on with another recipe, or with another model once there is one."""
-    out, old, new = collection.path, before.document(), after.document()
-    differences = [
-        (OPTIONS.get(key, f"--{key}"), old.get(key), new.get(key))
-        for key in ("kind", "side", "colour", "grey", "sha256", "mean", "std")
-        if old.get(key) != new.get(key)
-    ]
-    if differences:
-        option, was, asked = differences[0]
-        which = f"another {option}" if option == "--model" else f"{option} {_shown(was)}, not {_shown(asked)}"
-        raise InvalidInput(
-            f"{out} was made with {which}. Leave the option out to go on with it, choose another --out, or "
-            "add --force to begin anew."
-        )
-    if collection.manifest.model is not None and _is_other_model(collection, wanted):
-        raise InvalidInput(
-            f"{out} has a model already. Leave --bits, --method and --seed out to go on with it, or fit "
-            f"another by `auxbit collection retrain {out}` with these options."
-        )
-
-
-def _is_other_model(collection: Collection, wanted: Wanted) -> bool:
-    if wanted.bits not in (None, collection.n_bits):
-        return True
-    if wanted.method is None and wanted.seed is None:
-        return False  # before the model is loaded
-    model = collection.model
-    if wanted.method is not None:
-        method = find_method(wanted.method)
-        has = model.get_params(deep=False)
-        if type(model).__name__ != method.estimator or any(
-            has[key] != value for key, value in method.options.items()
-        ):
-            return True
-    return wanted.seed not in (None, model.random_state)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    return ",".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value)
-
-
-# ---- What long work on pictures tells whoever waits for it, and how long its stages took
+# ---- Progress
 
 
 class Progress(Protocol):
@@ -191,313 +65,51 @@ class Progress(Protocol):
         """A stage begins, and the one before it has ended."""
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps more are done."""
+        """That many more steps are done."""
 
     def say(self, detail: str) -> None:
-        """Something to stand beside the bar."""
+        """Something to show beside the bar."""
 
 
-class Silent:
-    """Progress that nobody looks at."""
+class _Timed:
+    """Passes everything on, if somebody looks at it, and notes the seconds of each stage."""
 
-    def stage(self, what: str, total: int | None) -> None:
-        """Nothing."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Nothing."""
-
-    def say(self, detail: str) -> None:
-        """Nothing."""
-
-
-class Timed:
-    """Passes everything on, and notes the seconds that each stage took."""
-
-    def __init__(self, to: Progress) -> None:
+    def __init__(self, to: Progress | None) -> None:
         self._to = to
         self._present: tuple[str, float] | None = None
         self._seconds: dict[str, float] = {}
 
     def stage(self, what: str, total: int | None) -> None:
-        """A stage begins."""
-        self._close()
+        self.seconds()
         self._present = what, time.perf_counter()
-        self._to.stage(what, total)
+        if self._to is not None:
+            self._to.stage(what, total)
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps more are done."""
-        self._to.advance(steps)
+        if self._to is not None:
+            self._to.advance(steps)
 
     def say(self, detail: str) -> None:
-        """Something to stand beside the bar."""
-        self._to.say(detail)
+        if self._to is not None:
+            self._to.say(detail)
 
     def seconds(self) -> dict[str, float]:
-        """By stage, up to now."""
-        self._close()
-        return dict(self._seconds)
-
-    def _close(self) -> None:
+        """Seconds by stage; the stage that runs ends now."""
         if self._present is not None:
             what, since = self._present
             self._seconds[what] = self._seconds.get(what, 0.0) + time.perf_counter() - since
             self._present = None
+        return dict(self._seconds)
 
 
-# ---- Pictures that were read become items: described, their thumbnails kept, added batch by batch
-
-BATCH = 256  # pictures at most, which are on disk before the next are described
-VECTORS = "float16"
-COMPARISON, COMPARISON_ROWS = "comparison.json", "comparison-rows.jsonl"
-
-
-@dataclass
-class Counts:
-    """What became of pictures. same : those whose content was known, under a new date."""
-
-    added: int = 0
-    replaced: int = 0
-    same: int = 0
-    bad: list[tuple[str, str]] = field(default_factory=list)
-
-
-class Target:
-    """The collection that pictures go to, made when the first of them can be added.
-
-    So a folder without a picture that can be read leaves nothing behind.
-    settings : all but its key; network : to be kept with it; replaces : another collection, if that is there
-    """
-
-    def __init__(
-        self, out: Path, settings: About, network: bytes | None, n_jobs: int | None, *, replaces: bool = False
-    ) -> None:
-        self.out, self.about, self._network, self._n_jobs = out, settings, network, n_jobs
-        self._replaces = replaces
-        self.collection: Collection | None = None
-        self._made = False
-        self._thumbnails = Thumbnails(out)
-
-    @classmethod
-    def of(cls, collection: Collection, about: About) -> Self:
-        """The target that is a collection already; whoever opened it closes it."""
-        target = cls(collection.path, about, None, collection.n_jobs)
-        target.collection = collection
-        if about != About.read(collection.path, about.key):
-            about.write(collection.path)
-        return target
-
-    def note_roots(self, roots: Iterable[str]) -> None:
-        """Keep these folders among those that pictures come from."""
-        after = tuple(dict.fromkeys([*self.about.roots, *(root for root in roots if root)]))
-        if after != self.about.roots:
-            self.about = replace(self.about, roots=after)
-            if self.collection is not None:
-                self.about.write(self.out)
-
-    def ready(self) -> Collection:
-        """The collection, made now where it is not there yet."""
-        if self.collection is None:
-            dimension = self.describer().dimension
-            made = Collection.create(
-                self.out, n_bits=self.about.bits, n_features=dimension, vectors=VECTORS,
-                overwrite=self._replaces, n_jobs=self._n_jobs,
-            )  # fmt: skip
-            self._made = True
-            self.collection = made
-            made.lock()
-            # by a collection that was here
-            for left in (thumbnails.PACK_NAME, features.FILE, COMPARISON, COMPARISON_ROWS):
-                with suppress(FileNotFoundError):
-                    (self.out / left).unlink()
-            if self._network is not None:
-                files.write_bytes(self.out / features.FILE, self._network)
-            self.about = replace(self.about, key=made.manifest.key)
-            self.about.write(self.out)  # last: with it the collection is one of pictures
-        return self.collection
-
-    def describer(self) -> Describer:
-        """Makes vectors, whether or not the collection is there yet."""
-        return Describer(self.about.recipe, self.out, network=self._network, n_jobs=self._n_jobs)
-
-    def keep_thumbnails(self, pictures: Sequence[bytes]) -> list[int]:
-        """On disk when it returns their offsets."""
-        return self._thumbnails.append(pictures)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._thumbnails.close()
-        if self._made and self.collection is not None:
-            self.collection.close()
-
-
-def read_into(
-    target: Target, wanted: Sequence[tuple[Source, Item | None]], decode: Decode, n_jobs: int | None,
-    progress: Progress, counts: Counts,
-) -> None:  # fmt: skip
-    """Read pictures, and add them or put them in the place of the items they replace."""
-    describer = target.describer()
-    batch = fitting(BATCH, describer.recipe.side)
-    fresh: list[Read] = []
-    same: list[Read] = []
-    with closing(read_pictures(wanted, decode, describer.recipe.side, n_jobs)) as read:
-        for done, each in enumerate(read, 1):
-            if isinstance(each, Bad):
-                counts.bad.append((each.source.name, each.reason))
-            else:
-                (same if each.decoded is None else fresh).append(each)
-            if max(len(fresh), len(same)) >= batch or done == len(wanted):
-                _write(target, describer, fresh, counts)
-                _note_dates(target, same, counts)
-                fresh, same = [], []
-            progress.advance(1)
-
-
-def _write(target: Target, describer: Describer, batch: list[Read], counts: Counts) -> None:
-    batch, vectors = _described(describer, batch, counts)
-    if not batch:
-        return
-    collection = target.ready()
-    decoded = [each.decoded for each in batch if each.decoded is not None]
-    offsets = target.keep_thumbnails([each.thumbnail for each in decoded])
-    metadata = [_metadata(each, offset) for each, offset in zip(batch, offsets)]
-    is_new = np.array([each.known is None for each in batch])
-    for some in (np.flatnonzero(is_new), np.flatnonzero(~is_new)):
-        if len(some):
-            ids = [known.id for place in some if (known := batch[place].known) is not None]
-            _add(collection, vectors[some], [metadata[place] for place in some], ids)
-    replaced = int((~is_new).sum())
-    counts.added += len(batch) - replaced
-    counts.replaced += replaced
-
-
-def _add(collection: Collection, vectors: Float32, metadata: list[dict[str, Any]], ids: list[int]) -> None:
-    """Add items, or replace those of `ids`; codes are zeros until there is a model."""
-    state = collection.manifest
-    codes = None
-    if state.model is None:
-        codes = np.zeros((len(vectors), bytes_per_code(state.n_bits)), dtype=np.uint8)
-    collection.add(vectors, codes=codes, metadata=metadata, ids=ids or None, upsert=bool(ids))
-
-
-def _described(describer: Describer, batch: list[Read], counts: Counts) -> tuple[list[Read], Float32]:
-    """The pictures of which vectors can be made, and these, rounded as they will be kept."""
-    if not batch:
-        return [], np.empty((0, 0), dtype=np.float32)
-    pixels = np.stack([each.decoded.pixels for each in batch if each.decoded is not None])
-    try:
-        vectors = describer(pixels)
-    except InvalidInput:  # of one of them: the others shall not be lost by it
-        fine, rows = [], []
-        for each, picture in zip(batch, pixels):
-            try:
-                rows.append(describer(picture[None])[0])
-                fine.append(each)
-            except InvalidInput as error:
-                counts.bad.append((each.source.name, f"cannot be described: {error}"))
-        batch, vectors = fine, np.array(rows, dtype=np.float32)
-    # a code is made of what is kept, so that to make it again makes the same
-    return batch, vectors.astype(VECTORS).astype(np.float32)
-
-
-def _metadata(read: Read, thumbnail: int) -> dict[str, Any]:
-    decoded, source = read.decoded, read.source
-    assert decoded is not None
-    about = {
-        "file": source.name,
-        "root": source.root,
-        "sha256": read.sha256,
-        "bytes": source.size,
-        "mtime_ns": source.mtime_ns,
-        "width": decoded.width,
-        "height": decoded.height,
-        "format": decoded.format,
-        "thumbnail": thumbnail,
-    }
-    return about | ({"taken": decoded.taken} if decoded.taken is not None else {})
-
-
-def _note_dates(target: Target, same: list[Read], counts: Counts) -> None:
-    """Keep the new dates of files that are the same, so that they need not be read again next time."""
-    if not same:
-        return
-    collection = target.ready()
-    ids = [each.known.id for each in same if each.known is not None]
-    metadata = [
-        about | {"bytes": each.source.size, "mtime_ns": each.source.mtime_ns}
-        for about, each in zip(collection.metadata(ids), same)
-    ]
-    collection.add(
-        collection.vectors(ids), codes=collection.codes(ids), ids=ids, metadata=metadata, upsert=True
-    )
-    counts.same += len(same)
-
-
-# ---- The model of a collection of pictures: fitted to its vectors, and its codes made by it
-
-MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
-ROWS_FOR_TABLES = 5_000  # 256 vectors a byte want many rows
-LEAST_PICTURES = 2
-
-
-def train(collection: Collection, model: Hasher, progress: Progress) -> None:
-    """Fit a model to the vectors of a collection, make its codes, and switch to both in one step.
-
-    Three stages: training, decoder, encoding. Where it is stopped, the collection is as it was.
-    """
-    ids, state = collection.ids, collection.manifest
-    some = ids[sample_rows(len(ids), TRAINING_ROWS)]
-    X = np.asarray(collection.vectors(some), dtype=np.float32)
-    _fit(model, X, progress)
-    if state.model is None or state.coding == "optimal":  # else codes are h(x), as somebody wanted them
-        kind = "tables" if len(X) >= ROWS_FOR_TABLES else "linear"
-        progress.stage("decoder", TURNS)
-        model.fit_decoder(
-            X, kind, mu=MU if state.model is None else state.mu, n_iter=TURNS,
-            callback=lambda turn, turns: progress.advance(1),
-        )  # fmt: skip
-    progress.stage("encoding", len(ids))
-    collection.retrain(model, advance=progress.advance)
-
-
-def _fit(model: Hasher, X: npt.NDArray[np.float32], progress: Progress) -> None:
-    def told(record: Any) -> None:
-        progress.advance(1)
-        precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
-        progress.say(f"μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}")
-
-    parameters = model.get_params(deep=False)
-    tells = "callback" in parameters
-    progress.stage("training", int(parameters["max_iter"]) if tells else None)
-    if tells:
-        model.set_params(callback=told)
-    try:
-        with warnings.catch_warnings():
-            # of fewer pictures than bits: nothing that whoever has few pictures could change
-            warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
-            model.fit(X)
-    except InvalidParameter as error:
-        if error.parameter == "n_bits":  # checked before: it is so few pictures that cannot have so many
-            raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
-        raise
-    finally:
-        if tells:
-            model.set_params(callback=None)  # it shows the progress, and is no part of the model
-
-
-# ---- Making a collection of pictures, and adding to it
-
-LARGEST_SEED = 2**32 - 1
-SHOWN_BAD = 5
-DEFAULT_BITS, DEFAULT_METHOD = 64, "ba"
+# ---- Create, build, add
 
 
 @dataclass
 class Report:
     """What was done. bad : name and reason of what could not be read; seconds : by stage.
 
-    missing : items whose file is gone, but for those that `prune` removed
+    missing : items whose file is gone, except those that `prune` removed
     """
 
     added: int = 0
@@ -531,30 +143,25 @@ def create(
     decoders: Decoders | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Make a collection of the pictures in a folder, or go on with one, and bring it up to date.
+    """Make a collection of the pictures in a folder, or resume one, and bring it up to date.
 
-    bits, method, seed : of the model; 64, "ba", 0 unless given
-    features : "gist", "pixels", or "onnx", which it is where `model`, the file of a network, is given
+    bits, method, seed : of the model; by default 64, "ba", 0
+    features : "gist" (the default), "pixels", or "onnx", which is implied by `model`, the file of a network
     side, colour, grey, mean, std : as in Recipe; a side of None suits the pictures
     prune : delete items whose file is gone
-    overwrite : begin anew where there is a collection already; else it goes on, with the same recipe
+    overwrite : replace a collection that is there; otherwise it is resumed, with the same recipe
     """
-    timed = Timed(progress or Silent())
     require("PIL.Image", extra="images", purpose="reading pictures")
     wanted = Wanted(features, side, colour, grey, model, mean, std, bits, method, seed)
-    _check(bits, method, seed)
     wanted.check()
-    target = Path(out)
-    with _present(target, overwrite) as present:
+    timed, report, place = _Timed(progress), Report(), Path(out)
+    with _present(place, overwrite) as present, _decoding(decoders, n_jobs) as decode:
         timed.stage("finding", None)
-        report = Report()
-        sources = find_sources([folder], present[1].roots if present else (), report.bad)
-        with _decoding(decoders, n_jobs) as decode:
-            recipe, network = recipe_for(wanted, present and present[1].recipe, sources, decode, n_jobs)
-            return _build(
-                sources, target, present, recipe, wanted, network=network, here=scope([folder]), prune=prune,
-                overwrite=overwrite, n_jobs=n_jobs, decode=decode, progress=timed, report=report,
-            )  # fmt: skip
+        found = find_sources([folder], present[1].roots if present else (), report.bad)
+        recipe, network = wanted.recipe(present and present[1].recipe, found, decode, n_jobs)
+        with wanted.target(place, present, recipe, timed, report, network=network, n_jobs=n_jobs) as target:
+            target.read(found, decode, sources.scope([folder]), prune=prune)
+            return target.finish()
 
 
 def build(
@@ -572,17 +179,16 @@ def build(
 ) -> Report:
     """As `create`, of pictures that come from anywhere, by a recipe without a network.
 
-    decode : content, side → Decoded: `decoding.decode` for pictures of one's own making
+    decode : content, side → Decoded: `decode` of auxbit.images.decode for pictures that you made yourself
     """
-    _check(bits, method, seed)
     wanted = Wanted(bits=bits, method=method, seed=seed)
-    target = Path(out)
-    with _present(target, overwrite) as present:
-        return _build(
-            sources, target, present, recipe, wanted, network=None, here=lambda path: False, prune=False,
-            overwrite=overwrite, n_jobs=n_jobs, decode=decode, progress=Timed(progress or Silent()),
-            report=Report(),
-        )  # fmt: skip
+    wanted.check()
+    with (
+        _present(Path(out), overwrite) as present,
+        wanted.target(Path(out), present, recipe, _Timed(progress), Report(), n_jobs=n_jobs) as target,
+    ):
+        target.read(sources, decode)
+        return target.finish()
 
 
 def add(
@@ -600,97 +206,26 @@ def add(
     What is in it already and has not changed is not read again. prune : delete items of these places whose
     file is gone; retrain : then fit a new model to all vectors.
     """
-    timed, places = Timed(progress or Silent()), list(places)
+    timed, report, places = _Timed(progress), Report(), list(places)
     require("PIL.Image", extra="images", purpose="reading pictures")
-    collection, about = open_pictures(path, n_jobs=n_jobs)
+    collection, about = pictures.open_pictures(path, n_jobs=n_jobs)
     with collection:
         collection.lock()
         timed.stage("finding", None)
-        report = Report()
-        sources = find_sources(places, about.roots, report.bad)
-        target = Target.of(collection, about)
+        found = find_sources(places, about.roots, report.bad)
+        target = _Target(collection.path, about, timed, report, collection=collection, n_jobs=n_jobs)
         with _decoding(decoders, n_jobs) as decode:
-            _read(target, sources, scope(places), prune, decode, n_jobs, timed, report)
+            target.read(found, decode, sources.scope(places), prune=prune)
         if retrain:
             from sklearn.base import clone
 
-            train(collection, clone(collection.model), timed)
-            report.trained = True
-        report.items, report.seconds = len(collection), timed.seconds()
-        return report
-
-
-def _build(
-    sources: Sequence[Source], out: Path, present: tuple[Collection, About] | None, recipe: Recipe,
-    wanted: Wanted, *, network: bytes | None, here: Callable[[str], bool], prune: bool, overwrite: bool,
-    n_jobs: int | None, decode: Decode, progress: Timed, report: Report,
-) -> Report:  # fmt: skip
-    """Read what is new, then train where there is no model yet."""
-    if present is not None:
-        collection, about = present
-        check_same(collection, about.recipe, recipe, wanted)
-        about = replace(
-            about, bits=wanted.bits or about.bits, method=wanted.method or about.method,
-            seed=about.seed if wanted.seed is None else wanted.seed,
-        )  # fmt: skip
-        target = Target.of(collection, about)
-    else:
-        settings = About(
-            "", recipe, wanted.bits or DEFAULT_BITS, wanted.method or DEFAULT_METHOD, wanted.seed or 0
-        )
-        target = Target(out, settings, network, n_jobs, replaces=(out / MANIFEST).is_file())
-    with target:
-        _read(target, sources, here, prune, decode, n_jobs, progress, report)
-        if target.collection is None:
-            raise InvalidInput(_nothing_read(report.bad))
-        collection, about = target.collection, target.about
-        if collection.manifest.model is None:
-            if len(collection) < LEAST_PICTURES:
-                raise InvalidInput(
-                    f"{out} has {len(collection)} picture; a model needs at least {LEAST_PICTURES} to be "
-                    f"fitted to. Put more into the folder, and run this again.{_some_of(report.bad)}"
-                )
-            model = make_hasher(about.method, about.bits, random_state=about.seed, n_jobs=n_jobs)
-            train(collection, model, progress)
-            report.trained = True
-        report.items, report.seconds = len(collection), progress.seconds()
-    return report
-
-
-def _read(
-    target: Target, sources: Sequence[Source], here: Callable[[str], bool], prune: bool, decode: Decode,
-    n_jobs: int | None, progress: Progress, report: Report,
-) -> None:  # fmt: skip
-    """Bring the items up to date with the sources."""
-    known = items_of(target.collection) if target.collection is not None else {}
-    to_read: list[tuple[Source, Item | None]] = []
-    for source in sources:
-        item = known.get(source.path)
-        if item is not None and (item.size, item.mtime_ns) == (source.size, source.mtime_ns):
-            report.unchanged += 1
-        else:
-            to_read.append((source, item))
-    if to_read:
-        progress.stage("reading", len(to_read))
-        target.note_roots(dict.fromkeys(source.root for source, _ in to_read))
-        counts = Counts()
-        try:
-            read_into(target, to_read, decode, n_jobs, progress, counts)
-        finally:
-            report.added, report.replaced = counts.added, counts.replaced
-            report.unchanged += counts.same
-            report.bad += counts.bad
-    found = {source.path for source in sources}
-    gone = [item.id for path, item in known.items() if path not in found and here(path) and is_gone(path)]
-    if gone and prune and target.collection is not None:
-        report.removed = target.collection.delete(gone)
-    else:
-        report.missing = len(gone)
+            target.train(clone(collection.model))
+        return target.finish()
 
 
 @contextmanager
 def _decoding(decoders: Decoders | None, n_jobs: int | None) -> Iterator[Decode]:
-    """What decodes: processes of the caller's, or ones that end with this."""
+    """What decodes: the caller's processes, or ones that end with this."""
     if decoders is not None:
         yield decoders.decode
         return
@@ -700,7 +235,7 @@ def _decoding(decoders: Decoders | None, n_jobs: int | None) -> Iterator[Decode]
 
 @contextmanager
 def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | None]:
-    """The collection of pictures at `out`, locked; None where one is to be made."""
+    """The collection of pictures at `out`, locked; None if one is to be made."""
     if overwrite or not (out / MANIFEST).is_file():
         refuse_existing(out, overwrite=overwrite)
         yield None
@@ -711,45 +246,388 @@ def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | 
             collection.close()  # it was stopped before the first picture was in it
             yield None
             return
-        about = about_pictures(collection)
+        about = About.of(collection)
         collection.lock()
         yield collection, about
 
 
-def _check(bits: int | None, method: str | None, seed: int | None) -> None:
-    if bits is not None:
-        check_n_bits(bits)
-    if method is not None:
-        find_method(method, HASHER_NAMES)
-    if seed is not None:
-        check_integer("seed", seed, 0, LARGEST_SEED)
+# ---- What is wanted, and what a collection has already
 
 
-def _nothing_read(bad: list[tuple[str, str]]) -> str:
-    return f"none of the {len(bad):,} pictures could be read.{_some_of(bad)}"
+@dataclass(frozen=True)
+class Wanted:
+    """What is requested of a collection; None for what it has, or for the default."""
+
+    features: str | None = None
+    side: int | None = None
+    colour: float | None = None
+    grey: bool | None = None
+    model: PathLike | None = None
+    mean: Channels | None = None
+    std: Channels | None = None
+    bits: int | None = None
+    method: str | None = None
+    seed: int | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """The features, which a network implies."""
+        return "onnx" if self.model is not None else self.features
+
+    def check(self) -> None:
+        """Refuse before any work what no pictures and no collection can make right."""
+        if self.bits is not None:
+            check_n_bits(self.bits)
+        if self.method is not None:
+            find_method(self.method, HASHER_NAMES)
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, LARGEST_SEED)
+        if self.features is not None and self.features not in KINDS:
+            raise InvalidParameter("features", self.features, f"one of {', '.join(KINDS)}")
+        if self.model is not None and self.features not in (None, "onnx"):
+            raise InvalidParameter("features", self.features, "'onnx' with the file of a network")
+        if self.kind in SIDES:
+            self._of_pixels(self.kind, self.side or SIDES[self.kind][0])
+
+    def recipe(
+        self, present: Recipe | None, found: Sequence[Source], decode: Decode, n_jobs: int | None
+    ) -> tuple[Recipe, bytes | None]:
+        """The recipe, and the bytes of its network if that is to be kept.
+
+        present : of the collection that is resumed, which has what is not requested
+        """
+        kind = self.kind or (present.kind if present is not None else "gist")
+        if kind != "onnx" and (self.mean is not None or self.std is not None):
+            raise InvalidParameter("mean", self.mean or self.std, "none without the file of a network")
+        before = present if present is not None and present.kind == kind else None
+        if before is not None and self.model is None:
+            names = ("side", "colour", "grey", "mean", "std")
+            changes = {name: value for name in names if (value := getattr(self, name)) is not None}
+            return replace(before, **changes), None
+        if kind != "onnx":
+            return self._of_pixels(kind, self.side or _fitting_side(kind, found, decode, n_jobs)), None
+        if self.model is None:
+            raise InvalidParameter("features", kind, "the file of a network beside it", "Add --model FILE.")
+        mean = self.mean or (before.mean if before is not None else features.NO_MEAN)
+        std = self.std or (before.std if before is not None else features.NO_STD)
+        content = features.read_network(self.model)
+        return features.network_recipe(content, str(self.model), self.side, mean, std), content
+
+    def _of_pixels(self, kind: str, side: int) -> Recipe:
+        return Recipe(kind, side, colour=self.colour or 0.0, grey=self.grey or False)
+
+    def target(
+        self, out: Path, present: tuple[Collection, About] | None, recipe: Recipe, progress: _Timed,
+        report: Report, *, network: bytes | None = None, n_jobs: int | None = None,
+    ) -> _Target:  # fmt: skip
+        """Where pictures go: the collection that is present, or one that is still to be made."""
+        if present is None:
+            about = About(
+                "", recipe, self.bits or DEFAULT_BITS, self.method or DEFAULT_METHOD, self.seed or 0
+            )
+            return _Target(out, about, progress, report, network=network, n_jobs=n_jobs)
+        collection, about = present
+        self._check_same(collection, about.recipe, recipe)
+        about = replace(
+            about, bits=self.bits or about.bits, method=self.method or about.method,
+            seed=about.seed if self.seed is None else self.seed,
+        )  # fmt: skip
+        return _Target(out, about, progress, report, collection=collection, n_jobs=n_jobs)
+
+    def _check_same(self, collection: Collection, before: Recipe, after: Recipe) -> None:
+        """Refuse to resume with another recipe, or with another model once there is one."""
+        out, old, new = collection.path, before.document(), after.document()
+        for key in ("kind", "side", "colour", "grey", "sha256", "mean", "std"):
+            if old.get(key) != new.get(key):
+                option = {"kind": "--features", "sha256": "--model"}.get(key, f"--{key}")
+                which = f"{option} {_shown(old.get(key))}, not {_shown(new.get(key))}"
+                which = "another --model" if key == "sha256" else which
+                raise InvalidInput(
+                    f"{out} was made with {which}. Leave the option out to resume it, choose another --out, "
+                    "or add --force to replace it."
+                )
+        if collection.manifest.model is not None and self._is_other_model(collection):
+            raise InvalidInput(
+                f"{out} has a model already. Leave --bits, --method and --seed out to resume it, or fit "
+                f"another by `auxbit collection retrain {out}` with these options."
+            )
+
+    def _is_other_model(self, collection: Collection) -> bool:
+        if self.bits not in (None, collection.n_bits):
+            return True
+        if self.method is None and self.seed is None:
+            return False  # before the model is loaded
+        model = collection.model
+        if self.method is not None:
+            method, has = find_method(self.method), model.get_params(deep=False)
+            same = all(has.get(key) == value for key, value in method.options.items())
+            if type(model).__name__ != method.estimator or not same:
+                return True
+        return self.seed not in (None, model.random_state)
+
+
+def _fitting_side(kind: str, found: Sequence[Source], decode: Decode, n_jobs: int | None) -> int:
+    """The median of the shorter sides of some pictures, within what is sensible."""
+    least, most = SIDES[kind]
+    some = found[:: -(-len(found) // MEASURED)]
+    read = read_pictures([(source, None) for source in some], decode, least, n_jobs)
+    shorter = [min(each.decoded.width, each.decoded.height) for each in read if isinstance(each, Read)]
+    return min(max(median_low(shorter), least), most) if shorter else least
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return ",".join(f"{each:g}" for each in value) if isinstance(value, tuple) else str(value)
+
+
+# ---- Reading and training
+
+
+class _Target:
+    """The collection that pictures go to, made when the first of them can be added.
+
+    So a folder without a picture that can be read leaves nothing behind.
+
+    about : without a key while the collection is still to be made; network : to be kept with it
+    collection : one that is open, which is closed by whoever opened it
+    """
+
+    def __init__(
+        self, out: Path, about: About, progress: _Timed, report: Report, *,
+        collection: Collection | None = None, network: bytes | None = None, n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.out, self.about, self.collection = out, about, collection
+        self._progress, self._report, self._network, self._n_jobs = progress, report, network, n_jobs
+        self._made: Collection | None = None
+        self._replaces = collection is None and (out / MANIFEST).is_file()
+        self._thumbnails = Thumbnails(out)
+        if collection is not None and about != About.read(out, about.key):
+            about.write(out)
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thumbnails.close()
+        if self._made is not None:
+            self._made.close()
+
+    @cached_property
+    def _describer(self) -> Describer:
+        return Describer(self.about.recipe, self.out, network=self._network, n_jobs=self._n_jobs)
+
+    def read(
+        self, found: Sequence[Source], decode: Decode, here: Callable[[str], bool] = lambda path: False,
+        *, prune: bool = False,
+    ) -> None:  # fmt: skip
+        """Bring the items up to date with the sources. here : whether a path is where sources were found."""
+        known = sources.items_of(self.collection) if self.collection is not None else {}
+        to_read: list[tuple[Source, Item | None]] = []
+        for source in found:
+            item = known.get(source.path)
+            if item is not None and (item.size, item.mtime_ns) == (source.size, source.mtime_ns):
+                self._report.unchanged += 1
+            else:
+                to_read.append((source, item))
+        if to_read:
+            self._progress.stage("reading", len(to_read))
+            self._note_roots(source.root for source, _ in to_read)
+            self._read(to_read, decode)
+        paths = {source.path for source in found}
+        gone = [
+            item.id for path, item in known.items()
+            if path not in paths and here(path) and sources.is_gone(path)
+        ]  # fmt: skip
+        if gone and prune and self.collection is not None:
+            self._report.removed = self.collection.delete(gone)
+        else:
+            self._report.missing = len(gone)
+
+    def _note_roots(self, roots: Iterable[str]) -> None:
+        """Keep these folders among those that pictures come from."""
+        after = tuple(dict.fromkeys([*self.about.roots, *(root for root in roots if root)]))
+        if after != self.about.roots:
+            self.about = replace(self.about, roots=after)
+            if self.collection is not None:
+                self.about.write(self.out)
+
+    def _read(self, wanted: Sequence[tuple[Source, Item | None]], decode: Decode) -> None:
+        """Read pictures, and add them or put them in the place of the items they replace."""
+        side = self.about.recipe.side
+        batch = fitting(BATCH, side)
+        fresh: list[Read] = []
+        same: list[Same] = []
+        with closing(read_pictures(wanted, decode, side, self._n_jobs)) as read:
+            for done, each in enumerate(read, 1):
+                if isinstance(each, Bad):
+                    self._report.bad.append((each.source.name, each.reason))
+                elif isinstance(each, Same):
+                    same.append(each)
+                else:
+                    fresh.append(each)
+                if max(len(fresh), len(same)) >= batch or done == len(wanted):
+                    self._add(fresh)
+                    self._note_dates(same)
+                    fresh, same = [], []
+                self._progress.advance(1)
+
+    def _add(self, batch: list[Read]) -> None:
+        """Add pictures. Their thumbnails are on disk first: no item may refer to one that is lost."""
+        batch, vectors = self._described(batch)
+        if not batch:
+            return
+        collection = self._ready()
+        offsets = self._thumbnails.append([each.decoded.thumbnail for each in batch])
+        metadata = [each.metadata(offset) for each, offset in zip(batch, offsets)]
+        codes = None
+        if collection.manifest.model is None:
+            codes = np.zeros((len(batch), bytes_per_code(collection.n_bits)), dtype=np.uint8)
+        is_new = np.array([each.known is None for each in batch])
+        for some in (np.flatnonzero(is_new), np.flatnonzero(~is_new)):
+            if len(some):
+                ids = [known.id for place in some if (known := batch[place].known) is not None]
+                collection.add(
+                    vectors[some], codes=None if codes is None else codes[some], ids=ids or None,
+                    metadata=[metadata[place] for place in some], upsert=bool(ids),
+                )  # fmt: skip
+        self._report.added += int(is_new.sum())
+        self._report.replaced += int((~is_new).sum())
+
+    def _described(self, batch: list[Read]) -> tuple[list[Read], Float32]:
+        """The pictures of which vectors can be made, and these, rounded as they will be kept."""
+        if not batch:
+            return [], np.empty((0, 0), dtype=np.float32)
+        pixels = np.stack([each.decoded.pixels for each in batch])
+        try:
+            vectors = self._describer(pixels)
+        except InvalidInput:  # because of one of them: the others must not be lost by it
+            fine, rows = [], []
+            for each, picture in zip(batch, pixels):
+                try:
+                    rows.append(self._describer(picture[None])[0])
+                    fine.append(each)
+                except InvalidInput as error:
+                    self._report.bad.append((each.source.name, f"cannot be described: {error}"))
+            batch, vectors = fine, np.array(rows, dtype=np.float32)
+        # a code is made of what is kept, so that to make it again makes the same
+        return batch, vectors.astype(VECTORS).astype(np.float32)
+
+    def _note_dates(self, same: list[Same]) -> None:
+        """Keep the new dates of files that are the same, so that they need not be read again next time."""
+        if not same:
+            return
+        collection, ids = self._ready(), [each.known.id for each in same]
+        metadata = [
+            about | {"bytes": each.source.size, "mtime_ns": each.source.mtime_ns}
+            for about, each in zip(collection.metadata(ids), same)
+        ]
+        vectors, codes = collection.vectors(ids), collection.codes(ids)
+        collection.add(vectors, codes=codes, ids=ids, metadata=metadata, upsert=True)
+        self._report.unchanged += len(same)
+
+    def _ready(self) -> Collection:
+        """The collection, made now if it is not there yet."""
+        if self.collection is None:
+            made = self._made = Collection.create(
+                self.out, n_bits=self.about.bits, n_features=self._describer.dimension, vectors=VECTORS,
+                overwrite=self._replaces, n_jobs=self._n_jobs,
+            )  # fmt: skip
+            self.collection = made
+            made.lock()
+            # what a collection that was here has left
+            for left in (pictures.PACK_NAME, features.FILE, COMPARISON, COMPARISON_ROWS):
+                with suppress(FileNotFoundError):
+                    (self.out / left).unlink()
+            if self._network is not None:
+                files.write_bytes(self.out / features.FILE, self._network)
+            self.about = replace(self.about, key=made.manifest.key)
+            self.about.write(self.out)  # last: with it the collection is one of pictures
+        return self.collection
+
+    def finish(self) -> Report:
+        """Train if there is no model yet; return what was done."""
+        report, about = self._report, self.about
+        if self.collection is None:
+            raise InvalidInput(
+                f"none of the {len(report.bad):,} pictures could be read.{_some_of(report.bad)}"
+            )
+        if self.collection.manifest.model is None:
+            if len(self.collection) < LEAST_PICTURES:
+                raise InvalidInput(
+                    f"{self.out} has {len(self.collection)} picture; a model needs at least "
+                    f"{LEAST_PICTURES}. Put more into the folder, and run this again.{_some_of(report.bad)}"
+                )
+            self.train(make_hasher(about.method, about.bits, random_state=about.seed, n_jobs=self._n_jobs))
+        report.items, report.seconds = len(self.collection), self._progress.seconds()
+        return report
+
+    def train(self, model: Hasher) -> None:
+        """Fit a model to the vectors, make the codes by it, and switch to both in one step.
+
+        Three stages: training, decoder, encoding. If it is stopped, the collection is as it was.
+        """
+        assert self.collection is not None
+        ids, state, progress = self.collection.ids, self.collection.manifest, self._progress
+        some = ids[sample_rows(len(ids), TRAINING_ROWS)]
+        X = np.asarray(self.collection.vectors(some), dtype=np.float32)
+        self._fit(model, X)
+        if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), as somebody wanted
+            kind = "tables" if len(X) >= ROWS_FOR_TABLES else "linear"
+            progress.stage("decoder", TURNS)
+            model.fit_decoder(
+                X, kind, mu=MU if state.model is None else state.mu, n_iter=TURNS,
+                callback=lambda turn, turns: progress.advance(1),
+            )  # fmt: skip
+        progress.stage("encoding", len(ids))
+        self.collection.retrain(model, advance=progress.advance)
+        self._report.trained = True
+
+    def _fit(self, model: Hasher, X: Float32) -> None:
+        def told(record: Any) -> None:
+            self._progress.advance(1)
+            precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
+            self._progress.say(f"μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}")
+
+        parameters = model.get_params(deep=False)
+        tells = "callback" in parameters
+        self._progress.stage("training", int(parameters["max_iter"]) if tells else None)
+        if tells:
+            model.set_params(callback=told)
+        try:
+            with warnings.catch_warnings():
+                # of fewer pictures than bits: nothing that whoever has few pictures could change
+                warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
+                model.fit(X)
+        except InvalidParameter as error:
+            if error.parameter == "n_bits":  # checked before: that few pictures cannot have that many bits
+                raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
+            raise
+        finally:
+            if tells:
+                model.set_params(callback=None)  # it shows the progress, and is no part of the model
 
 
 def _some_of(bad: list[tuple[str, str]]) -> str:
     listed = "".join(f"\n  {name} {reason}" for name, reason in bad[:SHOWN_BAD])
-    more = f"\n  and {len(bad) - SHOWN_BAD:,} more" if len(bad) > SHOWN_BAD else ""
-    return listed + more
+    return listed + (f"\n  and {len(bad) - SHOWN_BAD:,} more" if len(bad) > SHOWN_BAD else "")
 
 
-# ---- Methods side by side on the vectors of a collection of pictures, kept with it
+# ---- Methods side by side on the vectors of a collection, kept with it
 
 MOST_ROWS = 50_000  # of the pictures that are trained on and searched
 LEAST_COMPARED = 10
-SHARE = 5  # at most one of so many pictures is a query
-RENAMED = {"squared_error": "reconstruction_error", "seconds": "seconds_fit"}
+SHARE = 5  # at most one picture in this many is a query
 KEPT = (
-    "method", "bits", "search", "seeds", "skipped", "precision", "recall", "map", "squared_error",
-    "effective_bits", "effective_bits_bound", "seconds",
+    "method", "bits", "search", "seeds", "skipped", "precision", "recall", "map", "reconstruction_error",
+    "effective_bits", "effective_bits_bound", "seconds_fit",
 )  # fmt: skip
+SHOWN_AS = {"reconstruction_error": "squared_error", "seconds_fit": "seconds"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Methods and bits to compare; n_queries, k and true neighbours are fewer where pictures are few."""
+    """Methods and bits to compare; n_queries, k and true neighbours are fewer if pictures are few."""
 
     methods: Sequence[str]
     bits: Sequence[int]
@@ -760,7 +638,7 @@ class Plan:
 
 
 def compare_pictures(
-    folder: str | os.PathLike[str],
+    folder: PathLike,
     plan: Plan,
     *,
     command: str = "",
@@ -771,13 +649,12 @@ def compare_pictures(
     """Compare, and keep the table as comparison.json in the folder of the collection; returns it.
 
     Some pictures are set aside as queries, and searched for among the others. What is finished is kept, so
-    that it goes on where it was stopped; overwrite : measure all of it again.
+    that it resumes where it was stopped; overwrite : measure all of it again.
     """
-    progress = progress or Silent()
-    path = Path(folder)
+    timed, path = _Timed(progress), Path(folder)
     wanted = cells(plan.methods, plan.bits, range(check_integer("seeds", plan.seeds, 1)))
-    with Pictures.open(path, n_jobs=n_jobs) as pictures:
-        base, queries = _rows(pictures, plan.n_queries)
+    with Pictures.open(path, n_jobs=n_jobs) as opened:
+        base, queries = _rows(opened.collection, plan.n_queries)
     k, K = (min(check_integer(name, getattr(plan, name), 1), len(base)) for name in ("k", "K"))
     settings = {
         "base": array_checksum(base), "queries": array_checksum(queries), "K": K, "k": k,
@@ -785,13 +662,13 @@ def compare_pictures(
     }  # fmt: skip
     kept = KeptRows(path / COMPARISON_ROWS, settings)
     known = {} if overwrite else kept.read()
-    progress.stage("comparing", len(wanted))
-    progress.advance(sum(cell in known for cell in wanted))
+    timed.stage("comparing", len(wanted))
+    timed.advance(sum(cell in known for cell in wanted))
 
     def finished(row: Row) -> None:
         kept.add(row)
-        progress.advance(1)
-        progress.say(f"{row['method']}, {row['bits']} bits")
+        timed.advance(1)
+        timed.say(f"{row['method']}, {row['bits']} bits")
 
     rows = compare(
         base, base, queries, plan.methods, plan.bits, K=K, k=k, seeds=range(plan.seeds), n_jobs=n_jobs,
@@ -810,9 +687,9 @@ def compare_pictures(
     return found
 
 
-def _rows(pictures: Pictures, n_queries: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _rows(collection: Collection, n_queries: int) -> tuple[Float32, Float32]:
     """The vectors to search, and those to search for, drawn with a fixed seed."""
-    ids = pictures.collection.ids
+    ids = collection.ids
     if len(ids) < LEAST_COMPARED:
         raise InvalidInput(
             f"a comparison needs at least {LEAST_COMPARED} pictures, and there are {len(ids)}. "
@@ -820,14 +697,14 @@ def _rows(pictures: Pictures, n_queries: int) -> tuple[npt.NDArray[np.float32], 
         )
     n = min(check_integer("n_queries", n_queries, 1), len(ids) // SHARE)
     some = ids[sample_rows(len(ids), MOST_ROWS + n)]
-    X = np.asarray(pictures.collection.vectors(some), dtype=np.float32)
+    X = np.asarray(collection.vectors(some), dtype=np.float32)
     order = np.random.RandomState(0).permutation(len(X))
     return X[np.sort(order[n:])], X[np.sort(order[:n])]
 
 
 def _summary(row: Row) -> Row:
     """What the page shows; None where there is no figure."""
-    kept = {name: row.get(RENAMED.get(name, name)) for name in KEPT}
+    kept = {SHOWN_AS.get(name, name): row.get(name) for name in KEPT}
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value
         for name, value in kept.items()

@@ -1,134 +1,45 @@
-"""From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it."""
+"""From the bytes of a picture to pixels and a thumbnail, by Pillow: here, or in processes with limits."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import IO, Any, BinaryIO, TypeVar, cast
+from functools import cached_property
+from typing import IO, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import require
+from auxbit.core.parallel import resolve_n_jobs
 from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParameter
-from auxbit.images.decoder_process import frame, read_frame
-
-# ---- Every kind of pixel that files hold, as RGB
-
-
-def scalable(image: Any, kind: str) -> Any:
-    """The picture as L, LA, RGB, RGBA, CMYK or LAB, which can be averaged over areas."""
-    if image.mode.startswith(("I", "F")):
-        return _grey_of_numbers(image, kind)
-    palette = getattr(image, "palette", None)
-    clear = "transparency" in image.info or (image.mode == "P" and palette and palette.mode.endswith("A"))
-    if clear or image.mode in ("PA", "RGBa"):
-        return image.convert("RGBA")
-    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
-        return image
-    return image.convert("L" if image.mode == "1" else "RGB")
-
-
-def over_white(image: Any) -> Any:
-    """The picture without its transparency, if it has any: what is behind it is white."""
-    from PIL import Image
-
-    if image.mode not in ("LA", "RGBA"):
-        return image
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-
-
-def to_srgb(mode: str, profile: bytes | None) -> Callable[[Any], Any]:
-    """What makes RGB of a picture of this mode, by its profile; one that is broken is left alone."""
-    transform = None
-    if mode == "LAB":
-        transform = _lab_transform()
-    elif profile:
-        try:
-            transform = _profile_transform(mode, profile)
-        except Exception:  # colours that are a little off are better than none
-            transform = None
-    if transform is None:
-        return _plain_rgb
-    from PIL import ImageCms
-
-    return lambda image: ImageCms.applyTransform(image, transform)
-
-
-def _plain_rgb(image: Any) -> Any:
-    return image.convert("RGB")
-
-
-def _lab_transform() -> Any:
-    from PIL import ImageCms
-
-    return ImageCms.buildTransform(
-        ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
-    )
-
-
-def _profile_transform(mode: str, profile: bytes) -> Any:
-    """From a profile to sRGB; None where it is sRGB, or of another kind of picture."""
-    from PIL import ImageCms
-
-    own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-    space = {"RGB": "RGB ", "CMYK": "CMYK", "L": "GRAY"}.get(mode)
-    if own.profile.xcolor_space != space or "srgb" in str(own.profile.profile_description).lower():
-        return None
-    return ImageCms.buildTransform(own, ImageCms.createProfile("sRGB"), mode, "RGB")
-
-
-def _grey_of_numbers(image: Any, kind: str) -> Any:
-    """Numbers of 16 and 32 bits as grey: by the range that is usual, else from the least to the most."""
-    from PIL import Image
-
-    values = np.asarray(image)
-    if values.dtype.itemsize == 2:
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    step = max(1, 2**22 // values.shape[1])  # by strips: a copy of all in float64 would be large
-    strips = [slice(start, start + step) for start in range(0, len(values), step)]
-    extremes = [_extremes(values[rows]) for rows in strips]
-    low, high = min(pair[0] for pair in extremes), max(pair[1] for pair in extremes)
-    usual = (65535.0,) if kind == "PNG" else (255.0, 65535.0) if values.dtype.kind == "i" else (1.0, 255.0)
-    top = next((top for top in usual if low >= 0 and high <= top), None)
-    if top is not None:
-        low, high = 0.0, top
-    scale = 255 / (high - low) if low < high < np.inf else 0.0
-    grey = np.zeros(values.shape, dtype=np.uint8)
-    for rows in strips:
-        scaled = np.nan_to_num((values[rows].astype(np.float64) - low) * scale, nan=0.0)
-        grey[rows] = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
-    return Image.fromarray(grey)
-
-
-def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
-    """Least and most of the finite values; infinite where there are none."""
-    finite = values[np.isfinite(values)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
-
-
-# ---- From the bytes of a picture to pixels and a thumbnail, by Pillow, in whatever process calls it
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 4096  # of the square: the largest that anything describes is far smaller
 PNG_UP_TO = 64  # pixels: below, a PNG is as small as a JPEG and shows every pixel as it is
-GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size where the square is this much smaller still
+GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size if the square is this much smaller still
 
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
+_STARTS = {
+    "JPEG": (b"\xff\xd8\xff",),
+    "PNG": (b"\x89PNG\r\n\x1a\n",),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"),
+}
 _ORIENTATION, _EXIF_PART, _TAKEN = 0x0112, 0x8769, 0x9003  # EXIF tags
 
 
@@ -140,7 +51,7 @@ class Decoded:
     thumbnail : the whole picture as PNG or JPEG
     width, height : of the picture as it is seen, after EXIF orientation
     format : one of FORMATS
-    taken : "YYYY-MM-DDTHH:MM:SS", or None where EXIF does not say
+    taken : "YYYY-MM-DDTHH:MM:SS", or None if EXIF does not say
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -154,28 +65,23 @@ class Decoded:
 def decode(content: bytes, side: int, *, longest: int = 256, max_pixels: int = MAX_PIXELS) -> Decoded:
     """Pixels (side, side, 3), thumbnail of at most `longest` pixels, size and date of a picture.
 
-    The same bytes, `side` and `longest` give the same pixels. Raises BadPicture, whose text goes on after
-    the name of the picture: "is cut short".
+    The same bytes, `side` and `longest` give the same pixels. Raises BadPicture, whose text continues a
+    sentence that begins with the name of the picture: "is cut short".
     """
     check_sides(side, longest)
     with _reading():
         picture = _Picture(content, side, longest, max_pixels)
-        return Decoded(
-            np.array(picture.square(side), dtype=np.uint8),
-            _thumbnail(picture.within(longest)),
-            picture.width,
-            picture.height,
-            picture.format,
-            picture.taken,
-        )
+        pixels, whole = np.array(picture.square(side), dtype=np.uint8), picture.within(longest)
+        small = max(whole.size) <= PNG_UP_TO
+        thumbnail = _saved(whole, "PNG") if small else _saved(whole, "JPEG", quality=82)
+        return Decoded(pixels, thumbnail, picture.width, picture.height, picture.format, picture.taken)
 
 
 def preview(content: bytes, *, longest: int = 1600, max_pixels: int = MAX_PIXELS) -> bytes:
     """A JPEG to look at: upright, at most `longest` pixels on the longer side, without metadata."""
     check_sides(1, longest)
     with _reading():
-        picture = _Picture(content, 1, longest, max_pixels)
-        return _saved(picture.within(longest), "JPEG", quality=87)
+        return _saved(_Picture(content, 1, longest, max_pixels).within(longest), "JPEG", quality=87)
 
 
 def check_sides(side: int, longest: int) -> None:
@@ -183,19 +89,6 @@ def check_sides(side: int, longest: int) -> None:
     for name, value in (("side", side), ("longest", longest)):
         if not 1 <= value <= MAX_SIDE:
             raise InvalidParameter(name, value, f"1 to {MAX_SIDE} pixels")
-
-
-def format_of(content: bytes) -> str | None:
-    """One of FORMATS by the first bytes, None for anything else."""
-    if content.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "WEBP"
-    if content.startswith((b"GIF87a", b"GIF89a")):
-        return "GIF"
-    return "TIFF" if content.startswith(_TIFF_STARTS) else None
 
 
 def load_plugins() -> dict[str, Any]:
@@ -211,20 +104,26 @@ def load_plugins() -> dict[str, Any]:
     }
 
 
+# ---- A picture, opened, scaled and turned
+
+
 class _Picture:
-    """A picture that is loaded and in a mode that can be scaled."""
+    """A picture that is loaded and in a mode that can be scaled.
+
+    ImageOps has `fit` and `contain`, but not for a JPEG that was reduced as it was read, which ends between
+    two pixels; and `fit` cuts through the middle of pixels if width and height differ by an odd number.
+    """
 
     def __init__(self, content: bytes, side: int, longest: int, max_pixels: int) -> None:
         image = _opened(content, max_pixels)
         self.format = str(image.format)
         size = image.size
         smaller = max(GAP * side / min(size), longest / max(size))
-        # a JPEG that is reduced as it is read ends between two pixels: `drafted` says where
+        # `drafted` says where a JPEG that is reduced as it is read ends
         drafted = image.draft(None, tuple(int(smaller * n) + 1 for n in size)) if smaller < 1 else None
         image.load()
         orientation, self.taken = _exif(image)
         self._profile = image.info.get("icc_profile")
-        self._to_rgb: Callable[[Any], Any] | None = None
         if drafted:
             self._extent: tuple[float, float] = drafted[1][2:]
             self._turn_at_last = orientation
@@ -244,37 +143,59 @@ class _Picture:
         left, top = (width - edge) / 2, (height - edge) / 2
         if edge == int(edge):
             left, top = int(left), int(top)  # half a pixel would blur what need not be scaled
-        box = (left, top, left + edge, top + edge)
         ratio = edge / side
-        # Pillow's box takes whole pixels: it is uneven where there are few and they do not come out even
+        # Pillow's BOX takes whole pixels: uneven if they are few and their number is no multiple of the side
         even = ratio == int(ratio) or ratio >= 8
         shrink = Image.Resampling.BOX if even else Image.Resampling.HAMMING
         how = Image.Resampling.BICUBIC if ratio < 1 else shrink
-        return self._seen(self._image.resize((side, side), how, box))
+        return self._seen(self._image.resize((side, side), how, (left, top, left + edge, top + edge)))
 
     def within(self, longest: int) -> Any:
         """The whole as RGB, at most `longest` pixels on the longer side, never enlarged."""
         from PIL import Image
 
-        image, longer = self._image, max(self.width, self.height)
-        if longer > longest:
-            longer_extent = max(self._extent)
-            size = tuple(max(1, round(n * longest / longer_extent)) for n in self._extent)
-            box = (0, 0, *self._extent)
-            image = image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+        image = self._image
+        if max(self.width, self.height) > longest:
+            size = tuple(max(1, round(n * longest / max(self._extent))) for n in self._extent)
+            image = image.resize(size, Image.Resampling.LANCZOS, (0, 0, *self._extent), reducing_gap=3.0)
         return self._seen(image)
 
     def _seen(self, image: Any) -> Any:
-        """A scaled copy, upright: transparency over white, colours by its profile where it has one."""
-        image = over_white(image)
-        if self._to_rgb is None:
-            self._to_rgb = to_srgb(image.mode, self._profile)
-        return _turned(self._to_rgb(image), self._turn_at_last)
+        """A scaled copy, upright: transparency over white, colours by its profile if it has one."""
+        from PIL import Image, ImageCms
+
+        if image.mode in ("LA", "RGBA"):
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+        to_srgb = self._to_srgb
+        image = image.convert("RGB") if to_srgb is None else ImageCms.applyTransform(image, to_srgb)
+        return _turned(image, self._turn_at_last)
+
+    @cached_property
+    def _to_srgb(self) -> Any:
+        """The transform of colours to sRGB; None if they are so already, or the profile is broken."""
+        mode = {"LA": "RGB", "RGBA": "RGB"}.get(self._image.mode, self._image.mode)
+        if mode != "LAB" and not self._profile:
+            return None
+        from PIL import ImageCms
+
+        with suppress(Exception):  # colours that are a little off are better than none
+            srgb = ImageCms.createProfile("sRGB")
+            if mode == "LAB":
+                return ImageCms.buildTransform(ImageCms.createProfile("LAB"), srgb, mode, "RGB")
+            own = ImageCms.ImageCmsProfile(io.BytesIO(self._profile))
+            space = {"RGB": "RGB ", "CMYK": "CMYK", "L": "GRAY"}.get(mode)
+            if (
+                own.profile.xcolor_space == space
+                and "srgb" not in str(own.profile.profile_description).lower()
+            ):
+                return ImageCms.buildTransform(own, srgb, mode, "RGB")
+        return None
 
 
 def _opened(content: bytes, max_pixels: int) -> Any:
     """The picture's header, read by the one plugin that its first bytes ask for."""
-    kind = format_of(content)
+    kind = _format_of(content)
     if kind is None:
         raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
     if kind == "WEBP":  # Pillow makes room for all pixels when it opens one
@@ -282,6 +203,13 @@ def _opened(content: bytes, max_pixels: int) -> Any:
     image = load_plugins()[kind](io.BytesIO(content))
     _check_size(image.size, max_pixels)
     return image
+
+
+def _format_of(content: bytes) -> str | None:
+    """One of FORMATS by the first bytes, None for anything else."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "WEBP"
+    return next((kind for kind, starts in _STARTS.items() if content.startswith(starts)), None)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
@@ -305,43 +233,71 @@ def _size_of_webp(content: bytes) -> tuple[int, int]:
 
 
 def _exif(image: Any) -> tuple[int, str | None]:
-    """Orientation (1 to 8) and date; where EXIF is broken, the pixels are still good."""
-    try:
+    """Orientation (1 to 8) and date; if EXIF is broken, the pixels are still good."""
+    orientation, taken = 1, None
+    with suppress(Exception):
         exif = image.getexif()
-        orientation = exif.get(_ORIENTATION)
-    except Exception:
-        return 1, None
-    if not isinstance(orientation, int) or not 1 <= orientation <= 8:
-        orientation = 1
-    try:
-        text = exif.get_ifd(_EXIF_PART).get(_TAKEN)
-        if text is None:
-            return orientation, None
-        taken = datetime.strptime(str(text).strip("\0 "), "%Y:%m:%d %H:%M:%S")
-    except Exception:
-        return orientation, None
-    return orientation, taken.isoformat()
+        found = exif.get(_ORIENTATION)
+        orientation = found if isinstance(found, int) and 1 <= found <= 8 else 1
+        text = str(exif.get_ifd(_EXIF_PART).get(_TAKEN)).strip("\0 ")
+        taken = datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat()
+    return orientation, taken
 
 
 def _turned(image: Any, orientation: int) -> Any:
-    """Upright, whatever way the camera was held."""
+    """Upright, whatever way the camera was held.
+
+    Not by ImageOps.exif_transpose, which writes the metadata again, broken or not, and copies all pixels of a
+    picture that stands upright.
+    """
+    from PIL.Image import Transpose as To
+
+    ways = (
+        To.FLIP_LEFT_RIGHT, To.ROTATE_180, To.FLIP_TOP_BOTTOM, To.TRANSPOSE, To.ROTATE_270, To.TRANSVERSE,
+        To.ROTATE_90,
+    )  # fmt: skip
+    return image if orientation == 1 else image.transpose(ways[orientation - 2])
+
+
+def scalable(image: Any, kind: str) -> Any:
+    """The picture as L, LA, RGB, RGBA, CMYK or LAB, which can be averaged over areas."""
+    if image.mode.startswith(("I", "F")):
+        return _grey_of_numbers(image, kind)
+    palette = getattr(image, "palette", None)
+    clear = "transparency" in image.info or (image.mode == "P" and palette and palette.mode.endswith("A"))
+    if clear or image.mode in ("PA", "RGBa"):
+        return image.convert("RGBA")
+    if image.mode in ("L", "LA", "RGB", "RGBA", "CMYK", "LAB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _grey_of_numbers(image: Any, kind: str) -> Any:
+    """Numbers of 16 and 32 bits as grey: by the usual range, else from the least to the most.
+
+    Not by Pillow's convert, which takes them as 0..255 and clips what is larger.
+    """
     from PIL import Image
 
-    ways = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
-    return image.transpose(ways[orientation]) if orientation in ways else image
-
-
-def _thumbnail(image: Any) -> bytes:
-    small = max(image.size) <= PNG_UP_TO
-    return _saved(image, "PNG") if small else _saved(image, "JPEG", quality=82)
+    values = np.asarray(image)
+    if values.dtype.itemsize == 2:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    step = max(1, 2**22 // values.shape[1])  # by strips: a copy of all in float64 would be large
+    strips = [slice(start, start + step) for start in range(0, len(values), step)]
+    finite = (values[rows][np.isfinite(values[rows])] for rows in strips)
+    extremes = [(float(some.min()), float(some.max())) for some in finite if some.size]
+    low = min((pair[0] for pair in extremes), default=np.inf)
+    high = max((pair[1] for pair in extremes), default=-np.inf)
+    usual = (65535.0,) if kind == "PNG" else (255.0, 65535.0) if values.dtype.kind == "i" else (1.0, 255.0)
+    top = next((top for top in usual if low >= 0 and high <= top), None)
+    if top is not None:
+        low, high = 0.0, top
+    scale = 255 / (high - low) if low < high < np.inf else 0.0
+    grey = np.zeros(values.shape, dtype=np.uint8)
+    for rows in strips:
+        scaled = np.nan_to_num((values[rows].astype(np.float64) - low) * scale, nan=0.0)
+        grey[rows] = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
+    return Image.fromarray(grey)
 
 
 def _saved(image: Any, kind: str, **options: Any) -> bytes:
@@ -353,9 +309,12 @@ def _saved(image: Any, kind: str, **options: Any) -> bytes:
     return stream.getvalue()
 
 
+# ---- What goes wrong
+
+
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Make a BadPicture of whatever goes wrong within."""
+    """Make a BadPicture of whatever goes wrong inside."""
     require("PIL.Image", extra="images", purpose="reading pictures")
     try:
         with _quiet:
@@ -375,9 +334,9 @@ def _reading() -> Iterator[None]:
 
 
 class _Quiet:
-    """While anybody is inside, Pillow's warnings are not shown: what matters is raised.
+    """While any thread is inside, Pillow's warnings are not shown: what matters is raised.
 
-    Not a catch_warnings for each, whose ends would cross where threads are at work.
+    Not one catch_warnings per thread: the filters are of the whole process, and the ends would cross.
     """
 
     def __init__(self) -> None:
@@ -403,13 +362,18 @@ class _Quiet:
 _quiet = _Quiet()
 
 
-# ---- Processes that decode pictures: a picture that kills or stalls its decoder harms nothing else
+# ---- Processes that decode: a picture that kills or stalls its decoder harms no other
+#
+# Pools of pebble and concurrent.futures were measured first. When a process is killed while it is idle, or a
+# file does not fit into its memory, they give up all processes; and they import the caller's script again, so
+# that one without `if __name__ == "__main__"` cannot use them.
 
 START_SECONDS = 60.0  # a process may take this long to start, on a machine that is busy
 LARGEST_FILE = 2**26  # bytes of a thumbnail or preview: more is no answer
+LONGEST_HEADER = 2**16
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
-Answer = TypeVar("Answer")
+Message = tuple[dict[str, Any], bytes]
 
 
 class Decoders:
@@ -417,7 +381,7 @@ class Decoders:
 
     n : processes; None: as many as there are cores
     seconds : for one picture; a process that takes longer is killed
-    memory : bytes of address space for one process
+    memory : bytes of address space per process
 
     with Decoders() as decoders:
         decoded = decoders.decode(content, side=32)
@@ -430,131 +394,111 @@ class Decoders:
             raise InvalidParameter("seconds", seconds, "a positive number of seconds")
         if memory < 2**28:
             raise InvalidParameter("memory", memory, "at least 256 MiB, which Python and Pillow need")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._n = n or cores
-        self._seconds, self._memory = seconds, memory
+        self._n, self._seconds, self._memory = n or resolve_n_jobs(None), seconds, memory
         self._changed = threading.Condition()
         self._idle: list[_Child] = []
-        self._children = 0  # idle, at work, or about to start
+        self._busy = 0  # processes that decode, or are about to start
         self._closed = False
-        self._watch = _Watch(min(seconds, START_SECONDS))
-        self._last_resort = weakref.finalize(self, self._watch.end)
+        self._threads = ThreadPoolExecutor(self._n, "auxbit-decoders")
+        self._children: set[_Child] = set()
+        # if they are forgotten, or Python ends, before they are closed
+        self._kill_all = weakref.finalize(self, _kill, self._children)
 
     def decode(
         self, content: bytes, side: int, *, longest: int = 256, max_pixels: int = MAX_PIXELS
     ) -> Decoded:
-        """Do what decoding.decode does, in another process; blocks until one is free."""
+        """As the function `decode`, in another process; waits until one is free."""
         check_sides(side, longest)
-        size = side * side * 3
-
-        def understood(header: dict[str, Any], body: bytes) -> Decoded:
+        options, size = {"side": side, "longest": longest, "max_pixels": max_pixels}, 3 * side**2
+        with self._answer("decode", options, content, size + LARGEST_FILE) as (header, body):
             pixels = np.frombuffer(body, dtype=np.uint8, count=size).reshape(side, side, 3).copy()
             kind = FORMATS[FORMATS.index(header["format"])]
             taken = None if header["taken"] is None else str(header["taken"])
             return Decoded(pixels, body[size:], int(header["width"]), int(header["height"]), kind, taken)
 
-        options = {"side": side, "longest": longest, "max_pixels": max_pixels}
-        return self._ask("decode", options, content, size + LARGEST_FILE, understood)
-
     def preview(self, content: bytes, *, longest: int = 1600, max_pixels: int = MAX_PIXELS) -> bytes:
-        """Do what decoding.preview does, in another process."""
+        """As the function `preview`, in another process."""
         check_sides(1, longest)
         options = {"longest": longest, "max_pixels": max_pixels}
-        return self._ask("preview", options, content, LARGEST_FILE, lambda _, body: body)
+        with self._answer("preview", options, content, LARGEST_FILE) as (_, body):
+            return body
 
     @property
     def processes(self) -> list[int]:
         """The ids of the processes that run now."""
-        return self._watch.processes()
+        return sorted(child.process.pid for child in list(self._children) if child.process.poll() is None)
 
     def close(self) -> None:
-        """End the processes once they are done with what they are at; whoever still waits gets an error."""
+        """End the processes once their pictures are done; whoever waits for a process gets an error."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            # all of them come back in time, unless an interrupt struck between two steps of a thread
-            done = START_SECONDS + self._seconds
-            self._changed.wait_for(lambda: self._children == len(self._idle), timeout=done)
-            idle, self._idle, self._children = self._idle, [], 0
-        for child in idle:
-            child.end()
-        self._last_resort()
+            # all come back in time, unless an interrupt struck between two steps of a thread
+            self._changed.wait_for(lambda: not self._busy, timeout=START_SECONDS + self._seconds)
+        self._kill_all()
+        self._threads.shutdown()
 
-    def __enter__(self) -> Decoders:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(
-        self,
-        task: str,
-        options: dict[str, int],
-        content: bytes,
-        largest: int,
-        understood: Callable[[dict[str, Any], bytes], Answer],
-    ) -> Answer:
-        child = self._take()
-        usable = False
-        try:
-            header, body = child.ask(frame({"task": task, "options": options}, content), largest)
-            bad = header.get("bad")
-            answer = None if bad else understood(header, body)
-            usable = not child.expired
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, BadPicture):
+    @contextmanager
+    def _answer(self, task: str, options: dict[str, int], content: bytes, most: int) -> Iterator[Message]:
+        """What a process makes of a picture; an answer that its reader cannot understand is no answer."""
+        with self._child() as child:
+            try:
+                header, body = child.ask({"task": task, "options": options}, content, most, self._seconds)
+                if "bad" not in header:
+                    yield header, body
+                    return
+            except BadPicture:
                 raise
-            raise BadPicture("made the decoder answer nonsense") from None
-        finally:
-            self._give_back(child, usable)
-        if answer is None:
-            raise BadPicture(str(bad))
-        return answer
+            except (KeyError, TypeError, ValueError, RecursionError):
+                child.kill()
+                raise BadPicture("made the decoder answer nonsense") from None
+            except BaseException:
+                child.kill()
+                raise
+        raise BadPicture(str(header["bad"]))
 
-    def _take(self) -> _Child:
-        """A process that nobody else uses: one that waits for work, or a new one."""
+    @contextmanager
+    def _child(self) -> Iterator[_Child]:
+        """A process that nobody else uses: an idle one, or a new one."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._idle or self._children < self._n)
+            self._changed.wait_for(lambda: self._closed or self._busy < self._n)
             if self._closed:
                 raise InvalidInput("the decoders are closed, so no picture can be decoded. Make new ones.")
+            self._busy += 1
             child = self._idle.pop() if self._idle else None
-            if child is None:
-                self._children += 1
         try:
             if child is not None and child.process.poll() is not None:  # killed while it was idle
-                child.end()
+                child.kill()
                 child = None
-            return child or _Child(self._watch, self._seconds, self._memory)
-        except BaseException:
-            self._forget()
-            raise
-
-    def _give_back(self, child: _Child, usable: bool) -> None:
-        if not usable:
-            child.kill()
-            self._forget()
-            return
-        with self._changed:
-            self._idle.append(child)
-            self._changed.notify_all()
-
-    def _forget(self) -> None:
-        with self._changed:
-            self._children -= 1
-            self._changed.notify_all()
+            child = child or _Child(self._threads, self._children, self._seconds, self._memory)
+            yield child
+        finally:
+            with self._changed:
+                if child is not None and child.process.returncode is None:
+                    self._idle.append(child)
+                self._busy -= 1
+                self._changed.notify_all()
 
 
 class _Child:
-    """A decoder process, and the time by which it must have answered."""
+    """A process that decodes one picture at a time. siblings : where it stands as long as it runs."""
 
-    def __init__(self, watch: _Watch, seconds: float, memory: int) -> None:
+    def __init__(
+        self, threads: ThreadPoolExecutor, siblings: set[_Child], seconds: float, memory: int
+    ) -> None:
         require("PIL.Image", extra="images", purpose="reading pictures")
-        command = [sys.executable, "-P", "-m", "auxbit.images.decoder_process", str(seconds), str(memory)]
+        command = ["-P", "-c", f"from auxbit.images.decode import work; work({seconds}, {memory})"]
         # it finds the same packages as we do, wherever we found them
-        places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+        places = os.pathsep.join(map(os.path.abspath, sys.path))
         try:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -563,70 +507,49 @@ class _Child:
             )
         except OSError as error:
             raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
-        self._requests = cast(IO[bytes], self.process.stdin)
-        self._answers = cast(BinaryIO, self.process.stdout)
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self.deadline: float | None = None
-        self.expired = False
-        self._watch = watch
-        watch.add(self)
-        if self._exchange(b"", 0, START_SECONDS) is None:
+        self._threads, self._siblings = threads, siblings
+        siblings.add(self)
+        try:
+            self.ask(None, b"", 0, START_SECONDS)
+        except (KeyError, TypeError, ValueError):
             self.kill()
-            tried = " ".join(command[:4])
             raise AuxbitError(
                 f"the process that decodes pictures does not start ({self._how_it_ended()}). "
-                f"See what `{tried} 20 {memory}` says."
-            )
+                f"See what `{shlex.join([sys.executable, *command])}` says."
+            ) from None
+        except BaseException:
+            self.kill()
+            raise
 
-    def ask(self, request: bytes, largest: int) -> tuple[dict[str, Any], bytes]:
-        """The answer to a request; BadPicture where the process dies of it, or takes too long."""
-        answer = self._exchange(request, largest, self._seconds)
-        if answer is not None:
-            return answer
-        self.kill()
-        if self.expired:
-            raise BadPicture(f"took longer than {self._seconds:g} s to decode")
-        raise BadPicture(f"made the decoder die ({self._how_it_ended()})")
-
-    def kill_if_late(self, now: float) -> float | None:
-        """Seconds until the process must have answered; None where it need not, or no longer can."""
-        with self._lock:
-            if self.deadline is None or self.expired:
-                return None
-            if now < self.deadline:
-                return self.deadline - now
-            self.expired = True
-            self.process.kill()
-            return None
-
-    def end(self) -> None:
-        """Let an idle process end by itself, as it does when there can be no more requests."""
-        self._close(self._requests)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=2)
-        self.kill()
+    def ask(self, header: dict[str, Any] | None, content: bytes, most: int, seconds: float) -> Message:
+        """The answer to a request (None: to being started); BadPicture if the process dies, or is late."""
+        # in another thread, for the deadline: neither writing to a pipe nor reading from one has any
+        answer = self._threads.submit(self._exchange, header, content, most)
+        try:
+            found = answer.result(seconds)
+        except TimeoutError:
+            self.kill()
+            raise BadPicture(f"took longer than {seconds:g} s to decode") from None
+        if found is None:
+            self.kill()
+            raise BadPicture(f"made the decoder die ({self._how_it_ended()})")
+        return found
 
     def kill(self) -> None:
         """Kill the process, if it still runs, and let go of it."""
         self.process.kill()
         self.process.wait()
-        self._watch.remove(self)
-        self._close(self._requests)
-        self._close(self._answers)
+        self._siblings.discard(self)
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):  # what was not sent yet cannot be
+                cast(IO[bytes], stream).close()
 
-    def _exchange(self, request: bytes, largest: int, seconds: float) -> tuple[dict[str, Any], bytes] | None:
-        with self._lock:
-            self.deadline = time.monotonic() + seconds
-        try:
-            self._requests.write(request)
-            self._requests.flush()
-            return read_frame(self._answers, largest)
-        except OSError:  # the pipe is broken
-            return None
-        finally:
-            with self._lock:
-                self.deadline = None
+    def _exchange(self, header: dict[str, Any] | None, content: bytes, most: int) -> Message | None:
+        with suppress(OSError):  # the pipe is broken
+            if header is not None:
+                send(cast(IO[bytes], self.process.stdin), header, content)
+            return receive(cast(IO[bytes], self.process.stdout), most)
+        return None
 
     def _how_it_ended(self) -> str:
         code = self.process.returncode
@@ -634,57 +557,74 @@ class _Child:
             return f"exit code {code}"
         return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
-    @staticmethod
-    def _close(stream: IO[bytes]) -> None:
-        with suppress(OSError):  # what was not sent yet cannot be
-            stream.close()
+
+def _kill(children: set[_Child]) -> None:
+    for child in list(children):
+        child.kill()
 
 
-class _Watch:
-    """A thread that kills the processes that are late. It knows nothing of their Decoders."""
+def work(seconds: float, memory: int) -> None:
+    """Answer requests on standard input until there are no more: the parent closed the pipe, or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets us finish
+    # the pipes under numbers of their own: what a library prints must not get between the messages
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    alarm = getattr(signal, "alarm", lambda seconds: None)  # Windows has none
+    load_plugins()
+    _limit(memory)
+    send(answers, {})
+    while (request := receive(requests, sys.maxsize)) is not None:
+        alarm(int(seconds) + 5)  # kills us; the parent is quicker, unless it is gone
+        answer = _answer(*request)
+        alarm(0)
+        del request  # the next one needs the room
+        send(answers, *answer)
 
-    def __init__(self, longest_sleep: float) -> None:
-        # a deadline that is set while the thread sleeps lies at least this far ahead
-        self._longest_sleep = longest_sleep
-        self._lock = threading.RLock()  # `end` may come with a collection of garbage, at any moment
-        self._children: set[_Child] = set()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def add(self, child: _Child) -> None:
-        """Look after a process from now on."""
-        with self._lock:
-            self._children.add(child)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="auxbit-decoders", daemon=True)
-                self._thread.start()
+def _answer(header: dict[str, Any], content: bytes) -> tuple[Any, ...]:
+    """Header and parts of the body of the answer to a request."""
+    try:
+        if header["task"] == "preview":
+            return {}, preview(content, **header["options"])
+        decoded = decode(content, **header["options"])
+        about = {name: getattr(decoded, name) for name in ("width", "height", "format", "taken")}
+        return about, decoded.pixels.tobytes(), decoded.thumbnail
+    except BadPicture as error:
+        return ({"bad": str(error)},)
+    except MemoryError:
+        return ({"bad": "needs more memory than is allowed"},)
 
-    def remove(self, child: _Child) -> None:
-        """Look after it no longer."""
-        with self._lock:
-            self._children.discard(child)
 
-    def processes(self) -> list[int]:
-        """The ids of those that it looks after and that still run."""
-        with self._lock:
-            children = list(self._children)
-        return sorted(child.process.pid for child in children if child.process.poll() is None)
+def _limit(memory: int) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
+        hard = resource.getrlimit(what)[1]
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        with suppress(ValueError, OSError):  # a system that knows the limit and does not grant it
+            resource.setrlimit(what, (most, most))
 
-    def end(self) -> None:
-        """End the thread, and every process that nobody has ended: their Decoders were never closed."""
-        self._stop.set()
-        with self._lock:
-            thread, left = self._thread, list(self._children)
-        for child in left:
-            child.kill()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
 
-    def _run(self) -> None:
-        pause = self._longest_sleep
-        while not self._stop.wait(pause):
-            with self._lock:
-                children = list(self._children)
-            now = time.monotonic()
-            left = [rest for child in children if (rest := child.kill_if_late(now)) is not None]
-            pause = min([self._longest_sleep, *left])
+def send(stream: IO[bytes], header: dict[str, Any], *body: bytes) -> None:
+    """Write a message: a line of JSON that says how many bytes follow it, and these."""
+    line = json.dumps({**header, "bytes": sum(map(len, body))}).encode()
+    stream.write(b"".join([line, b"\n", *body]))
+    stream.flush()
+
+
+def receive(stream: IO[bytes], most: int) -> Message | None:
+    """Header and body of the next message; None if the stream ends, ValueError if it is no message."""
+    line = stream.readline(LONGEST_HEADER)
+    if not line.endswith(b"\n") and len(line) < LONGEST_HEADER:
+        return None
+    header = json.loads(line)
+    size = int(header["bytes"])
+    if not 0 <= size <= most:
+        raise ValueError(f"a body of {size} bytes")
+    body = stream.read(size)
+    return (header, body) if len(body) == size else None

@@ -1,8 +1,7 @@
-"""How pictures become vectors, as a JSON document that is kept with them."""
+"""How pictures become vectors: recipes, kept as JSON; colour histograms; networks in ONNX files."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -15,16 +14,21 @@ import numpy.typing as npt
 from auxbit.core import files
 from auxbit.core.checks import check_integer, require
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Float32
+from auxbit.core.types import Float32, PathLike
 from auxbit.data.gist import gist
 from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
+
+Channels = tuple[float, float, float]
+Pixels = npt.NDArray[np.uint8]
 
 KINDS = ("gist", "pixels", "onnx")
 SIDES = {"gist": (16, 256), "pixels": (8, 128), "onnx": (8, 1024)}  # least and most: filters, and memory
 MOST_COLOUR = 1000.0
 LAYOUTS = ("nchw", "nhwc")
+OF_NETWORKS = ("mean", "std", "sha256", "input", "output", "layout")
 
-Channels = tuple[float, float, float]
+NO_MEAN: Channels = (0.0, 0.0, 0.0)
+NO_STD: Channels = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -32,18 +36,18 @@ class Recipe:
     """What a picture's vector is made of: the square in its middle, of side × side pixels.
 
     kind : "gist", the picture's structure; "pixels", their values; "onnx", a network's output
-    colour : weight of a colour histogram beside GIST, of which 1 counts as much as GIST; 0: none
-    grey : of "pixels": the mean of the channels, a third as many values
-    mean, std : of "onnx": what is taken from the channels, scaled to 0..1, and what they are divided by
-    sha256, input, output, layout : of "onnx": the network's file, and how it is called
+    colour : weight of a colour histogram beside GIST; 1 counts as much as GIST, 0 means none
+    grey : for "pixels": the mean of the channels, a third as many values
+    mean, std : for "onnx": what is subtracted from the channels, in 0..1, and what they are divided by
+    sha256, input, output, layout : for "onnx": the network's file, and how it is called
     """
 
     kind: str
     side: int
     colour: float = 0.0
     grey: bool = False
-    mean: Channels = (0.0, 0.0, 0.0)
-    std: Channels = (1.0, 1.0, 1.0)
+    mean: Channels = NO_MEAN
+    std: Channels = NO_STD
     sha256: str = ""
     input: str = ""
     output: str = ""
@@ -64,7 +68,7 @@ class Recipe:
         for name in ("mean", "std"):
             value = getattr(self, name)
             if not isinstance(value, tuple) or len(value) != 3:
-                raise InvalidParameter(name, value, "three numbers, one a channel: red, green, blue")
+                raise InvalidParameter(name, value, "three numbers, one per channel: red, green, blue")
             for number in value:
                 _check_number(name, number, -1e6, 1e6, "Channels are scaled to 0..1 first.")
             if name == "std" and not all(value):
@@ -76,12 +80,12 @@ class Recipe:
 
     def document(self) -> dict[str, Any]:
         """The recipe for JSON, without what its kind does not use."""
-        kept = {"gist": ("colour",), "pixels": ("grey",), "onnx": _OF_NETWORKS}[self.kind]
+        kept = {"gist": ("colour",), "pixels": ("grey",), "onnx": OF_NETWORKS}[self.kind]
         return {name: value for name, value in asdict(self).items() if name in ("kind", "side", *kept)}
 
     @classmethod
     def from_document(cls, document: Any) -> Self:
-        """The recipe of `document`; InvalidInput where that is not what it is."""
+        """The recipe of `document`; InvalidInput if it is none."""
         known = {field.name for field in fields(cls)}
         if not isinstance(document, dict) or not {"kind", "side"} <= set(document) <= known:
             raise InvalidInput(f"this is not a recipe for vectors of pictures: {document!r:.200}")
@@ -91,21 +95,18 @@ class Recipe:
         return cls(**values)
 
 
-_OF_NETWORKS = ("mean", "std", "sha256", "input", "output", "layout")
-
-
 def _check_number(name: str, value: object, least: float, most: float, remedy: str) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not isfinite(value) or not least <= value <= most:  # type: ignore[arg-type, operator]
         raise InvalidParameter(name, value, f"a number of {least:g} to {most:g}", remedy)
 
 
-# ---- The colours of a picture as a small histogram, to stand beside GIST, which sees none
+# ---- Colour histograms, beside GIST, which sees no colours
 #
 # Colours are brightness (r + g + b)/3, and two differences, r − g and (r + g)/2 − b. Each pixel is shared
 # between the nearest of 3 × 4 × 4 bins, linearly in each direction, so that a small change of colour is a
-# small change of the histogram; the square roots of the shares are the values, whose Euclidean distance
-# is Hellinger's.
+# small change of the histogram. The values are the square roots of the shares: their Euclidean distance is
+# Hellinger's.
 
 BRIGHTNESSES, DIFFERENCES = 3, 4  # bins
 SPAN = 0.3  # of the differences, of colours in 0..1: what lies beyond is in the outermost bin
@@ -118,8 +119,8 @@ BLOCK_PICTURES = 16  # handed to a thread at a time
 SQUARED_SCALE = 1.64
 
 
-def histograms(pixels: npt.NDArray[np.uint8], weight: float, *, n_jobs: int | None = None) -> Float32:
-    """(n, h, w, 3) → (n, 48): squared distances of pictures are `weight` times what makes them as GIST's."""
+def histograms(pixels: Pixels, weight: float, *, n_jobs: int | None = None) -> Float32:
+    """(n, h, w, 3) → (n, 48), scaled so that at a weight of 1 squared distances are as large as GIST's."""
     factor = np.float32(np.sqrt(weight * SQUARED_SCALE))
     out = np.empty((len(pixels), VALUES), dtype=np.float32)
 
@@ -131,7 +132,7 @@ def histograms(pixels: npt.NDArray[np.uint8], weight: float, *, n_jobs: int | No
     return out
 
 
-def _shares(pixels: npt.NDArray[np.uint8]) -> Float32:
+def _shares(pixels: Pixels) -> Float32:
     """The share of a picture's pixels in each bin, (n, 48)."""
     values = pixels.reshape(len(pixels), -1, 3).astype(np.float32) / np.float32(255)
     red, green, blue = values[..., 0], values[..., 1], values[..., 2]
@@ -139,7 +140,7 @@ def _shares(pixels: npt.NDArray[np.uint8]) -> Float32:
     red_green = _memberships(red - green, -SPAN, SPAN, DIFFERENCES)
     yellow_blue = _memberships((red + green) / np.float32(2) - blue, -SPAN, SPAN, DIFFERENCES)
     pairs = (brightness[..., :, None] * red_green[..., None, :]).reshape(*red.shape, -1)
-    sums: Float32 = np.matmul(pairs.transpose(0, 2, 1), yellow_blue)  # a product a picture, each by itself
+    sums: Float32 = np.matmul(pairs.transpose(0, 2, 1), yellow_blue)  # one product per picture
     return sums.reshape(len(pixels), VALUES) / np.float32(red.shape[1])
 
 
@@ -150,7 +151,7 @@ def _memberships(values: Float32, low: float, high: float, n_bins: int) -> Float
     return near
 
 
-# ---- A network of the user's own that makes vectors of pictures: an ONNX file, run by onnxruntime
+# ---- Networks: ONNX files of the user's own, run by onnxruntime
 
 FILE = "features.onnx"  # the copy in the folder of the collection
 USUAL_SIDE = 224  # of networks that take pictures of any size
@@ -159,7 +160,7 @@ REASON_LETTERS = 200
 
 
 class Network:
-    """Makes vectors of pictures, each by itself: what it makes of one depends on no other.
+    """Makes vectors of pictures; what it makes of one depends on no other.
 
     content : the bytes of the ONNX file, of which `recipe` says how it is called
     """
@@ -167,16 +168,16 @@ class Network:
     def __init__(self, content: bytes, recipe: Recipe, name: str) -> None:
         self.recipe, self._name = recipe, name
         self._session = _session(content, name)
-        self._batch = _batch_of(self._session)
-        black = np.zeros((1, recipe.side, recipe.side, 3), dtype=np.uint8)
-        self.dimension = self._run(black[0]).size
+        batch = self._session.get_inputs()[0].shape[0]
+        self._batch = batch if isinstance(batch, int) and batch > 0 else 1
+        self.dimension = self._run(np.zeros((recipe.side, recipe.side, 3), dtype=np.uint8)).size
         if not 1 <= self.dimension <= MOST_VALUES:
             raise InvalidInput(
                 f"{name} makes {self.dimension:,} numbers of a picture; 1 to {MOST_VALUES:,} are expected. "
                 "Its first output must be the vector of the picture."
             )
 
-    def __call__(self, pixels: npt.NDArray[np.uint8], n_jobs: int | None = None) -> Float32:
+    def __call__(self, pixels: Pixels, n_jobs: int | None = None) -> Float32:
         """(n, side, side, 3) uint8 → (n, dimension)."""
         out = np.empty((len(pixels), self.dimension), dtype=np.float32)
 
@@ -188,7 +189,7 @@ class Network:
             workers.run(describe, len(pixels), 1)
         return out
 
-    def _run(self, picture: npt.NDArray[np.uint8]) -> Float32:
+    def _run(self, picture: Pixels) -> Float32:
         """The vector of one picture, (side, side, 3) → (dimension,)."""
         recipe = self.recipe
         mean, std = (np.array(each, dtype=np.float32) for each in (recipe.mean, recipe.std))
@@ -208,61 +209,63 @@ class Network:
 
 
 def network_recipe(content: bytes, name: str, side: int | None, mean: Channels, std: Channels) -> Recipe:
-    """How the network in a file is called; InvalidInput where it does not take pictures.
+    """How the network in a file is called; InvalidInput if it does not take pictures.
 
-    side : as asked for, None for what the network takes, 224 where it takes any
+    side : None for what the network takes, or 224 if it takes any
     """
     session = _session(content, name)
-    shape = _input_shape(session, name)
+    inputs = session.get_inputs()
+    shapes = [
+        f"({', '.join(str(n) if isinstance(n, int) else 'any' for n in each.shape)})" for each in inputs
+    ]
+    if len(inputs) != 1 or len(inputs[0].shape) != 4:
+        found = ", ".join(f"{each.name} of shape {shape}" for each, shape in zip(inputs, shapes)) or "none"
+        raise InvalidInput(
+            f"{name} does not take pictures: it must have one input of shape (n, 3, height, width) or "
+            f"(n, height, width, 3), and has {found}."
+        )
+    if inputs[0].type != "tensor(float)":
+        raise InvalidInput(f"{name} takes {inputs[0].type}; float32, tensor(float), is expected.")
+    shape = inputs[0].shape
     channels_last = shape[1] != 3 and shape[3] == 3
     if not channels_last and isinstance(shape[1], int) and shape[1] != 3:
         raise InvalidInput(
-            f"{name} takes input of shape {_shown(shape)}; colour pictures have 3 channels, as in "
+            f"{name} takes input of shape {shapes[0]}; colour pictures have 3 channels, as in "
             "(n, 3, height, width) or (n, height, width, 3)."
         )
     height, width = shape[1:3] if channels_last else shape[2:]
     fixed = {size for size in (height, width) if isinstance(size, int)}
     if len(fixed) == 2:
         raise InvalidInput(f"{name} takes pictures of {height} × {width} pixels; squares are made here.")
-    wanted = next(iter(fixed), None)
-    if wanted is not None and side not in (None, wanted):
-        raise InvalidParameter(
-            "side", side, f"{wanted}, which is what {name} takes", "Leave it out to have it so."
-        )
-    side = wanted or side or USUAL_SIDE
-    called = session.get_inputs()[0].name, session.get_outputs()[0].name
+    taken = next(iter(fixed), None)
+    if taken is not None and side not in (None, taken):
+        raise InvalidParameter("side", side, f"{taken}, which is what {name} takes", "Leave it out.")
     recipe = Recipe(
-        "onnx", side, mean=mean, std=std, sha256=files.checksum([content]), input=called[0],
-        output=called[1], layout="nhwc" if channels_last else "nchw",
+        "onnx", taken or side or USUAL_SIDE, mean=mean, std=std, sha256=files.checksum([content]),
+        input=inputs[0].name, output=session.get_outputs()[0].name, layout=LAYOUTS[channels_last],
     )  # fmt: skip
     Network(content, recipe, name)  # says now what would fail later
     return recipe
 
 
-def load_network(folder: Path, recipe: Recipe) -> Network:
-    """The network that is kept in the folder of a collection."""
-    path = folder / FILE
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CollectionError(
-            f"{path}, the network that makes the vectors, cannot be read: {error.strerror}. "
-            "Restore it from a copy, or make the collection anew."
-        ) from error
-    if files.checksum([content]) != recipe.sha256:
-        raise CollectionError(
-            f"{path} is not the network that the collection was made with. Restore it from a copy, or make "
-            "the collection anew."
-        )
-    return Network(content, recipe, str(path))
-
-
-def read_network(path: str | os.PathLike[str]) -> bytes:
+def read_network(path: PathLike) -> bytes:
     """The bytes of a network's file."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _kept_network(path: Path, recipe: Recipe) -> Network:
+    """The network that is kept in the folder of a collection."""
+    remedy = "Restore it from a copy, or make the collection again."
+    try:
+        content = read_network(path)
+    except FileProblem as error:
+        raise CollectionError(f"the network that makes the vectors is missing: {error} {remedy}") from error
+    if files.checksum([content]) != recipe.sha256:
+        raise CollectionError(f"{path} is not the network that the collection was made with. {remedy}")
+    return Network(content, recipe, str(path))
 
 
 def _session(content: bytes, name: str) -> Any:
@@ -279,36 +282,12 @@ def _session(content: bytes, name: str) -> Any:
         ) from error
 
 
-def _input_shape(session: Any, name: str) -> list[Any]:
-    inputs = session.get_inputs()
-    if len(inputs) != 1 or len(inputs[0].shape) != 4:
-        found = ", ".join(f"{each.name} of shape {_shown(each.shape)}" for each in inputs) or "none"
-        raise InvalidInput(
-            f"{name} does not take pictures: it must have one input of shape (n, 3, height, width) or "
-            f"(n, height, width, 3), and has {found}."
-        )
-    if inputs[0].type != "tensor(float)":
-        raise InvalidInput(f"{name} takes {inputs[0].type}; float32, tensor(float), is expected.")
-    return list(inputs[0].shape)
-
-
-def _batch_of(session: Any) -> int:
-    size = session.get_inputs()[0].shape[0]
-    return size if isinstance(size, int) and size > 0 else 1
-
-
-def _shown(shape: list[Any]) -> str:
-    return f"({', '.join(str(size) if isinstance(size, int) else 'any' for size in shape)})"
-
-
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     return (text[:REASON_LETTERS] + " …" if len(text) > REASON_LETTERS else text.rstrip(".")) + "."
 
 
 # ---- Pixels to vectors, by a recipe
-
-Pixels = npt.NDArray[np.uint8]
 
 GIST_VALUES = 320
 LARGEST = float(np.finfo(np.float16).max)  # vectors are kept as float16
@@ -317,7 +296,7 @@ LARGEST = float(np.finfo(np.float16).max)  # vectors are kept as float16
 class Describer:
     """Makes vectors of pictures: `describer(pixels)`. Safe to call from several threads.
 
-    folder : where the network of an "onnx" recipe is kept; network : its bytes, where it is not kept yet
+    folder : where the network of an "onnx" recipe is kept; network : its bytes, if it is not kept yet
     n_jobs : threads, None for all cores
     """
 
@@ -335,7 +314,7 @@ class Describer:
         if network is not None:
             self._network = Network(network, recipe, "the network")
         elif folder is not None:
-            self._network = load_network(folder, recipe)
+            self._network = _kept_network(folder / FILE, recipe)
         else:
             raise InvalidInput("a recipe with a network needs the folder that the network is in.")
 
@@ -352,7 +331,7 @@ class Describer:
     def __call__(self, pixels: Pixels) -> Float32:
         """(n, side, side, 3) → (n, dimension), of which a row depends on nothing but its picture.
 
-        InvalidInput where a network gives what cannot be kept.
+        InvalidInput if a network gives what cannot be kept.
         """
         side = self.recipe.side
         if pixels.ndim != 4 or pixels.shape[1:] != (side, side, 3) or pixels.dtype != np.uint8:
@@ -365,17 +344,14 @@ class Describer:
         if self.recipe.kind == "onnx":
             return _checked(self._network(pixels, self.n_jobs))
         if self.recipe.kind == "pixels":
-            return self._flat(pixels)
+            values = pixels.astype(np.float32)
+            if self.recipe.grey:
+                values = values.sum(axis=3) / np.float32(3)
+            return values.reshape(len(pixels), -1)
         structure = gist(pixels, n_jobs=self.n_jobs)
         if not self.recipe.colour:
             return structure
         return np.hstack([structure, histograms(pixels, self.recipe.colour, n_jobs=self.n_jobs)])
-
-    def _flat(self, pixels: Pixels) -> Float32:
-        values = pixels.astype(np.float32)
-        if self.recipe.grey:
-            values = values.sum(axis=3) / np.float32(3)
-        return values.reshape(len(pixels), -1)
 
     def picture_of(self, vectors: npt.ArrayLike) -> Pixels:
         """The pictures that vectors of pixels stand for: (n, D) → (n, side, side), in colour with 3 channels.

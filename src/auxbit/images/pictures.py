@@ -1,4 +1,4 @@
-"""Pictures: a collection of pictures, opened to be searched."""
+"""A collection of pictures, opened to be searched: its description, its thumbnails, and `Pictures`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
+from itertools import accumulate
 from math import sqrt
 from pathlib import Path
 from struct import Struct
@@ -22,7 +24,7 @@ from auxbit.collection.storage import MANIFEST
 from auxbit.core import files
 from auxbit.core.checks import check_integer
 from auxbit.core.files import BINARY, sync_folder, write_all
-from auxbit.core.types import Float32
+from auxbit.core.types import Float32, PathLike
 from auxbit.data.tables import nearest
 from auxbit.errors import (
     AuxbitError,
@@ -36,22 +38,27 @@ from auxbit.errors import (
 from auxbit.images.decode import Decoded, decode
 from auxbit.images.features import Describer, Recipe
 from auxbit.images.sources import read_file
-from auxbit.index.hamming import Guard
+
+ABOUT_NAME, PACK_NAME = "pictures.json", "thumbnails.pack"
+FORMAT, VERSION = "auxbit pictures", 1
+MODES = ("hamming", "asymmetric", "reranked")
+MADE_BY = "Collections of pictures are made by `auxbit images create DIR --out NAME`."
+MAKE_AGAIN = "make the collection again by `auxbit images create … --force`."
+
+MAGIC = b"axT1"
+HEADER = Struct("<4sII")  # magic, length, CRC-32 of what follows
+LARGEST = 2**26  # bytes of one thumbnail: a length beyond is damage
 
 # ---- pictures.json: what makes a collection one of pictures
-
-ABOUT_NAME = "pictures.json"
-FORMAT, VERSION = "auxbit pictures", 1
-REMEDY = "Restore it from a copy, or make the collection anew by `auxbit images create … --force`."
 
 
 @dataclass(frozen=True)
 class About:
     """How the vectors and codes of pictures are made, and which folders they come from.
 
-    key : of the collection it belongs to, which a collection that replaces it does not have
+    key : of the collection it belongs to; a collection that replaces it has another
     bits, method, seed : of the model that is fitted once all pictures are read
-    roots : absolute folders that items name files in
+    roots : absolute folders, in which items name files
     """
 
     key: str
@@ -69,7 +76,7 @@ class About:
 
     @classmethod
     def read(cls, folder: Path, key: str) -> About | None:
-        """What is kept in a folder, None where that is nothing, or of a collection that was replaced."""
+        """What is kept in a folder; None if that is nothing, or belongs to a collection that was replaced."""
         path = folder / ABOUT_NAME
         try:
             text = path.read_bytes()
@@ -80,13 +87,9 @@ class About:
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise Damaged(f"{path} is damaged: it is not JSON. {REMEDY}") from error
-        return cls._parse(document, path, key)
-
-    @classmethod
-    def _parse(cls, document: Any, path: Path, key: str) -> About | None:
+            raise Damaged(f"{path} is damaged: it is not JSON. Restore it, or {MAKE_AGAIN}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise Damaged(f"{path} is not what it should be. {REMEDY}")
+            raise Damaged(f"{path} is not what it should be. Restore it, or {MAKE_AGAIN}")
         if document.get("format_version") != VERSION:
             raise CollectionError(
                 f"{path} was written by auxbit {document.get('auxbit_version')}, and this version cannot "
@@ -100,24 +103,32 @@ class About:
             bits, seed = int(document["bits"]), int(document["seed"])
             return cls(key, recipe, bits, str(document["method"]), seed, roots)
         except (KeyError, TypeError, ValueError, AuxbitError) as error:
-            raise Damaged(f"{path} is not complete: {error!r}. {REMEDY}") from error
+            raise Damaged(f"{path} is not complete: {error!r}. Restore it, or {MAKE_AGAIN}") from error
 
+    @classmethod
+    def of(cls, collection: Collection, *, finished: bool = False) -> About:
+        """What makes a collection one of pictures, and, if `finished`, one that has a model.
 
-def go_on_command(folder: Path, about: About) -> str:
-    """What to type to finish a collection whose making was stopped."""
-    root = about.roots[0] if about.roots else "DIR"
-    return shlex.join(["auxbit", "images", "create", root, "--out", str(folder)])
-
-
-# ---- Opening a collection of pictures: what is one, and what is one that is finished
-
-MADE_BY = "Collections of pictures are made by `auxbit images create DIR --out NAME`."
+        CollectionError if it is not.
+        """
+        path = collection.path
+        about = cls.read(path, collection.manifest.key)
+        if about is None:
+            raise CollectionError(f"{path} is a collection, but not of pictures. {MADE_BY}")
+        if finished and collection.manifest.model is None:
+            root = about.roots[0] if about.roots else "DIR"
+            resume = shlex.join(["auxbit", "images", "create", root, "--out", str(path)])
+            raise CollectionError(
+                f"{path} is not finished: its {len(collection):,} pictures have no codes yet. "
+                f"Resume with: {resume}"
+            )
+        return about
 
 
 def open_pictures(
-    path: str | os.PathLike[str], *, read_only: bool = False, n_jobs: int | None = None
+    path: PathLike, *, read_only: bool = False, n_jobs: int | None = None
 ) -> tuple[Collection, About]:
-    """The collection of pictures in a folder; CollectionError where there is none, or it is not finished."""
+    """The collection of pictures in a folder; CollectionError if there is none, or it is not finished."""
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         what = "is not a collection" if folder.exists() else "does not exist"
@@ -128,80 +139,58 @@ def open_pictures(
         raise CollectionError(f"{folder} {what}.{near} {MADE_BY}")
     collection = Collection.open(folder, read_only=read_only, n_jobs=n_jobs)
     try:
-        return collection, finished(collection)
+        return collection, About.of(collection, finished=True)
     except BaseException:
         collection.close()
         raise
 
 
-def about_pictures(collection: Collection) -> About:
-    """What makes a collection one of pictures; CollectionError where it is not."""
-    about = About.read(collection.path, collection.manifest.key)
-    if about is None:
-        raise CollectionError(f"{collection.path} is a collection, but not of pictures. {MADE_BY}")
-    return about
-
-
-def finished(collection: Collection) -> About:
-    """The same of a collection that has a model."""
-    about = about_pictures(collection)
-    if collection.manifest.model is None:
-        raise CollectionError(
-            f"{collection.path} is not finished: its {len(collection):,} pictures have no codes yet. "
-            f"Go on with: {go_on_command(collection.path, about)}"
-        )
-    return about
-
-
-# ---- The thumbnails of a collection of pictures: one file that is only ever added to
-
-PACK_NAME = "thumbnails.pack"
-MAGIC = b"axT1"
-HEADER = Struct("<4sII")  # magic, length, CRC-32 of what follows
-LARGEST = 2**26  # bytes of one: a length beyond is damage
+# ---- Thumbnails
 
 
 class Thumbnails:
-    """Records in `thumbnails.pack`, found by their offset; any thread may read.
+    """Records in `thumbnails.pack`, one file that is only ever added to, found by their offset.
 
-    Only the writer of the collection appends. What a writer that was killed left at the end stays there,
-    and nothing refers to it.
+    Any thread may read; only the writer of the collection appends. What a writer that was killed left at the
+    end stays there, and nothing refers to it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: PathLike) -> None:
         self.path = Path(folder) / PACK_NAME
-        self._descriptor: int | None = None
+        self._lock = threading.Lock()  # of the place in the file, and against closing while it is read
+        self._file: FileIO | None = None
         self._closed = False
-        self._opening = threading.Lock()
-        self._seeking = threading.Lock()
-        self._guard = Guard()  # a descriptor must not be closed while somebody reads from it
 
-    def append(self, pictures: Sequence[bytes]) -> list[int]:
+    def append(self, thumbnails: Sequence[bytes]) -> list[int]:
         """Add thumbnails; they are on disk when their offsets are returned."""
-        for picture in pictures:
-            if len(picture) > LARGEST:
-                raise InvalidInput(f"a thumbnail of {len(picture):,} bytes; at most {LARGEST:,} are kept.")
-        with self._guard.writing():
+        for each in thumbnails:
+            if len(each) > LARGEST:
+                raise InvalidInput(f"a thumbnail of {len(each):,} bytes; at most {LARGEST:,} are kept.")
+        with self._lock:
             self._refuse_closed()
-            if not pictures:
-                return []
             try:
-                return self._append(pictures)
+                return self._append(thumbnails) if thumbnails else []
             except OSError as error:
                 raise FileProblem(f"{self.path} cannot be added to: {error.strerror or error}.") from error
 
     def read(self, offset: int) -> bytes:
         """The thumbnail at an offset that `append` returned, checked."""
-        with self._guard.reading():
+        if offset < 0:
+            raise self._damaged(offset, "ends before it")
+        with self._lock:
             self._refuse_closed()
-            descriptor = self._opened()
-            header = self._at(descriptor, HEADER.size, offset) if offset >= 0 else b""
-            if len(header) < HEADER.size:
-                raise self._damaged(offset, "ends before it")
-            magic, length, checksum = HEADER.unpack(header)
-            if magic != MAGIC or length > LARGEST:
-                raise self._damaged(offset, "has no thumbnail there")
-            content = self._at(descriptor, length, offset + HEADER.size)
+            file = self._opened()
+            try:
+                file.seek(offset)
+                header = file.read(HEADER.size)
+                if len(header) < HEADER.size:
+                    raise self._damaged(offset, "ends before it")
+                magic, length, checksum = HEADER.unpack(header)
+                if magic != MAGIC or length > LARGEST:
+                    raise self._damaged(offset, "has no thumbnail there")
+                content = file.read(length)
+            except (OSError, OverflowError) as error:
+                raise self._damaged(offset, f"cannot be read ({error})") from error
         if len(content) < length:
             raise self._damaged(offset, "is cut short")
         if zlib.crc32(content) != checksum:
@@ -210,18 +199,17 @@ class Thumbnails:
 
     def close(self) -> None:
         """Let go of the file."""
-        with self._guard.writing():
+        with self._lock:
             self._closed = True
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            if self._file is not None:
+                self._file.close()
 
-    def _append(self, pictures: Sequence[bytes]) -> list[int]:
+    def _append(self, thumbnails: Sequence[bytes]) -> list[int]:
         new = not self.path.exists()
         descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | BINARY, 0o666)
         try:
             start = os.fstat(descriptor).st_size
-            records = [HEADER.pack(MAGIC, len(each), zlib.crc32(each)) + each for each in pictures]
+            records = [HEADER.pack(MAGIC, len(each), zlib.crc32(each)) + each for each in thumbnails]
             try:
                 write_all(descriptor, b"".join(records))
                 os.fsync(descriptor)
@@ -232,48 +220,21 @@ class Thumbnails:
             os.close(descriptor)
         if new:
             sync_folder(self.path.parent)
-        offsets = [start]
-        for record in records[:-1]:
-            offsets.append(offsets[-1] + len(record))
-        return offsets
+        return list(accumulate(map(len, records[:-1]), initial=start))
 
-    def _opened(self) -> int:
-        with self._opening:
-            if self._descriptor is None:
-                try:
-                    self._descriptor = os.open(self.path, os.O_RDONLY | BINARY)
-                except FileNotFoundError:
-                    raise Damaged(
-                        f"{self.path} is missing: restore it, or make the collection anew."
-                    ) from None
-                except OSError as error:
-                    raise FileProblem(f"{self.path} cannot be read: {error.strerror or error}.") from error
-            return self._descriptor
-
-    def _at(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Up to `length` bytes at an offset; fewer only at the end of the file."""
-        content = b""
-        try:
-            while len(content) < length:
-                more = self._some(descriptor, length - len(content), offset + len(content))
-                if not more:
-                    break
-                content += more
-        except (OSError, OverflowError) as error:
-            raise self._damaged(offset, f"cannot be read ({error})") from error
-        return content
-
-    def _some(self, descriptor: int, length: int, offset: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(descriptor, length, offset)
-        with self._seeking:  # Windows
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, length)
+    def _opened(self) -> FileIO:
+        if self._file is None:
+            try:
+                # without a buffer, which would hide what is appended
+                self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115
+            except FileNotFoundError:
+                raise Damaged(f"{self.path} is missing. Restore it, or {MAKE_AGAIN}") from None
+            except OSError as error:
+                raise FileProblem(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        return self._file
 
     def _damaged(self, offset: int, what: str) -> Damaged:
-        return Damaged(
-            f"{self.path} {what} (byte {offset:,}). Restore this file, or make the collection anew."
-        )
+        return Damaged(f"{self.path} {what} (byte {offset:,}). Restore this file, or {MAKE_AGAIN}")
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -282,11 +243,9 @@ class Thumbnails:
 
 # ---- Pictures
 
-MODES = ("hamming", "asymmetric", "reranked")
-
 
 class Picture(NamedTuple):
-    """An answer: the item, its file's name, and how far it is, in bits or as a Euclidean distance."""
+    """A result: the item, its file's name, and how far it is, in bits or as a Euclidean distance."""
 
     id: int
     file: str
@@ -295,7 +254,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class _Parts:
-    """What depends on the collection that is in the folder, which another may replace."""
+    """What belongs to the collection in the folder, which another may replace."""
 
     about: About
     describer: Describer
@@ -316,8 +275,8 @@ class Pictures:
         self._parts = self._opened()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, n_jobs: int | None = None, read_only: bool = True) -> Self:
-        """Open a collection of pictures that is finished; what another process adds is seen."""
+    def open(cls, path: PathLike, *, n_jobs: int | None = None, read_only: bool = True) -> Self:
+        """Open a collection of pictures that is finished; it sees what another process adds."""
         collection, _ = open_pictures(path, read_only=read_only, n_jobs=n_jobs)
         try:
             return cls(collection)
@@ -326,12 +285,13 @@ class Pictures:
             raise
 
     def _opened(self) -> _Parts:
-        about, state, folder = finished(self.collection), self.collection.manifest, self.collection.path
+        about, folder = About.of(self.collection, finished=True), self.collection.path
         describer = Describer(about.recipe, folder, n_jobs=self.collection.n_jobs)
-        if describer.dimension != state.n_features:
+        dimension = self.collection.manifest.n_features
+        if describer.dimension != dimension:
             raise CollectionError(
-                f"{folder} holds vectors of {state.n_features} numbers, and its recipe makes "
-                f"{describer.dimension}. Make it anew by `auxbit images create … --force`."
+                f"{folder} holds vectors of {dimension} numbers, and its recipe makes {describer.dimension}: "
+                + MAKE_AGAIN
             )
         return _Parts(about, describer, Thumbnails(folder))
 
@@ -366,7 +326,7 @@ class Pictures:
         return vector
 
     def about(self, id_: int) -> dict[str, Any]:
-        """What is known of an item: its metadata; InvalidInput where there is none of this id."""
+        """What is known of an item: its metadata; InvalidInput if there is no item of this id."""
         found = self.collection.metadata([id_])[0]
         if not {"file", "root", "sha256", "thumbnail"} <= set(found):
             raise InvalidInput(f"item {id_} is not a picture: it was added without one.")
@@ -374,11 +334,10 @@ class Pictures:
 
     def thumbnail(self, id_: int) -> bytes:
         """The small picture of an item, PNG or JPEG."""
-        parts = self._now()
-        return parts.thumbnails.read(int(self.about(id_)["thumbnail"]))
+        return self._now().thumbnails.read(int(self.about(id_)["thumbnail"]))
 
     def original(self, id_: int) -> bytes:
-        """The file that an item was made of; FileProblem where it is gone, or is another by now."""
+        """The file that an item was made of; FileProblem if it is gone, or has changed."""
         about = self.about(id_)
         path = Path(about["root"], about["file"])
         try:
@@ -394,13 +353,13 @@ class Pictures:
         return content
 
     def search(
-        self, picture: str | os.PathLike[str] | bytes | int, k: int = 10, *, mode: str | None = None
+        self, picture: PathLike | bytes | int, k: int = 10, *, mode: str | None = None
     ) -> list[Picture]:
         """The k pictures that look most like one: a file, its bytes, or the id of an item.
 
         mode : "hamming", distances in bits; "asymmetric", from the picture's vector to what the decoder makes
             of codes; "reranked", true distances of the best of these. None: what the codes are made for.
-        An item is not among its own answers. BadPicture where a file is not a picture.
+        An item is not among its own results. BadPicture if a file is not a picture.
         """
         if mode is not None and mode not in MODES:
             raise InvalidParameter("mode", mode, f"one of {', '.join(MODES)}")
@@ -419,7 +378,7 @@ class Pictures:
             for (id_, distance), each in zip(found, about)
         ]
 
-    def _vector(self, picture: str | os.PathLike[str] | bytes | int) -> Float32:
+    def _vector(self, picture: PathLike | bytes | int) -> Float32:
         if isinstance(picture, int | np.integer):
             if isinstance(picture, bool) or int(picture) not in self.collection:
                 raise InvalidInput(f"item {picture} is not in the collection of {len(self):,} pictures.")

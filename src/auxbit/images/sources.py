@@ -1,4 +1,4 @@
-"""Pictures to be read: where they come from, and which of them are in a collection already."""
+"""Pictures to be read: found in folders, matched with the items of a collection, read in parallel."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from auxbit.collection import storage
 from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.parallel import resolve_n_jobs
+from auxbit.core.types import PathLike
 from auxbit.errors import BadPicture, FileProblem
 from auxbit.images.decode import SUFFIXES, Decoded
 
-# ---- The pictures in a folder and in those within it
-
 Skipped = list[tuple[str, str]]
+Decode = Callable[[bytes, int], Decoded]
+
+MOST_BYTES = 2**29  # of a file: more than any picture of 100 million pixels needs
+READ_ITEMS = 16_384  # whose metadata are in memory together
+AHEAD = 512  # pictures that are read while the ones before them are described, if they are small
+AHEAD_BYTES = 2**27
+GONE = (FileNotFoundError, NotADirectoryError)
+
+# ---- Files in folders
 
 
 class Found(NamedTuple):
@@ -33,8 +41,13 @@ class Found(NamedTuple):
     size: int
     mtime_ns: int
 
+    def source(self, root: Path) -> Source:
+        """The file as a picture to be read, named within `root`."""
+        name, read = self.path.relative_to(root).as_posix(), lambda: read_file(self.path)
+        return Source(str(root), name, self.size, self.mtime_ns, read)
 
-def walk(folder: str | os.PathLike[str], skipped: Skipped | None = None) -> list[Found]:
+
+def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Found]:
     """Every file under `folder` whose suffix is that of a picture, in natural order: img2 before img10.
 
     Hidden files and folders are left out, and so are collections. A folder that several links lead to is
@@ -61,14 +74,18 @@ def walk(folder: str | os.PathLike[str], skipped: Skipped | None = None) -> list
     return sorted(_Walk(top, skipped).found, key=lambda each: natural(each.name))
 
 
-def natural(name: str) -> tuple[tuple[tuple[tuple[int, int | str], ...], ...], str]:
+def natural(name: str) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]:
     """A key that sorts names by folder, letters without regard to case, and numbers by their value."""
-    return tuple(tuple(_chunks(part)) for part in name.split("/")), name
+    return tuple(tuple(_chunks(part)) for part in name.casefold().split("/")), name
 
 
-def _chunks(part: str) -> list[tuple[int, int | str]]:
-    pieces = re.split(r"([0-9]+)", part.casefold())
-    return [(0, int(piece)) if piece[0] in "0123456789" else (1, piece) for piece in pieces if piece]
+def _chunks(part: str) -> Iterator[tuple[int, int, str]]:
+    for place, piece in enumerate(re.split(r"([0-9]+)", part)):
+        if place % 2:  # a number, by the length of its digits and then by these
+            digits = piece.lstrip("0")
+            yield 0, len(digits), digits
+        elif piece:
+            yield 1, 0, piece
 
 
 class _Walk:
@@ -155,16 +172,12 @@ def _refuse_odd_name(path: Path) -> None:
         raise FileProblem(f"{shown} has a name that is not UTF-8. Rename it.")
 
 
-# ---- Pictures to be read
-
-MOST_BYTES = 2**29  # of a file: more than any picture of 100 million pixels needs
-READ_ITEMS = 16_384  # whose metadata are in memory together
-GONE = (FileNotFoundError, NotADirectoryError)
+# ---- Sources, and the items made of them
 
 
 @dataclass(frozen=True)
 class Source:
-    """A picture to be read. `read` gives its bytes; name : within root, which is "" where there are no files.
+    """A picture to be read. `read` gives its bytes; name : within root, which is "" if there are no files.
 
     size, mtime_ns : as they were before it is read: a file that is the same in both is not read again.
     """
@@ -191,7 +204,7 @@ class Item(NamedTuple):
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a file; BadPicture where it is no file, or larger than pictures are."""
+    """The bytes of a file; BadPicture if it is no file, or larger than pictures are."""
     about = os.stat(path)
     if stat.S_ISDIR(about.st_mode):
         raise BadPicture("is a folder")
@@ -203,12 +216,12 @@ def read_file(path: Path) -> bytes:
 
 
 def find_sources(
-    places: Iterable[str | os.PathLike[str]], roots: Sequence[str] = (), skipped: Skipped | None = None
+    places: Iterable[PathLike], roots: Sequence[str] = (), skipped: Skipped | None = None
 ) -> list[Source]:
-    """The pictures in folders, and files, each once; FileProblem where there are none.
+    """The pictures in folders, and single files, each once; FileProblem if there are none.
 
-    roots : folders that are known: what lies in one of them is named within it
-    skipped : a list that (name, reason) of what cannot be looked at is added to
+    roots : known folders: a file in one of them is named relative to it
+    skipped : a list to which (name, reason) of what cannot be read is added
     """
     skipped = [] if skipped is None else skipped
     found: dict[str, Source] = {}
@@ -218,7 +231,7 @@ def find_sources(
         top = _resolved(Path(place))
         passed_over: Skipped = []
         for each in walk(top, passed_over):
-            source = _source(each.path, _root_of(each.path, top, roots), each.size, each.mtime_ns)
+            source = each.source(_root_of(each.path, top, roots))
             found.setdefault(source.path, source)
         # a collection is no picture that failed: --out may well be in the folder
         skipped += [each for each in passed_over if not (top / each[0] / storage.MANIFEST).is_file()]
@@ -231,7 +244,7 @@ def find_sources(
     return list(found.values())
 
 
-def scope(places: Iterable[str | os.PathLike[str]]) -> Callable[[str], bool]:
+def scope(places: Iterable[PathLike]) -> Callable[[str], bool]:
     """Whether a path is one of these files, or in one of these folders."""
     tops = [str(_resolved(Path(place))) for place in places]
     return lambda path: any(path == top or path.startswith(os.path.join(top, "")) for top in tops)
@@ -266,10 +279,7 @@ def is_gone(path: str) -> bool:
 def _resolved(place: Path) -> Path:
     """The place by the one name that it has, however it was spelt."""
     path = place.resolve()
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise FileProblem(f"the name of {os.fsencode(path)!r} is not UTF-8. Rename it.") from None
+    _refuse_odd_name(path)
     return path
 
 
@@ -280,25 +290,33 @@ def _root_of(path: Path, top: Path, roots: Sequence[str]) -> Path:
     return top if top != path else top.parent
 
 
-def _source(path: Path, root: Path, size: int, mtime_ns: int) -> Source:
-    return Source(str(root), path.relative_to(root).as_posix(), size, mtime_ns, read=lambda: read_file(path))
-
-
-# ---- Reading pictures side by side: files in threads, decoded in other processes, given back in order
-
-Decode = Callable[[bytes, int], Decoded]
-
-AHEAD = 512  # pictures that are read while the ones before them are described, if they are small
-AHEAD_BYTES = 2**27
+# ---- Reading: files in threads, decoded in other processes, given back in order
 
 
 class Read(NamedTuple):
-    """A picture that was read. known : the item that it replaces; decoded : None where that is the same."""
+    """A picture that was read. known : the item that it replaces, if there is one."""
 
     source: Source
     known: Item | None
     sha256: str
-    decoded: Decoded | None
+    decoded: Decoded
+
+    def metadata(self, thumbnail: int) -> dict[str, Any]:
+        """What the collection keeps of it. thumbnail : the offset of its thumbnail."""
+        source, decoded = self.source, self.decoded
+        about = {
+            "file": source.name, "root": source.root, "sha256": self.sha256, "bytes": source.size,
+            "mtime_ns": source.mtime_ns, "width": decoded.width, "height": decoded.height,
+            "format": decoded.format, "thumbnail": thumbnail,
+        }  # fmt: skip
+        return about | ({"taken": decoded.taken} if decoded.taken is not None else {})
+
+
+class Same(NamedTuple):
+    """A picture whose content is that of the known item, under a new date."""
+
+    source: Source
+    known: Item
 
 
 class Bad(NamedTuple):
@@ -310,18 +328,19 @@ class Bad(NamedTuple):
 
 def read_pictures(
     wanted: Iterable[tuple[Source, Item | None]], decode: Decode, side: int, n_jobs: int | None = None
-) -> Generator[Read | Bad, None, None]:
-    """Read each picture, and decode it unless it is the same as the item that is known of it.
+) -> Generator[Read | Same | Bad, None, None]:
+    """Read each picture, and decode it unless its content is that of the known item.
 
-    Where this is left early, threads that still decode end by themselves as `decode` does.
+    If the caller stops early, threads that still decode end as `decode` does.
     """
 
-    def read(source: Source, known: Item | None) -> Read | Bad:
+    def read(source: Source, known: Item | None) -> Read | Same | Bad:
         try:
             content = source.read()
             sha256 = files.checksum([content])
-            same = known is not None and known.sha256 == sha256
-            return Read(source, known, sha256, None if same else decode(content, side))
+            if known is not None and known.sha256 == sha256:
+                return Same(source, known)
+            return Read(source, known, sha256, decode(content, side))
         except BadPicture as error:
             return Bad(source, str(error))
         except GONE:
@@ -332,8 +351,8 @@ def read_pictures(
     pool = ThreadPoolExecutor(resolve_n_jobs(n_jobs) + 1)  # one reads while the others wait for decoders
     try:
         rest = iter(wanted)
-        ahead = fitting(AHEAD, side)
-        running: deque[Future[Read | Bad]] = deque(pool.submit(read, *each) for each in islice(rest, ahead))
+        running: deque[Future[Read | Same | Bad]] = deque()
+        running.extend(pool.submit(read, *each) for each in islice(rest, fitting(AHEAD, side)))
         while running:
             result = running.popleft().result()
             running.extend(pool.submit(read, *each) for each in islice(rest, 1))
@@ -343,5 +362,5 @@ def read_pictures(
 
 
 def fitting(most: int, side: int) -> int:
-    """How many pictures, at most so many, are held in memory at a time."""
+    """How many pictures, at most `most`, are held in memory at a time."""
     return max(16, min(most, AHEAD_BYTES // (3 * side**2)))

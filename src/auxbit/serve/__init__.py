@@ -1,1 +1,5 @@
 """The web page and the HTTP API of a collection of pictures."""
+
+from auxbit.core.checks import require
+
+require("fastapi", extra="web", purpose="the web page")  # before a module of ours fails for want of it

@@ -13,7 +13,7 @@ Mode = Literal["hamming", "asymmetric", "reranked"]
 Order = Literal["added", "name", "random"]
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 Count = Annotated[int, Field(ge=0)]
-Code = Annotated[str, Field(pattern="^[01]*$", description="a character a bit")]
+Code = Annotated[str, Field(pattern="^[01]*$", description="one character per bit")]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of an uploaded file")]
 
 
@@ -37,7 +37,7 @@ class Error(Document):
 
 
 class Health(Document):
-    """The server is up and can read the collection."""
+    """The server is up, and can read the collection."""
 
     status: Literal["ok"]
     version: str
@@ -170,7 +170,7 @@ class EffectiveBits(Document):
 
 
 class BucketSize(Document):
-    """So many buckets have so many items."""
+    """How many buckets have that many items."""
 
     items: Count
     buckets: Count

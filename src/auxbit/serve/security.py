@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, from where, how much; and the headers of every answer."""
+"""What stands before every request: who may ask, from where, how much; the form of errors; the headers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auxbit.errors import AuxbitError, BadPicture, CollectionError, Damaged, FileProblem, InvalidInput
 
-# ---- Every error as {"error": {"code": …, "message": …}}, whatever raised it
-
 logger = logging.getLogger("auxbit.serve")
 
 CODES = {
@@ -38,12 +36,20 @@ CODES = {
 }
 
 
+# ---- Errors: {"error": {"code": …, "message": …}}, whatever raised them
+
+
 class Problem(AuxbitError):
     """An answer other than 200: a status, a code for programs, a sentence for people."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The answer. Half a surrogate pair, which UTF-8 lacks, is escaped by JSON."""
+        content = json.dumps({"error": {"code": self.code, "message": str(self)}}).encode()
+        return Response(content, self.status, headers, "application/json")
 
 
 def not_found(what: str) -> Problem:
@@ -52,9 +58,11 @@ def not_found(what: str) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """What to answer to an error of ours; None for one that nobody foresaw."""
+    """What to answer to an error; None for one that nobody foresaw."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
     text = str(error)
     if isinstance(error, BadPicture):
         # a picture that is too large is one all the same
@@ -71,17 +79,6 @@ def problem_of(error: Exception) -> Problem | None:
     return None
 
 
-def error_body(code: str, message: str) -> bytes:
-    """The document of an error; half a surrogate pair, which UTF-8 lacks, is escaped."""
-    return json.dumps({"error": {"code": code, "message": message}}).encode()
-
-
-def error_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a problem."""
-    content = error_body(problem.code, str(problem))
-    return Response(content, problem.status, dict(headers or {}), "application/json")
-
-
 def install(app: FastAPI, folder: Callable[[], str]) -> None:
     """Let the app answer errors of ours, of validation and of routing in one form.
 
@@ -92,36 +89,33 @@ def install(app: FastAPI, folder: Callable[[], str]) -> None:
         problem = problem_of(error)
         if problem is None:
             raise error
-        text = str(problem).replace(folder(), "")
-        return error_response(Problem(problem.status, problem.code, text))
+        return Problem(problem.status, problem.code, str(problem).replace(folder(), "")).response()
 
     app.add_exception_handler(AuxbitError, ours)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _of_http)
 
 
-def _not_valid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _not_valid(request: Request, error: Any) -> Response:
     found: Sequence[Any] = error.errors()
     if any(each["loc"][:1] == ("path",) for each in found):  # no id of ours looks so
-        return error_response(not_found("What the address names"))
+        return not_found("What the address names").response()
     sentences = [f"{'.'.join(map(str, each['loc'][1:])) or 'the body'}: {each['msg']}" for each in found[:5]]
     more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
-    text = "; ".join(sentences)
-    return error_response(Problem(422, "invalid", f"{text}{more}. /api/v1/openapi.json describes it."))
+    text = f"{'; '.join(sentences)}{more}. /api/v1/openapi.json describes it."
+    return Problem(422, "invalid", text).response()
 
 
-def _of_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = CODES.get(error.status_code, "refused")
-    text = {
+def _of_http(request: Request, error: Any) -> Response:
+    texts = {
         404: "There is nothing at this address. /api/v1/openapi.json lists what there is.",
         405: f"{request.method} is not allowed here. /api/v1/openapi.json lists what is.",
-    }.get(error.status_code, str(error.detail))
-    return error_response(Problem(error.status_code, code, text), error.headers)
+    }
+    status, text = error.status_code, texts.get(error.status_code, str(error.detail))
+    return Problem(status, CODES.get(status, "refused"), text).response(error.headers)
 
 
-# ---- How much one request may ask for
+# ---- Limits
 
 MAX_K = 200
 MAX_ITEMS = 500  # of one page of a listing
@@ -141,7 +135,7 @@ class Limits:
     body_seconds: float = 120.0
 
 
-# ---- What stands before every request
+# ---- The gate
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DRAINED_BYTES = 2**28  # read and thrown away, of a body that is too large
@@ -206,19 +200,22 @@ class Gate:
         except ClientDisconnect:
             return
         except Exception as error:  # nothing may take the server down, and no answer may lack the headers
-            problem = problem_of(error) or _problem_of_http(error)
+            problem = problem_of(error)
             if problem is None:
                 logger.exception("%s %s failed", scope["method"], scope["path"])
                 problem = Problem(500, "internal", "The server failed; its log says where.")
             if not started:
-                await error_response(problem)(scope, receive, answer)
+                await problem.response()(scope, receive, answer)
 
     def _most(self, scope: Scope) -> int:
         upload = scope["path"] == UPLOAD_PATH
         return self.limits.upload_bytes + MULTIPART_BYTES if upload else self.limits.body_bytes
 
     def _let_in(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Refuse, or answer in place of the app, or None: go on."""
+        """Refuse, or answer in place of the app; None: let the app answer.
+
+        Starlette's TrustedHostMiddleware knows no IPv6 addresses, as in `Host: [::1]:8000`.
+        """
         host = headers.get("host", "")
         if self.allowed_hosts is not None and name_of(host) not in self.allowed_hosts:
             raise Problem(
@@ -229,14 +226,8 @@ class Gate:
         return self.pass_.check(scope, headers) if self.pass_ is not None else None
 
 
-def _problem_of_http(error: Exception) -> Problem | None:
-    if isinstance(error, HTTPException):
-        return Problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
-    return None
-
-
 def name_of(host: str) -> str:
-    """The name in a Host header or an origin, without its port; "" where it is malformed."""
+    """The name in a Host header, without its port; "" if it is malformed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -246,17 +237,12 @@ def name_of(host: str) -> str:
 def _check_origin(headers: Headers, host: str) -> None:
     """A page of somebody else must not make its visitors' browsers ask us to do something."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    foreign = origin is not None and (urlsplit_netloc(origin) != host.lower() or not host)
+    try:
+        foreign = origin is not None and (urlsplit(origin).netloc.lower() != host.lower() or not host)
+    except ValueError:  # malformed
+        foreign = True
     if foreign or site not in ("none", "same-origin"):
         raise Problem(403, "cross_origin", "Requests from pages of other origins are not answered.")
-
-
-def urlsplit_netloc(origin: str) -> str:
-    """Host and port of an origin; "" of a malformed or opaque one."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
 
 
 class Pass:
@@ -268,7 +254,7 @@ class Pass:
         self._name, self._value = f"auxbit_{digest[:8]}", digest[8:]
 
     def check(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Refuse who does not know the token; `/?token=…` sets the cookie and leads on without it."""
+        """Refuse whoever does not know the token; `/?token=…` sets the cookie and leads on without it."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["path"] == "/" and any(name == "token" for name, _ in query):
             given = [value for name, value in query if name == "token"]
@@ -289,26 +275,17 @@ class Pass:
 
     def _welcome(self, query: str, headers: Headers) -> ASGIApp:
         there = f"/?{query}" if query else "/"
-        cookie = f"{self._name}={self._value}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000"
         # after a link from elsewhere a browser follows redirects without strict cookies, but not a refresh
         elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        how = [(b"refresh", f"0; url={there}".encode())] if elsewhere else [(b"location", there.encode())]
-
-        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-            fields = [*how, (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-            status = 200 if elsewhere else 303
-            await send({"type": "http.response.start", "status": status, "headers": fields})
-            await send({"type": "http.response.body", "body": b""})
-
-        return respond
+        how = {"refresh": f"0; url={there}"} if elsewhere else {"location": there}
+        response = Response(status_code=200 if elsewhere else 303, headers=how)
+        response.set_cookie(self._name, self._value, max_age=2592000, httponly=True, samesite="strict")
+        return response
 
 
 def _refused() -> Problem:
-    return Problem(
-        401,
-        "token_needed",
-        "This server asks for its token: open /?token=… once, or send `Authorization: Bearer …`.",
-    )
+    text = "This server asks for its token: open /?token=… once, or send `Authorization: Bearer …`."
+    return Problem(401, "token_needed", text)
 
 
 class Body:

@@ -26,18 +26,27 @@ from auxbit.core.parallel import resolve_n_jobs
 from auxbit.data.vectors import embedded_digits
 from auxbit.errors import AuxbitError, InvalidParameter
 from auxbit.images.build import Plan, Progress, build, compare_pictures
-from auxbit.images.decode import decode
+from auxbit.images.decode import Decoders, decode
 from auxbit.images.features import Recipe
+from auxbit.images.pictures import Pictures
 from auxbit.images.sources import Source
-from auxbit.serve.app import png
-from auxbit.serve.security import Limits
+from auxbit.serve.app import make_app
+from auxbit.serve.search import warm_up
+from auxbit.serve.security import LOOPBACK_NAMES, Limits
+from auxbit.serve.state import png
 
 SHUTDOWN_SECONDS = 30  # for requests that are running when the server is told to end
+
+# of the demonstration
+NAME = "digits"
+SIDE, BITS = 8, 32
+LEVELS = 16  # the digits' greys are 0 to 16
+METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """path : the folder of a picture collection, None for the embedded digits; jobs : None for all cores."""
+    """path : the folder of a picture collection, None for the demonstration; jobs : None for all cores."""
 
     path: str | None
     host: str = "127.0.0.1"
@@ -69,14 +78,9 @@ def serve(
     _check_token(settings)
     n_processes = resolve_n_jobs(settings.jobs)
     with ExitStack() as stack:
-        stack.enter_context(_terminated_like_interrupted())
+        # SIGTERM unwinds the stack, as Ctrl-C does, so that temporary folders are removed
+        stack.enter_context(_handled([signal.SIGTERM], signal.default_int_handler))
         listening = stack.enter_context(_listening(settings.host, settings.port))
-        from auxbit.images.decode import Decoders
-        from auxbit.images.pictures import Pictures
-        from auxbit.serve.app import make_app
-        from auxbit.serve.search import warm_up
-        from auxbit.serve.security import LOOPBACK_NAMES
-
         if settings.path is not None:
             path = Path(settings.path)
         else:
@@ -84,7 +88,7 @@ def serve(
         # a search of one query is over before a second thread could help with it
         pictures = stack.enter_context(Pictures.open(path, n_jobs=1))
         decoders = stack.enter_context(Decoders(n_processes))
-        hosts = None if not is_loopback(settings.host) else LOOPBACK_NAMES | {settings.host}
+        hosts = LOOPBACK_NAMES | {settings.host} if is_loopback(settings.host) else None
         app = make_app(
             pictures, token=settings.token, allowed_hosts=hosts, limits=settings.limits, decoders=decoders
         )
@@ -116,30 +120,15 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> Non
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     # requests run side by side: one that took all cores for its products would slow down the others
-    with threadpool_limits(limits=1), _signals_end_here():
+    # the server raises the signals that ended it again after its end: by then there is nothing to end
+    ignored = _handled([signal.SIGINT, signal.SIGTERM], lambda number, frame: None)
+    with threadpool_limits(limits=1), ignored:
         Server(config).run([listening])
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, as Ctrl-C does, so that temporary folders are removed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    with _handled([signal.SIGTERM], interrupt):
-        yield
-
-
-@contextmanager
-def _signals_end_here() -> Iterator[None]:
-    """The server raises the signals that ended it once more after its end: then nothing else is to end."""
-    with _handled([signal.SIGINT, signal.SIGTERM], lambda number, frame: None):
-        yield
-
-
-@contextmanager
 def _handled(numbers: list[signal.Signals], handler: Any) -> Iterator[None]:
+    """Let `handler` handle these signals inside; Python allows that in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -151,7 +140,7 @@ def _handled(numbers: list[signal.Signals], handler: Any) -> Iterator[None]:
             signal.signal(number, previous)
 
 
-# ---- addresses
+# ---- Addresses
 
 
 def is_loopback(host: str) -> bool:
@@ -207,28 +196,23 @@ def _address(host: str, listening: socket.socket) -> str:
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
-# ---- The embedded digits as a collection of pictures, in a temporary folder, with a small comparison
-
-NAME = "digits"
-SIDE, BITS = 8, 32
-LEVELS = 16  # the digits' greys are 0 to 16
-METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
+# ---- The demonstration
 
 
 @contextmanager
 def digits_collection(progress: Progress | None = None, n_jobs: int | None = None) -> Iterator[Path]:
-    """The folder of the collection, which is removed at the end."""
+    """The embedded digits as a collection of pictures, with a small comparison; its folder is temporary."""
     with tempfile.TemporaryDirectory(prefix="auxbit-demo-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, NAME)
         recipe = Recipe("pixels", SIDE, grey=True)
-        sources = list(_sources(Path(folder, "pictures")))
+        sources = list(_digits(Path(folder, "pictures")))
         build(sources, path, recipe, bits=BITS, n_jobs=n_jobs, decode=decode, progress=progress)
         plan = Plan(METHODS, COMPARED_BITS, n_queries=300)
         compare_pictures(path, plan, command="auxbit serve --demo", n_jobs=n_jobs, progress=progress)
         yield path
 
 
-def _sources(folder: Path) -> Iterator[Source]:
+def _digits(folder: Path) -> Iterator[Source]:
     """The digits as PNG files, named by what they show."""
     folder.mkdir()
     X, labels = embedded_digits()

@@ -1,15 +1,16 @@
-"""What all endpoints share: the pictures, the limits, and what is remembered."""
+"""What all endpoints share: the site with its pictures and limits, and what it remembers of them."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,16 +20,19 @@ from starlette.concurrency import run_in_threadpool
 
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import Manifest
+from auxbit.core.checks import require
 from auxbit.core.codes import unpack
 from auxbit.core.types import Float64, Ids, Packed
-from auxbit.errors import InvalidInput
+from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.evaluate import code_counts, effective_bits_bound
 from auxbit.hashers.registry import label_of
+from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import Pictures
-from auxbit.serve.security import Limits, Problem
+from auxbit.images.sources import natural
+from auxbit.serve.security import Limits, Problem, not_found
 
-# ---- A collection changes while it is served: what to compute anew, and answers made of one state alone
+# ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
 State = tuple[str, int, int, int]  # key, generation, rows removed, changes
@@ -43,9 +47,9 @@ def state_of(collection: Collection) -> State:
 
 
 def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
-    """What `work` makes of several questions to a collection, of which none fell before a retraining.
+    """What `work` makes of several reads of a collection, all of one state of its codes.
 
-    It is done again where an item was deleted, or all codes were replaced, between them.
+    It is done again if an item was deleted, or all codes were replaced, between two of them.
     """
     for attempt in range(TRIES):
         before = state_of(collection)
@@ -61,9 +65,9 @@ def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
 
 
 class Cached(Generic[Made]):
-    """What is made of a collection, kept until that changes."""
+    """What is made of a collection, kept until that changes. make : gets what was kept before, or None."""
 
-    def __init__(self, collection: Collection, make: Callable[[], Made]) -> None:
+    def __init__(self, collection: Collection, make: Callable[[Made | None], Made]) -> None:
         self._collection, self._make = collection, make
         self._lock = threading.Lock()
         self._kept: tuple[State, Made] | None = None
@@ -73,18 +77,17 @@ class Cached(Generic[Made]):
         with self._lock:
             state = state_of(self._collection)
             if self._kept is None or self._kept[0] != state:
-                self._kept = state, self._make()
+                self._kept = state, self._make(None if self._kept is None else self._kept[1])
             return self._kept[1]
 
 
-# ---- The file names of a collection in memory, and its orders: added, by name, random
+# ---- File names in memory, and their orders
 
 Order = npt.NDArray[np.intp]
 
 CHUNK = 16_384  # rows of metadata parsed at once
 KEPT_ORDERS = 4
 ORDER_TRIES = 5  # at a collection that changes while it is read
-_NUMBERS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -98,20 +101,16 @@ class Listing:
 
     def select(self, part: str, order: str, seed: int) -> Ids:
         """The ids whose names have this part, in either case, in the order wanted."""
-        rows = {"added": self._added, "name": self._by_name}.get(order)
-        places = rows() if rows is not None else self._shuffled(seed)
+        if order == "added":
+            places: Order = np.arange(len(self.ids))
+        else:
+            places = self._by_name if order == "name" else self._shuffled(seed)
         if part:
             wanted = part.casefold()
             matches = np.fromiter((wanted in name for name in self._folded), np.bool_, len(self.names))
             places = places[matches[places]]
         found: Ids = self.ids[places]
         return found
-
-    def _added(self) -> Order:
-        return np.arange(len(self.ids))
-
-    def _by_name(self) -> Order:
-        return self._name_order
 
     def _shuffled(self, seed: int) -> Order:
         """By a hash of seed and id: what is added later leaves the order of the rest as it was."""
@@ -128,57 +127,33 @@ class Listing:
         return [name.casefold() for name in self.names]
 
     @cached_property
-    def _name_order(self) -> Order:
-        keys = [natural(name) for name in self._folded]
+    def _by_name(self) -> Order:
+        keys = [natural(name) for name in self.names]
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
 
 
-class Catalogue:
-    """The listing of a collection, read anew when that has changed, and read on where it has grown."""
-
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._lock = threading.Lock()
-        self._listing: Listing | None = None
-
-    def __call__(self) -> Listing:
-        """The listing as of now."""
-        state = state_of(self._collection)
-        with self._lock:
-            listing = self._listing
-            if listing is None or listing.state != state:
-                listing = self._listing = self._read(listing)
-            return listing
-
-    def _read(self, before: Listing | None) -> Listing:
-        for attempt in range(ORDER_TRIES):
-            state, ids = state_of(self._collection), self._collection.ids
-            grown = before is not None and before.state[:3] == state[:3]
-            names = list(before.names) if before is not None and grown else []
-            try:
-                for first in range(len(names), len(ids), CHUNK):
-                    rows = self._collection.metadata(ids[first : first + CHUNK])
-                    names += [name_in(row) for row in rows]
-            except InvalidInput:  # one of them has been deleted meanwhile
-                if attempt == ORDER_TRIES - 1:
-                    raise
-                continue
-            if len(names) == len(ids) and state_of(self._collection) == state:
-                break
-        # of a collection that never rests, what was read last
-        return Listing(state, ids[: len(names)], names[: len(ids)])
+def read_listing(collection: Collection, before: Listing | None) -> Listing:
+    """The listing as of now; if the collection has only grown since `before`, only what is new is read."""
+    for attempt in range(ORDER_TRIES):
+        state, ids = state_of(collection), collection.ids
+        grown = before is not None and before.state[:3] == state[:3]
+        names = list(before.names) if before is not None and grown else []
+        try:
+            for first in range(len(names), len(ids), CHUNK):
+                names += map(name_in, collection.metadata(ids[first : first + CHUNK]))
+        except InvalidInput:  # one of them has been deleted meanwhile
+            if attempt == ORDER_TRIES - 1:
+                raise
+            continue
+        if len(names) == len(ids) and state_of(collection) == state:
+            break
+    # if the collection never rests, what was read last
+    return Listing(state, ids[: len(names)], names[: len(ids)])
 
 
 def name_in(row: dict[str, object]) -> str:
     """The file name in an item's metadata, as text that UTF-8 has."""
     return str(row.get("file", "")).encode(errors="replace").decode()
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A key by which img2 comes before img10: numbers by their length, then their digits."""
-    parts = _NUMBERS.split(text)
-    parts[1::2] = [digits.lstrip("0") for digits in parts[1::2]]
-    return [(len(part) if place % 2 else -1, part) for place, part in enumerate(parts)]
 
 
 def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
@@ -190,7 +165,7 @@ def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-# ---- What answers say of items, kept by id as long as the collection stays as it is
+# ---- What answers say of items
 
 ITEMS = "/api/v1/items"
 MOST = 50_000  # items; a few hundred bytes each
@@ -205,7 +180,10 @@ class Known(NamedTuple):
 
 
 class KnownItems:
-    """Items that have been in an answer: to parse their metadata takes longer than to search."""
+    """Items that have been in an answer, kept while the collection stays as it is.
+
+    To parse their metadata takes longer than to search.
+    """
 
     def __init__(self, collection: Collection) -> None:
         self._collection, self._lock = collection, threading.Lock()
@@ -213,7 +191,7 @@ class KnownItems:
         self._kept: dict[int, Known] = {}
 
     def of(self, ids: Sequence[int]) -> list[Known]:
-        """What is known of these items; InvalidInput where one is not in the collection."""
+        """What is known of these items; InvalidInput if one is not in the collection."""
         collection, state = self._collection, state_of(self._collection)
         with self._lock:
             if state != self._state or len(self._kept) > MOST:
@@ -253,7 +231,7 @@ def item_of(id_: int, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# ---- The model's training, and how its codes use their bits
+# ---- The model, and how its codes use their bits
 
 BLOCK = 8192
 FIELDS = ("iteration", "mu", "E_Q", "E_BA", "changed", "mismatched", "precision")
@@ -276,7 +254,10 @@ def _document(collection: Collection) -> dict[str, Any]:
         "items": len(codes),
         "dimension": int(model.n_features_in_),
         "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
-        "history": [_iteration(record) for record in getattr(model, "history_", [])],
+        "history": [
+            {name: _plain(getattr(record, name)) for name in FIELDS}
+            for record in getattr(model, "history_", [])
+        ],
         "effective_bits": {
             "bits": n_bits,
             "effective": round(_entropy(counts), 4),
@@ -322,19 +303,11 @@ def _entropy(counts: npt.NDArray[np.int64]) -> float:
     return max(0.0, float(-(share * np.log2(share)).sum()))
 
 
-def _iteration(record: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(record, name)) for name in FIELDS}
-
-
 def _training(record: Any) -> dict[str, Any] | None:
     if record is None:
         return None
-    return {
-        "rows": int(record.n_rows),
-        "error": float(record.error),
-        "coding": record.coding,
-        "mu": float(record.mu),
-    }
+    about = {"rows": int(record.n_rows), "error": float(record.error)}
+    return about | {"coding": record.coding, "mu": float(record.mu)}
 
 
 def _plain(value: Any) -> Any:
@@ -352,17 +325,14 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-# ---- The collection in figures
-
-
 def modes_of(manifest: Manifest) -> tuple[list[str], str]:
-    """How a collection can be searched, and how it is unless told."""
+    """How a collection can be searched, and how it is by default."""
     modes = ["hamming", "asymmetric", *(["reranked"] if manifest.vectors is not None else [])]
     return modes, "asymmetric" if manifest.coding == "optimal" else "hamming"
 
 
 def measure(pictures: Pictures) -> dict[str, Any]:
-    """What does not change as long as the collection does not."""
+    """The collection in figures, which change only with it."""
     collection, recipe = pictures.collection, pictures.recipe
     manifest, found = collection.manifest, collection.stats()
     modes, default = modes_of(manifest)
@@ -387,7 +357,7 @@ def measure(pictures: Pictures) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ---- Uploaded pictures that are remembered, so that an answer to one can be asked for again by its hash
+# ---- Uploads, remembered so that they can be searched from again by their hash
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,7 +382,7 @@ class Upload:
 
 
 class Uploads:
-    """At most so many, of at most so many bytes together; those asked for last are kept."""
+    """At most `most`, of at most `most_bytes` together; those used last are kept."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -421,7 +391,7 @@ class Uploads:
         self._bytes = 0
 
     def find(self, hash_: str, key: str) -> Upload | None:
-        """The upload, which now is the one asked for last; None where it is unknown in this collection."""
+        """The upload, which now is the one used last; None if it is unknown in this collection."""
         with self._lock:
             found = self._kept.get(hash_)
             if found is None or found.key != key:
@@ -429,20 +399,11 @@ class Uploads:
             self._kept.move_to_end(hash_)
             return found
 
-    def get(self, hash_: str, key: str) -> Upload:
-        """The same; a problem where it is unknown."""
-        found = self.find(hash_, key)
-        if found is None:
-            raise Problem(
-                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
-            )
-        return found
-
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, upload: Upload) -> None:
-        """Remember one, and forget what was not asked for longest."""
+        """Remember one, and forget those that were not used for longest."""
         with self._lock:
             before = self._kept.pop(upload.hash, None)
             self._bytes += upload.n_bytes - (before.n_bytes if before is not None else 0)
@@ -451,29 +412,31 @@ class Uploads:
                 self._bytes -= self._kept.popitem(last=False)[1].n_bytes
 
 
-# ---- What all endpoints share
+# ---- The site
 
 DECODING_THREADS = 8
-QUICK_ITEMS = 200_000  # a search of so many takes a few milliseconds
+QUICK_ITEMS = 200_000  # a search of that many takes a few milliseconds
+LONGEST_NAME = 300
 
 
 class Site:
     """A collection of pictures that is being served.
 
-    decoders : what decodes uploads, closed by who made it; None: processes of the site's own
+    decoders : what decodes uploads, closed by whoever made them; None: processes of the site's own
     """
 
     def __init__(self, pictures: Pictures, limits: Limits, decoders: Decoders | None = None) -> None:
-        self.pictures, self.limits = pictures, limits
+        self.pictures, self.limits, self.collection = pictures, limits, pictures.collection
         self._given = decoders
         self._own: Decoders | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
-        self.catalogue = Catalogue(self.collection)
         self.known = KnownItems(self.collection)
-        self.report: Cached[bytes] = Cached(self.collection, lambda: report(self.collection))
-        self.stats: Cached[dict[str, Any]] = Cached(self.collection, lambda: measure(pictures))
+        collection = self.collection
+        self.listing: Cached[Listing] = Cached(collection, lambda before: read_listing(collection, before))
+        self.report: Cached[bytes] = Cached(collection, lambda _: report(collection))
+        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(pictures))
 
     @property
     def decoders(self) -> Decoders:
@@ -492,18 +455,9 @@ class Site:
             return self._pool
 
     @property
-    def collection(self) -> Collection:
-        """The collection of the pictures."""
-        return self.pictures.collection
-
-    @property
     def reconstructs(self) -> bool:
         """Whether a code can be shown as the picture that the decoder makes of it."""
         return self.pictures.recipe.kind == "pixels"
-
-    def upload(self, hash_: str) -> Upload:
-        """A picture that was uploaded before; a problem where it is forgotten."""
-        return self.uploads.get(hash_, self.collection.manifest.key)
 
     async def soon(self, work: Callable[[], Made]) -> Made:
         """Do something short at once, where it is: beside other threads it would mostly wait for its turn.
@@ -514,6 +468,83 @@ class Site:
             return work()
         return await run_in_threadpool(work)
 
+    def comparison(self) -> Any:
+        """The comparison that was run on the collection."""
+        path = self.collection.path / COMPARISON
+        try:
+            document = json.loads(path.read_bytes(), parse_constant=lambda name: None)
+        except FileNotFoundError:
+            command = f"auxbit images compare {self.collection.path.name}"
+            raise Problem(404, "no_comparison", f"No comparison was run here yet: {command}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise Damaged(f"{path} cannot be read: {error}.") from error
+        if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
+            raise Damaged(f"{path} is not a comparison.")
+        return document
+
+    def metadata(self, id_: int) -> dict[str, Any]:
+        """The metadata of an item; a problem if it is not there."""
+        if id_ not in self.collection:
+            raise not_found(f"Item {id_}")
+        return self.collection.metadata([id_])[0]
+
+    def thumbnail(self, id_: int) -> bytes:
+        """The small picture of an item."""
+        self.metadata(id_)
+        try:
+            return self.pictures.thumbnail(id_)
+        except InvalidInput as error:  # an item that was added without a picture
+            raise Problem(404, "not_found", str(error)) from error
+
+    def preview(self, id_: int, row: dict[str, Any]) -> bytes:
+        """The picture of an item, read from its file."""
+        try:
+            content = self.pictures.original(id_)
+        except CollectionError:
+            raise
+        except InvalidInput as error:
+            raise Problem(404, "not_found", str(error)) from error
+        except FileProblem as error:
+            raise Problem(
+                404, "file_gone",
+                f"The file {name_in(row)} is gone, or is another than item {id_} was made of. "
+                "`auxbit images add` brings the collection up to date.",
+            ) from error  # fmt: skip
+        return self.decoders.preview(content)
+
+    def reconstruction(self, code: Packed) -> bytes:
+        """The picture f(z) of a code, (1, bytes), as PNG."""
+        if not self.reconstructs:
+            raise Problem(404, "no_reconstruction", "Only vectors of pixels can be shown as pictures again.")
+        return png(self.pictures.describer.picture_of(self.collection.model.decode(code))[0])
+
+    def remember(self, content: bytes, name: str) -> Upload:
+        """Decode and describe an uploaded picture, unless it is remembered."""
+        if not content:
+            raise Problem(422, "empty_file", "The file is empty: 0 bytes came.")
+        # the last part of a name from outside: it is shown, and never opened
+        last = name.replace("\\", "/").rpartition("/")[2]
+        name = "".join(each for each in last if each.isprintable())[:LONGEST_NAME]
+        hash_, key = hashlib.sha256(content).hexdigest(), self.collection.manifest.key
+        upload = self.uploads.find(hash_, key)
+        if upload is None:
+            side, most = self.pictures.recipe.side, self.limits.upload_pixels
+            decoded = self.decoders.decode(content, side, max_pixels=most)
+            vector = self.pictures.describe(decoded)
+            upload = Upload(hash_, key, name, decoded.thumbnail, decoded.width, decoded.height, vector)
+        upload = replace(upload, file=name)
+        self.uploads.keep(upload)
+        return upload
+
+    def upload(self, hash_: str) -> Upload:
+        """A picture that was uploaded before; a problem if it is forgotten."""
+        found = self.uploads.find(hash_, self.collection.manifest.key)
+        if found is None:
+            raise Problem(
+                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
+            )
+        return found
+
     def close(self) -> None:
         """Wait for what is being decoded; the pictures stay open, and all can be used again."""
         with self._lock:
@@ -523,3 +554,11 @@ class Site:
             pool.shutdown()
         if own is not None:
             own.close()
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A picture, (h, w) or (h, w, 3), as PNG."""
+    image: Any = require("PIL.Image", extra="web", purpose="drawing pictures").fromarray(pixels)
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
