@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.codes import popcount
 from auxbit.core.decoders import Decoder
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.simd import TILE, index_bits, narrow_bytes, narrow_groups, wide_bytes, wide_groups
+from auxbit.core.simd import TILE, first_tile, index_bits, lowest_bit, popcount
 from auxbit.core.types import Bytes, Float32, Float64, Packed, Positions, Words
 from auxbit.errors import InvalidInput
 from auxbit.index.bounds import (
@@ -103,7 +102,7 @@ def scan_blocks(
     lowest = np.empty((n_queries, n))
     buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
     highest = WIDE_LIMIT if wide else NARROW_LIMIT
-    index_words, rounded_bytes = index.reshape(-1), rounded.reshape(-1)
+    index_words, entries = index.reshape(-1), rounded.reshape(-1)
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
         if last > start + n_exact:
@@ -132,14 +131,15 @@ def scan_blocks(
             limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
                 at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
+                # the same call four times: the kind of look-up must be known when it is compiled
                 if bits == 8 and wide:
-                    found = wide_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(True, True, index_words, at, tiles, n, entries, of, limit, masks)
                 elif bits == 8:
-                    found = narrow_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(True, False, index_words, at, tiles, n, entries, of, limit, masks)
                 elif wide:
-                    found = wide_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(False, True, index_words, at, tiles, n, entries, of, limit, masks)
                 else:
-                    found = narrow_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(False, False, index_words, at, tiles, n, entries, of, limit, masks)
                 block += TILE * found
                 for u in range(min(TILE, last - block)):
                     mask = masks[u] & allowed[block + u]
@@ -147,7 +147,7 @@ def scan_blocks(
                         _offer_block(planes, norms, table, block + u, mask, nearest, where, count, buffer)
                         continue
                     while mask:
-                        position = (block + u) * LANES + _lowest_lane(mask)
+                        position = (block + u) * LANES + lowest_bit(mask)
                         distance = _code_distance(planes, norms, table, position)
                         if distance < nearest[0]:  # an equal one of a later position is farther
                             _sift(nearest, where, len(nearest), distance, position)
@@ -183,7 +183,7 @@ def _offer_block(
     start = block * LANES
     if popcount(mask) < CROWD:
         while mask:
-            position = start + _lowest_lane(mask)
+            position = start + lowest_bit(mask)
             count = _offer(nearest, where, count, _code_distance(planes, norms, table, position), position)
             mask &= mask - np.uint64(1)
         return count
@@ -196,11 +196,6 @@ def _offer_block(
         if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or buffer[lane] < nearest[0]):
             count = _offer(nearest, where, count, buffer[lane], start + lane)
     return count
-
-
-@kernel
-def _lowest_lane(mask: Any) -> Any:
-    return np.int64(popcount(~mask & (mask - np.uint64(1))))
 
 
 @kernel

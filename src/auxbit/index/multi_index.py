@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.codes import popcount
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.simd import BUCKET_LANES, ask_for, lowest_bit, near_lanes
+from auxbit.core.simd import BUCKET_LANES, lowest_bit, near_lanes, popcount, prefetch
 from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
 from auxbit.index import scan
@@ -220,8 +219,8 @@ def _near_places(
         if p + AHEAD < n_probes:
             for w in range(len(query)):
                 start = w * codes.shape[1] + probes[p + AHEAD, 0]
-                ask_for(flat, start)
-                ask_for(flat, start + BUCKET_LANES)
+                prefetch(flat, start)
+                prefetch(flat, start + BUCKET_LANES)
         stop = probes[p, 1]
         for start in range(probes[p, 0], stop, BUCKET_LANES):
             if n_places + BUCKET_LANES > len(places):
@@ -232,7 +231,7 @@ def _near_places(
                 near &= (1 << (stop - start)) - 1
             while near:
                 places[n_places] = start + lowest_bit(near)
-                ask_for(positions, places[n_places])
+                prefetch(positions, places[n_places])
                 near &= near - 1
                 n_places += 1
     return n_places, n_probes
