@@ -45,8 +45,8 @@ from auxbit.core.parallel import Workers
 from auxbit.core.types import Array, Float32, Ids, Packed, PathLike, Positions
 from auxbit.errors import AuxbitError, FileExists, FileProblem, InvalidInput, InvalidParameter, ModelFileError
 from auxbit.export import to_faiss, to_onnx
-from auxbit.index.codes import MAX_ID, check_ids, repeats
-from auxbit.index.hamming import MOST_ANSWERS, At
+from auxbit.index.codes import MAX_ID, At, check_ids, repeats
+from auxbit.index.hamming import MOST_ANSWERS
 
 if TYPE_CHECKING:
     from auxbit.collection.drift import Statistics

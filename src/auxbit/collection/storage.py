@@ -34,7 +34,7 @@ from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.files import WriterLock
 from auxbit.core.types import Array, Ids, Mask, Packed, Positions
 from auxbit.errors import AuxbitError, CollectionError, Damaged, FileProblem, InvalidInput
-from auxbit.index.codes import LANES, CodeBlocks, IdTable, LaneSet, allowed_positions, as_bools
+from auxbit.index.codes import LANES, CodeBlocks, CodeStore, IdTable, LaneSet, allowed_positions, as_bools
 
 if TYPE_CHECKING:
     from auxbit.core.decoders import Decoder
@@ -876,20 +876,20 @@ class View:
         with self._lock:
             before = self.snapshot
             # a search that finds new positions must find their rows, too: both change behind the guard
-            with self._index._guard.writing() if self._index is not None else nullcontext():
-                self._take_in(before, snapshot)
+            with self._index.changing() if self._index is not None else nullcontext() as store:
+                self._take_in(before, snapshot, store)
                 self.snapshot = snapshot
             here = {part.file for part in snapshot.manifest.segments}
             self._fields = {name: fields for name, fields in self._fields.items() if name in here}
 
-    def _take_in(self, before: Snapshot, after: Snapshot) -> None:
+    def _take_in(self, before: Snapshot, after: Snapshot, store: CodeStore | None) -> None:
         if self._ids is None:
             return
         start, stop = before.n_positions, after.n_positions
         if stop > start:
             ids = np.ascontiguousarray(after.ids(start, stop))
-            if self._index is not None:
-                self._index._store.append(after.blocks(start, stop).packed(), ids)
+            if store is not None:  # whose ids and deletions are these
+                store.append(after.blocks(start, stop).packed(), ids)
             else:
                 self._ids.append(ids)
                 self._alive.append(len(ids))
@@ -937,12 +937,12 @@ class View:
         """The index over the codes."""
         with self._lock:
             if self._index is None:
-                from auxbit.index.hamming import CodeStore, HammingIndex
+                from auxbit.index.hamming import HammingIndex
 
-                snapshot, ids = self.snapshot, self.ids
-                index = HammingIndex(snapshot.manifest.n_bits, n_jobs=self.n_jobs)
-                index._store = CodeStore.of(snapshot.blocks(0, snapshot.n_positions), ids, self._alive)
-                self._index = index
+                blocks = self.snapshot.blocks(0, self.snapshot.n_positions)
+                self._index = HammingIndex.over(
+                    CodeStore.of(blocks, self.ids, self._alive), n_jobs=self.n_jobs
+                )
             return self._index
 
     def index_with(self, decoder: Decoder) -> HammingIndex:
@@ -950,9 +950,8 @@ class View:
         with self._lock:
             index = self.index()
             if index.decoder is not decoder:
-                with index._guard.writing():
-                    index._store.attach(decoder)
-                    index.decoder = decoder
+                with index.changing() as store:
+                    store.attach(decoder)
             return index
 
     def matching(self, where: Where) -> Mask:

@@ -18,8 +18,8 @@ from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.study import Row, RowKey
+from auxbit.export.faiss import faiss_threads
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, make_hasher
-from auxbit.index.hamming import faiss_threads
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher

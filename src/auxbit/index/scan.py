@@ -27,7 +27,7 @@ from auxbit.core.simd import (
 )
 from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
-from auxbit.index.codes import LANES, LaneMasks, Planes
+from auxbit.index.codes import LANES, LaneMasks, Planes, nearest_first
 
 # ---- Compiled scans of byte planes: which of 64 codes lie within a distance, 64 bytes an instruction
 #
@@ -378,7 +378,8 @@ def nearest(
             _nearest_of(part, n_bits, k, *answers)
             return answers
 
-        _merge(list(workers.map(search_share, len(shares), 1)), distances[rows], positions[rows])
+        answers = list(workers.map(search_share, len(shares), 1))
+        distances[rows, :found], positions[rows, :found] = nearest_first(answers, k)
     return distances, positions
 
 
@@ -417,15 +418,6 @@ def _likely_limits(scan: _Scan, n_bits: int, k: int) -> Counts:
     capacity = min(max(2 * enough, MIN_CAPACITY), n_sampled)
     scan_nearest(*sample, n_bits, enough, capacity, anything, distances, positions)
     return distances[:, -1].astype(np.int64)
-
-
-def _merge(answers: list[tuple[Distances, Positions]], distances: Distances, positions: Positions) -> None:
-    """Write the nearest of the answers of shares, given in the order of positions."""
-    every_distance = np.concatenate([share[0] for share in answers], axis=1)
-    every_position = np.concatenate([share[1] for share in answers], axis=1)
-    order = np.argsort(every_distance, axis=1, kind="stable")[:, : distances.shape[1]]
-    distances[:, : order.shape[1]] = np.take_along_axis(every_distance, order, axis=1)
-    positions[:, : order.shape[1]] = np.take_along_axis(every_position, order, axis=1)
 
 
 def within(
