@@ -29,8 +29,6 @@ ALL_LISTS = 65_536  # more than there are
 def connected(to: str, name: str | None, *, exact: bool = False, **options: Any) -> Store:
     """The store at an address. exact : without approximate indexes; options : None for what is not given."""
     kind = parse(to).kind
-    if kind == "faiss" and name is not None:
-        raise InvalidParameter("name", name, "nothing for a FAISS file, which is one store: leave it out")
     given = {option: value for option, value in options.items() if value is not None}
     own = "ef_search" if kind == "pgvector" else "n_probe"
     for option, value in given.items():

@@ -1,4 +1,4 @@
-"""`store push` and `store search`: codes in PostgreSQL, Milvus or FAISS."""
+"""`store push` and `store search`: codes in PostgreSQL or Milvus."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ To = Annotated[
     str,
     typer.Option(
         "--to", metavar="URL", envvar="AUXBIT_STORE", show_default=False,
-        help="postgresql://user@host/database, milvus://host:19530, a file.db of Milvus Lite or a "
-        "file.faiss. A password is best left to PGPASSWORD or ~/.pgpass.",
+        help="postgresql://user@host/database, milvus://host:19530 or a file.db of Milvus Lite. "
+        "A password is best left to PGPASSWORD or ~/.pgpass.",
     ),
 ]  # fmt: skip
 Name = Annotated[
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 @group.callback()
 def store() -> None:
-    """Keep codes in PostgreSQL (pgvector), Milvus or FAISS, and search them there."""
+    """Keep codes in PostgreSQL (pgvector) or Milvus, and search them there."""
 
 
 def push(
@@ -87,7 +87,7 @@ def push(
         str | None,
         typer.Option(
             metavar="hnsw|ivf", show_default=False,
-            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and FAISS.",
+            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus.",
         ),
     ] = None,
     resume: Annotated[
@@ -183,7 +183,7 @@ def search(
         int | None,
         typer.Option(
             metavar="N", show_default=False,
-            help="Milvus and FAISS: how many lists of an ivf index are looked at; 32 unless given.",
+            help="Milvus: how many lists of an ivf index are looked at; 32 unless given.",
         ),
     ] = None,
     out: AnswersOut = None,

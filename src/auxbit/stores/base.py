@@ -296,16 +296,16 @@ class MarkedStore:
         self.close()
 
 
-# ---- Addresses of stores: postgresql://…, milvus://…, file.db, file.faiss. Passwords are never shown
+# ---- Addresses of stores: postgresql://…, milvus://…, file.db. Passwords are never shown
 
-FORMS = "postgresql://user@host/database, milvus://host:19530, a file.db of Milvus Lite or a file.faiss"
+FORMS = "postgresql://user@host/database, milvus://host:19530 or a file.db of Milvus Lite"
 MILVUS_PORT = 19530
 HIDDEN = "***"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is. kind : "pgvector", "milvus", "milvus file", "faiss"; shown : without the password."""
+    """Where a store is. kind : "pgvector", "milvus", "milvus file"; shown : without the password."""
 
     kind: str
     text: str
@@ -320,13 +320,15 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """The address that is meant, or what forms there are."""
+    """The address that is meant, or an error with the forms that there are."""
     text = str(url)
     scheme = text.partition("://")[0].lower() if "://" in text else ""
-    if not scheme:
-        return _file(text)
+    if not scheme and Path(text).suffix.lower() == ".db":
+        return Address("milvus file", text, text, urlsplit(""))
     if scheme not in ("postgresql", "postgres", "milvus"):
-        raise InvalidParameter("to", _without_password(text), FORMS)
+        is_faiss = text.lower().startswith("faiss:") or text.lower().endswith(".faiss")
+        hint = "FAISS files are written by `auxbit export`." if is_faiss else ""
+        raise InvalidParameter("to", _without_password(text), FORMS, hint)
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -341,15 +343,6 @@ def parse(url: str) -> Address:
     if parts.fragment:
         raise _malformed(text, "it has a #: write one that is part of a password as %23")
     return Address("pgvector", text, _shown(parts, port), parts)
-
-
-def _file(text: str) -> Address:
-    suffix, nothing = Path(text).suffix.lower(), urlsplit("")
-    if suffix == ".db":
-        return Address("milvus file", text, text, nothing)
-    if suffix == ".faiss":
-        return Address("faiss", text, text, nothing)
-    raise InvalidParameter("to", text, FORMS)
 
 
 def _shown(parts: SplitResult, port: int | None) -> str:
@@ -373,7 +366,7 @@ def _malformed(text: str, why: str) -> InvalidParameter:
 
 
 def connect(url: str, name: str = DEFAULT_NAME, **options: Any) -> Store:
-    """The store at postgresql://…, milvus://host:port, in a file.db of Milvus Lite or a file.faiss.
+    """The store at postgresql://…, milvus://host:port, or in a file.db of Milvus Lite.
 
     name : of the table or collection there. options : as the store's class takes them.
 
@@ -387,10 +380,6 @@ def connect(url: str, name: str = DEFAULT_NAME, **options: Any) -> Store:
         from auxbit.stores.pgvector import PgvectorStore
 
         return PgvectorStore(address, name, **options)
-    if address.kind == "faiss":
-        from auxbit.stores.faiss_store import FaissStore
-
-        return FaissStore(address.text, **options)
     from auxbit.stores.milvus import MilvusStore
 
     return MilvusStore(address, name, **options)
