@@ -4,7 +4,6 @@ hamming      the k nearest of a million codes against FAISS's flat scan, in batc
 radius       all within a radius against FAISS's hash tables
 tables       multi-index hashing against our own scan, by number of codes
 asymmetric   search by the decoder against FAISS's IndexPQ and 4-bit fast scan
-approximate  recall and speed of HNSW and IVF
 duplicates   groups of near-duplicates among a million codes
 """
 
@@ -21,13 +20,12 @@ import numpy as np
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.core.decoders import TableDecoder
-from auxbit.index.multi_index import CODES_A_QUERY
+from auxbit.index.hamming import CODES_A_QUERY
 from real_data import sift_photos
 from record import Results, run, table
 
 MILLION = 1_000_000
 BATCH = 500
-APPROXIMATE_CODES = 200_000  # to build a graph of a million takes minutes
 REPEATS = 5
 # tables and their bits that FAISS is tried with, by the bits of a code
 THEIR_TABLES = {32: ((2, 16), (1, 16), (1, 20), (1, 24)), 64: ((4, 16), (3, 21), (2, 20), (1, 20))}
@@ -240,41 +238,6 @@ def _shaken(decoder: TableDecoder) -> TableDecoder:
     return TableDecoder((decoder.tables + noise).astype(np.float32), decoder.b, decoder.n_bits)
 
 
-def approximate(results: Results) -> str:
-    """HNSW and IVF over 200,000 codes of 64 bits, two threads to build, one to search, k = 10, 500 queries.
-    Recall: the share of answers no farther than the true tenth neighbour."""
-    rows = []
-    for name, codes, queries in code_sets(64):
-        codes = codes[:APPROXIMATE_CODES]
-        scan = HammingIndex(64, kind="linear", n_jobs=1)
-        scan.add(codes)
-        truth = scan.search(queries, 10)[0]
-        scan_rate = BATCH / cpu_seconds(partial(scan.search, queries, 10), repeats=3)[0]
-        for kind, option, efforts in (("hnsw", "ef_search", (32, 96, 512)), ("ivf", "probes", (4, 16, 128))):
-            index = HammingIndex(64, kind=kind)
-            index.add(codes)
-            start = time.perf_counter()
-            index.search(queries[:1], 10)
-            build = time.perf_counter() - start
-            index.n_jobs = 1
-            theirs = index._approximate._index  # rather than build it again for each effort
-            for effort in efforts:
-                if kind == "hnsw":
-                    theirs.hnsw.efSearch = effort
-                else:
-                    theirs.nprobe = effort
-                recall = float((index.search(queries, 10)[0] <= truth[:, -1:]).mean())
-                rate = BATCH / cpu_seconds(partial(index.search, queries, 10), repeats=3)[0]
-                results.add(codes=name, kind=kind, option=option, effort=effort, build=build, recall=recall,
-                            rate=rate, scan_rate=scan_rate)  # fmt: skip
-                rows.append([name, kind, f"{option} {effort}", f"{build:.0f}", f"{recall:.3f}",
-                             f"{rate:,.0f}", f"{rate / scan_rate:.1f}"])  # fmt: skip
-                print(rows[-1], flush=True)
-    head = ["codes", "kind", "option", "seconds to build", "recall", "queries a CPU-second",
-            "times the exact scan"]  # fmt: skip
-    return table(head, rows)
-
-
 def duplicates(results: Results) -> str:
     """find_duplicates among a million codes of SIFT descriptors with bit noise, two threads, seconds."""
     rows = []
@@ -291,7 +254,7 @@ def duplicates(results: Results) -> str:
     return table(["bits", "r", "groups", "seconds"], rows)
 
 
-BENCHMARKS = {job.__name__: job for job in (hamming, radius, tables, asymmetric, approximate, duplicates)}
+BENCHMARKS = {job.__name__: job for job in (hamming, radius, tables, asymmetric, duplicates)}
 
 if __name__ == "__main__":
     run("search", BENCHMARKS)

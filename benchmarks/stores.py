@@ -31,11 +31,10 @@ from record import Results, run, table
 N_CODES = int(os.environ.get("AUXBIT_CODES") or 1_000_000)
 BITS, K = 64, 10
 MEMORY = "?options=-c%20maintenance_work_mem%3D1GB"  # so that the graph of HNSW is built in memory
-STORES = ("PostgreSQL, pgvector", "Milvus server", "Milvus Lite file", "FAISS file")
+STORES = ("PostgreSQL, pgvector", "Milvus server", "Milvus Lite file")
 INDEXES: dict[str, dict[str, Any]] = {
     "PostgreSQL, pgvector": {"kind": "hnsw", "option": "ef_search", "values": (40, 100, 400)},
     "Milvus server": {"kind": "ivf", "option": "n_probe", "values": (8, 32, 128)},
-    "FAISS file": {"kind": "ivf", "option": "n_probe", "values": (8, 32, 128)},
 }
 
 
@@ -50,11 +49,9 @@ def opened(name: str) -> Iterator[Store]:
         elif name == "Milvus server":
             server = Milvus()
         memory = MEMORY if name.startswith("PostgreSQL") else ""
-        url = (
-            server.url() + memory if server else str(Path(folder) / ("c.db" if "Lite" in name else "c.faiss"))
-        )
+        url = server.url() + memory if server else str(Path(folder) / "c.db")
         try:
-            options = {} if "FAISS" in name or "PostgreSQL" in name else {"timeout": 600.0}
+            options = {} if "PostgreSQL" in name else {"timeout": 600.0}
             with connect(url, **options) as store:
                 yield store
         finally:
@@ -81,8 +78,6 @@ def pushing(results: Results) -> str:
     metadata = [{"row": row, "name": f"item {row}"} for row in range(N_CODES)]
     for name in STORES:
         for rows in ("codes", "codes, metadata of two fields"):
-            if "FAISS" in name and rows != "codes":
-                continue
             source = of_arrays(codes, BITS, metadata=None if rows == "codes" else metadata, identity="push")
             with opened(name) as store:
                 for what in ("new", "again"):

@@ -47,13 +47,12 @@ def files(tmp_path, monkeypatch):
     return ("--ids", "ids.npy", "--metadata", "rows.jsonl")
 
 
-@pytest.mark.parametrize("kind", ["pgvector", "milvus file", "faiss"])
+@pytest.mark.parametrize("kind", ["pgvector", "milvus file"])
 def test_codes_of_a_file_are_pushed_and_searched(files, kind, places):
     if kind == "milvus file":
         skip_without_milvus_file()
-    to = {"milvus file": "m.db", "faiss": "c.faiss"}.get(kind) or places.url(kind)
-    named = () if kind == "faiss" else ("--name", "from_cli")
-    more = ("--ids", "ids.npy") if kind == "faiss" else files
+    to = "m.db" if kind == "milvus file" else places.url(kind)
+    named, more = ("--name", "from_cli"), files
     done = s_json("push", "codes.npy", "--to", to, *named, *more, "--force")
     assert (done["created"], done["pushed"], done["items"], done["bits"]) == (True, 300, 300, 24)
     assert s("push", "codes.npy", "--to", to, *named, *more).stdout.endswith("300 rows pushed; 300 items.\n")
@@ -68,14 +67,13 @@ def test_codes_of_a_file_are_pushed_and_searched(files, kind, places):
     assert within["retrieved"] == index.search_radius(codes[:5], 6)[0][-1]
     s("search", "--to", to, *named, "--queries", "queries.npy", "--out", "found.npz")
     np.testing.assert_array_equal(np.load("found.npz")["distances"], index.search(codes[:5], 10)[0])
-    if kind != "faiss":
-        filtered = ("--where", "label=dog", "--where", "row>=100")
-        found = s_json("search", "--to", to, *named, "--queries", "queries.npy", *filtered)
-        rows = [row for answer in found["results"] for row in answer["metadata"]]
-        assert len(rows) == 50
-        assert all(row["label"] == "dog" and row["row"] >= 100 for row in rows)
-        text = s("search", "--to", to, *named, "--queries", "queries.npy").stdout
-        assert "label=dog" in text or "label=cat" in text
+    filtered = ("--where", "label=dog", "--where", "row>=100")
+    found = s_json("search", "--to", to, *named, "--queries", "queries.npy", *filtered)
+    rows = [row for answer in found["results"] for row in answer["metadata"]]
+    assert len(rows) == 50
+    assert all(row["label"] == "dog" and row["row"] >= 100 for row in rows)
+    text = s("search", "--to", to, *named, "--queries", "queries.npy").stdout
+    assert "label=dog" in text or "label=cat" in text
 
 
 def test_a_collection_is_pushed_and_searched_by_its_model(made, places):
@@ -115,10 +113,11 @@ def test_an_interrupted_push_says_how_to_go_on(files, monkeypatch):
     class Stopped(KeyboardInterrupt):
         """As Ctrl-C does."""
 
-    from auxbit.stores.faiss_store import FaissStore
+    skip_without_milvus_file()
+    from auxbit.stores.milvus import MilvusStore
 
-    monkeypatch.setattr(FaissStore, "batch_rows", 100)
-    real, calls = FaissStore.add, []
+    monkeypatch.setattr(MilvusStore, "batch_rows", 100)
+    real, calls = MilvusStore.add, []
 
     def add(self, *arguments, **options):
         calls.append(1)
@@ -126,11 +125,11 @@ def test_an_interrupted_push_says_how_to_go_on(files, monkeypatch):
             raise Stopped
         real(self, *arguments, **options)
 
-    monkeypatch.setattr(FaissStore, "add", add)
-    stopped = s("push", "codes.npy", "--to", "c.faiss", code=130)
+    monkeypatch.setattr(MilvusStore, "add", add)
+    stopped = s("push", "codes.npy", "--to", "c.db", code=130)
     said = "200 of 300 rows are in. Resume with:\nauxbit store push codes.npy --to URL --resume\n"
     assert said in stopped.stderr
-    went_on = s("push", "codes.npy", "--to", "c.faiss", "--resume").stdout
+    went_on = s("push", "codes.npy", "--to", "c.db", "--resume").stdout
     assert went_on.endswith("100 rows pushed, after 200 before; 300 items.\n")
 
 
@@ -138,16 +137,16 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
     (tmp_path / "folder").mkdir()
     for words, why in [
         (["push", "codes.npy", "--to", "mysql://u:hidden@h/db"], "expected postgresql://user@host/database"),
-        (["push", "codes.npy", "--to", "c.faiss", "--resume", "--force"], "what is replaced is begun again"),
-        (["push", "codes.npy", "--to", "c.faiss", "--with-vectors"], "give --vectors FILE"),
-        (["push", "folder", "--to", "c.faiss", "--ids", "ids.npy"], "a collection has its own: leave it out"),
-        (["push", "codes.npy", "--to", "c.faiss", "--name", "x"], "nothing for a FAISS file"),
-        (["push", "codes.npy", "--to", "c.faiss", "--bits", "2000"], "n_bits=2000 is invalid"),
-        (["search", "--to", "c.faiss", "-q", "codes.npy", "--k", "3", "--radius", "2"], "not both"),
-        (["search", "--to", "c.faiss", "-q", "codes.npy", "--rerank", "3", "--radius", "2"], "drop --rerank"),
-        (["search", "--to", "c.faiss", "-q", "codes.npy", "--ef-search", "9"], "ef-search=9 is invalid"),
+        (["push", "codes.npy", "--to", "c.db", "--resume", "--force"], "what is replaced is begun again"),
+        (["push", "codes.npy", "--to", "c.db", "--with-vectors"], "give --vectors FILE"),
+        (["push", "folder", "--to", "c.db", "--ids", "ids.npy"], "a collection has its own: leave it out"),
+        (["push", "codes.npy", "--to", "c.faiss"], "FAISS files are written by `auxbit export`"),
+        (["push", "codes.npy", "--to", "c.db", "--bits", "2000"], "n_bits=2000 is invalid"),
+        (["search", "--to", "c.db", "-q", "codes.npy", "--k", "3", "--radius", "2"], "not both"),
+        (["search", "--to", "c.db", "-q", "codes.npy", "--rerank", "3", "--radius", "2"], "drop --rerank"),
+        (["search", "--to", "c.db", "-q", "codes.npy", "--ef-search", "9"], "ef-search=9 is invalid"),
         (
-            ["search", "--to", "c.faiss", "-q", "codes.npy", "--out", "x.txt"],
+            ["search", "--to", "c.db", "-q", "codes.npy", "--out", "x.txt"],
             "a name that ends in .npz or .jsonl",
         ),
     ]:
@@ -155,19 +154,14 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         assert why in " ".join(result.stderr.split()), result.stderr
         assert "hidden" not in result.stderr
     for words, why in [
-        (["push", "nothing.npy", "--to", "c.faiss"], "nothing.npy does not exist"),
-        (["push", "ids.npy", "--to", "c.faiss"], "ids.npy"),
-        (["push", "folder", "--to", "c.faiss"], "is not a collection"),
-        (["push", "codes.npy", "--to", "c.faiss", "--bits", "20"], "bits set beyond the first 20"),
-        (
-            ["push", "codes.npy", "--to", "c.faiss", "--metadata", "rows.jsonl"],
-            "a FAISS file keeps no metadata",
-        ),
-        (["search", "--to", "none.faiss", "-q", "codes.npy"], "there is no none.faiss: create it first"),
+        (["push", "nothing.npy", "--to", "c.db"], "nothing.npy does not exist"),
+        (["push", "ids.npy", "--to", "c.db"], "ids.npy"),
+        (["push", "folder", "--to", "c.db"], "is not a collection"),
+        (["push", "codes.npy", "--to", "c.db", "--bits", "20"], "bits set beyond the first 20"),
     ]:
         result = s(*words, code=1)
         assert why in " ".join(result.stderr.split()), result.stderr
-    assert not (tmp_path / "none.faiss").exists()
+    assert not (tmp_path / "c.db").exists()
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password(files):
@@ -178,7 +172,8 @@ def test_a_server_that_is_not_there_is_told_without_the_password(files):
 
 
 def test_the_store_may_be_named_by_the_environment(files, monkeypatch):
-    monkeypatch.setenv("AUXBIT_STORE", "c.faiss")
+    skip_without_milvus_file()
+    monkeypatch.setenv("AUXBIT_STORE", "c.db")
     assert s_json("push", "codes.npy")["items"] == 300
 
 

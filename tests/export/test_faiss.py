@@ -276,7 +276,8 @@ def test_numbers_too_large_for_float32_are_refused(tmp_path):
     far = LinearDecoder(np.full((3, 8), 1e25), np.zeros(3))
     index = HammingIndex(8, n_jobs=1)
     index.add(np.array([[255]], dtype=np.uint8))
-    index.decoder = far
+    with index.changing() as store:
+        store.decoder = far
     with pytest.raises(InvalidInput, match="squared"):
         index_to_faiss(tmp_path / "i.faiss", index, form="additive")
     assert list(tmp_path.iterdir()) == []

@@ -7,13 +7,7 @@ import numpy as np
 from auxbit.core import codes
 
 FAR = np.iinfo(np.int32).max
-EXACT = ("auto", "linear", "multi")
-# approximate kinds, told to look everywhere, so that they too must find the nearest
-EXHAUSTIVE = {
-    "hnsw": {"links": 48, "ef_construction": 400, "ef_search": 4000},
-    "ivf": {"lists": 5, "probes": 5},
-}
-KINDS = (*EXACT, *EXHAUSTIVE)
+KINDS = ("auto", "linear", "multi")
 
 
 def random_codes(n, n_bits, seed=0, share_of_ones=0.5):
@@ -46,21 +40,12 @@ def slow_radius(base, ids, queries, r):
 
 
 def check_search(index, base, ids, queries, k, **options):
-    """The answers are true; those of an approximate kind as near, and at the distances it says."""
+    """The answers are true."""
     distances, found = index.search(queries, k, **options)
     assert (distances.dtype, found.dtype) == (np.int32, np.int64)
     true_distances, true_found = slow_search(base, ids, queries, k)
     np.testing.assert_array_equal(distances, true_distances)
-    if index.kind in EXACT:
-        np.testing.assert_array_equal(found, true_found)
-        return
-    where = {each: row for row, each in enumerate(np.asarray(ids).tolist())}
-    for query, row, wanted in zip(queries, found, distances, strict=True):
-        there = [where[each] for each in row.tolist() if each >= 0]
-        assert len(set(there)) == len(there) == min(k, len(base))
-        np.testing.assert_array_equal(
-            codes.hamming_distances(query[None], base[there])[0], wanted[: len(there)]
-        )
+    np.testing.assert_array_equal(found, true_found)
 
 
 def check_radius(index, base, ids, queries, r, **options):

@@ -42,8 +42,6 @@ class Places:
     def open(self, kind: str, folder: Path, **options: Any) -> Store:
         self._used += 1
         name = f"t{os.getpid()}_{self._used}"
-        if kind == "faiss":
-            return connect(str(folder / f"{name}.faiss"), **options)
         if kind == "milvus file":
             skip_without_milvus_file()
             return connect(str(folder / "m.db"), name, **options)

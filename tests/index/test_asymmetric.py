@@ -16,8 +16,8 @@ from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.simd import index_bits
 from auxbit.index import asymmetric
-from auxbit.index.asymmetric import CodeNorms, nearest, rerank
-from auxbit.index.codes import CodeBlocks, all_lanes, lanes_of
+from auxbit.index.asymmetric import nearest, rerank
+from auxbit.index.codes import CodeBlocks, CodeNorms, all_lanes, lanes_of
 
 WIDTHS = [*range(1, 18), 32, 128]
 TABLES = ["random", "additive", "integers", "equal", "negative", "one huge", "huge range", "tiny", "offset"]

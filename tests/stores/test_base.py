@@ -13,8 +13,8 @@ from auxbit.core.codes import pack, unpack
 from auxbit.errors import InvalidParameter, MissingExtra
 from auxbit.stores import connect
 from auxbit.stores.base import checked_rows, parse
-from auxbit.stores.pgvector import bit_strings, copy_block, exact_numbers, from_bit_strings, vector_texts
-from auxbit.stores.push import LocalPushes
+from auxbit.stores.milvus import LocalPushes
+from auxbit.stores.pgvector import bit_strings, copy_block, exact_numbers, vector_texts
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,6 @@ from auxbit.stores.push import LocalPushes
         ("milvus://root:Milvus@10.0.0.1:19531/photos", "milvus", "milvus://root@10.0.0.1:19531/photos"),
         ("codes.db", "milvus file", "codes.db"),
         ("/a/b/Codes.DB", "milvus file", "/a/b/Codes.DB"),
-        ("codes.faiss", "faiss", "codes.faiss"),
     ],
 )
 def test_addresses_are_told_apart_and_shown_without_passwords(url, kind, shown):
@@ -42,6 +41,7 @@ def test_addresses_are_told_apart_and_shown_without_passwords(url, kind, shown):
         "mysql://u:s3cret@h/db", "postgresql://u:s3@cret@h/db", "postgresql://u:s3cret@h:port/db",
         "postgresql://u:s3#cret@h/db", "milvus://u:s3cret@h/a/b", "milvus://u:s3cret@h?x=1", "milvus://:s3cret@",
         "postgresql://u:s3cret@[::1/db", "s3://bucket", "codes", "codes.txt", "", "milvus:///",
+        "codes.faiss", "faiss:codes", "faiss://codes",
     ],
 )  # fmt: skip
 def test_addresses_that_cannot_be_meant_are_refused_without_their_passwords(url):
@@ -51,6 +51,12 @@ def test_addresses_that_cannot_be_meant_are_refused_without_their_passwords(url)
         parse(url)
     assert "cret" not in str(found.value)
     assert found.value.__cause__ is None
+
+
+@pytest.mark.parametrize("url", ["codes.faiss", "/a/b/Codes.FAISS", "faiss:codes", "faiss://codes"])
+def test_faiss_files_are_left_to_export(url):
+    with pytest.raises(InvalidParameter, match="FAISS files are written by `auxbit export`"):
+        connect(url)
 
 
 def test_a_missing_driver_names_its_extra(monkeypatch, tmp_path):
@@ -81,7 +87,6 @@ def test_bit_strings_have_the_bits_of_a_code_in_their_order(n_bits, n, seed):
     codes = pack(bits).reshape(n, -(-n_bits // 8))
     strings = bit_strings(codes, n_bits)
     assert strings == ["".join(map(str, row)) for row in bits.tolist()]
-    np.testing.assert_array_equal(from_bit_strings(strings, n_bits), codes)
 
 
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 99), st.booleans(), st.booleans())

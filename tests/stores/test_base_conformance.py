@@ -16,8 +16,7 @@ from helpers.index_truth import FAR, clustered_codes, random_codes
 pytest_plugins = ["helpers.store_fixtures"]
 pytestmark = pytest.mark.xdist_group("stores")
 
-KINDS = ("pgvector", "milvus file", "milvus", "faiss")
-WITH_METADATA = [kind for kind in KINDS if kind != "faiss"]
+KINDS = ("pgvector", "milvus file", "milvus")
 SOON_MADE = [kind for kind in KINDS if kind != "milvus"]  # for what does not depend on the engine behind
 
 
@@ -164,12 +163,8 @@ def test_what_one_connection_adds_another_finds(kind, places, store_folder):
     with places.open(kind, store_folder) as store:
         store.create(32)
         store.add(base, np.arange(20))
-        if kind == "faiss":
-            again = connect(str(store.path))
-        else:
-            address = store_folder / "m.db" if kind == "milvus file" else places.url(kind)
-            again = connect(str(address), store.name)
-        with again:
+        address = store_folder / "m.db" if kind == "milvus file" else places.url(kind)
+        with connect(str(address), store.name) as again:
             assert (again.n_bits, again.count()) == (32, 20)
             np.testing.assert_array_equal(again.search(base, 1)[0][:, 0], np.zeros(20))
 
@@ -183,7 +178,6 @@ def test_rows_padded_by_none_are_far_away(opened):
     assert ids.tolist() == [[5, -1, -1]]
 
 
-@pytest.mark.parametrize("kind", WITH_METADATA)
 def test_metadata_come_back_and_are_searched_by(opened):
     base = random_codes(300, 32)
     rows = [{"label": "cat" if row % 3 else "dog", "row": row, "é": [1, "ü😀"]} for row in range(200)]
@@ -207,17 +201,6 @@ def test_metadata_come_back_and_are_searched_by(opened):
         opened.count(lambda row: True)
     opened.add(base[:1], [7], metadata=[{"label": "dog"}])
     assert opened.metadata([7]) == [{"label": "dog"}]
-
-
-def test_faiss_says_that_it_keeps_no_metadata(places, store_folder):
-    with places.open("faiss", store_folder) as store:
-        store.create(8)
-        with pytest.raises(InvalidInput, match="keeps no metadata"):
-            store.add(random_codes(1, 8), [1], metadata=[{"a": 1}])
-        with pytest.raises(InvalidInput, match="keeps no metadata"):
-            store.count({"a": 1})
-        with pytest.raises(InvalidInput, match="keeps no vectors"):
-            store.create(8, n_features=3, overwrite=True)
 
 
 @pytest.mark.parametrize("kind", ["pgvector", "milvus file"])
@@ -248,7 +231,7 @@ def test_candidates_are_ranked_by_their_vectors(opened):
         opened.search(asked, 5, rerank=queries, candidates=3)
 
 
-@pytest.mark.parametrize("kind", ["pgvector", "milvus", "faiss"])
+@pytest.mark.parametrize("kind", ["pgvector", "milvus"])
 def test_an_approximate_index_finds_most_and_is_left_out_where_it_matters(opened, kind):
     base, queries = clustered_codes(3000, 64, flipped=0.1), clustered_codes(20, 64, flipped=0.1, seed=1)
     index = HammingIndex(64)

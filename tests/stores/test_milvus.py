@@ -1,8 +1,7 @@
-"""What is Milvus's and FAISS's own: other people's collections and files, names, limits."""
+"""What is Milvus's own: other people's collections and files, names, limits."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 
 import numpy as np
@@ -123,91 +122,3 @@ def test_a_server_before_2_4_says_that_it_keeps_no_other_vectors(places):
         with pytest.raises(StoreError, match=r"keeps one vector a row, the code: 2\.4 and later"):
             store.create(8, n_features=4)
         assert not store.exists
-
-
-# ---- FAISS
-
-
-def test_a_faiss_file_is_what_faiss_reads(tmp_path):
-    import faiss
-
-    codes = random_codes(50, 13)
-    with connect(str(tmp_path / "c.faiss")) as store:
-        store.create(13)
-        store.add(codes, np.arange(50) * 3)
-    index = faiss.read_index_binary(str(tmp_path / "c.faiss"))
-    distances, ids = index.search(codes, 1)
-    assert (distances == 0).all()
-    assert set(ids.ravel().tolist()) <= set(range(0, 150, 3))
-
-
-def test_a_file_that_auxbit_has_not_made_is_left_alone(tmp_path):
-    path = tmp_path / "theirs.faiss"
-    path.write_bytes(b"something")
-    store = connect(str(path))
-    for attempt in (lambda: store.create(8), lambda: store.create(8, overwrite=True), store.count):
-        with pytest.raises(
-            StoreExists, match=r"theirs\.faiss\.json beside it does not say that auxbit has made it"
-        ):
-            attempt()
-    assert path.read_bytes() == b"something"
-
-
-def test_a_damaged_file_is_told(tmp_path):
-    path = tmp_path / "c.faiss"
-    with connect(str(path)) as store:
-        store.create(16)
-        store.add(random_codes(5, 16), np.arange(5))
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(FileProblem, match=r"c\.faiss cannot be read by FAISS"):
-        connect(str(path)).count()
-    path.write_bytes(content)
-    note = path.with_name("c.faiss.json")
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"n_bits": 64}))
-    with pytest.raises(FileProblem, match="has codes of 16 bits, not 64"):
-        connect(str(path)).count()
-
-
-def test_an_empty_file_is_not_sorted_into_lists(tmp_path):
-    with connect(str(tmp_path / "c.faiss")) as store:
-        store.create(8)
-        with pytest.raises(StoreError, match="is empty: add codes before"):
-            store.create_index("ivf")
-
-
-def test_lists_can_be_made_again_of_what_is_in_lists(tmp_path):
-    codes = random_codes(400, 32)
-    with connect(str(tmp_path / "c.faiss"), n_probe=1000) as store:
-        store.create(32)
-        store.add(codes, np.arange(400))
-        store.create_index("ivf", n_lists=8)
-        store.add(codes[:10], np.arange(1000, 1010))
-        store.create_index("ivf", n_lists=16)
-        assert store.count() == 410
-    with connect(str(tmp_path / "c.faiss")) as store:
-        assert store.exact  # as many lists are looked at as there are
-        store.n_probe = 15
-        assert not store.exact
-        store.n_probe = 16
-        index = HammingIndex(32)
-        index.add(np.vstack([codes, codes[:10]]), np.append(np.arange(400), np.arange(1000, 1010)))
-        np.testing.assert_array_equal(store.search(codes[:20], 7)[0], index.search(codes[:20], 7)[0])
-
-
-def test_what_could_not_be_written_is_not_there(tmp_path, monkeypatch):
-    codes = np.arange(12, dtype=np.uint8).reshape(6, 2)
-    with connect(str(tmp_path / "c.faiss")) as store:
-        store.create(16)
-        store.add(codes[:3], np.arange(3))
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as broken:
-            broken.setattr("auxbit.core.files.os.replace", full)
-            with pytest.raises(OSError, match="No space left"):
-                store.add(codes[3:], np.arange(3, 6))
-        assert store.count() == 3
-        store.add(codes[3:], np.arange(3, 6))
-        assert store.count() == 6

@@ -12,6 +12,7 @@ from auxbit.core.codes import unpack
 from auxbit.errors import InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect
 from auxbit.stores import pgvector as statements
+from auxbit.stores.base import read_mark
 from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port
 
@@ -58,7 +59,7 @@ def test_the_statements_of_the_documentation_give_the_same_answers(postgres, sql
     sql("DROP TABLE IF EXISTS photos CASCADE")
     sql(blocks[0])  # makes the table `photos`, as the store would
     comment = sql("SELECT obj_description('photos'::regclass)").fetchone()[0]
-    assert statements.read_mark(comment)["n_bits"] == 64
+    assert read_mark(comment)["n_bits"] == 64
     rows = [{"label": "cat" if row % 2 else "dog", "year": 2000 + row % 30} for row in range(200)]
     with connect(postgres.url(), "photos") as store:
         store.add(codes, np.arange(200), metadata=rows, vectors=X)

@@ -18,7 +18,7 @@ from helpers.store_servers import Postgres, postgres_or_skip, skip_without_milvu
 pytest_plugins = ["helpers.store_fixtures"]
 pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_notes_at_home")]
 
-KINDS = ("pgvector", "milvus file", "faiss")  # the notes of a Milvus server are those of a Milvus file
+KINDS = ("pgvector", "milvus file")  # the notes of a Milvus server are those of a Milvus file
 
 
 class Interrupted(Exception):

@@ -1,4 +1,4 @@
-"""`store push` and `store search`: codes in PostgreSQL, Milvus or FAISS."""
+"""`store push` and `store search`: codes in PostgreSQL or Milvus."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 @group.callback()
 def store() -> None:
-    """Keep codes in PostgreSQL (pgvector), Milvus or FAISS, and search them there."""
+    """Keep codes in PostgreSQL (pgvector) or Milvus, and search them there."""
 
 
 def push(
@@ -95,7 +95,7 @@ def push(
         str | None,
         Option(
             metavar="hnsw|ivf",
-            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and FAISS.",
+            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus.",
         ),
     ] = None,
     resume: Annotated[
@@ -194,7 +194,7 @@ def search(
         int | None,
         Option(
             metavar="N", show_default="32",
-            help="Milvus and FAISS: how many lists of an ivf index are searched.",
+            help="Milvus: how many lists of an ivf index are searched.",
         ),
     ] = None,
     out: AnswersOut = None,
@@ -262,8 +262,6 @@ def _connected(to: str, name: str | None, *, exact: bool = False, **options: int
     for driver in ("pymilvus", "grpc"):  # pymilvus logs a traceback for every error, beside our message
         logging.getLogger(driver).setLevel(logging.CRITICAL)
     kind = parse(to).kind
-    if kind == "faiss" and name is not None:
-        raise InvalidParameter("name", name, "nothing for a FAISS file, which is one store: leave it out")
     own = "ef_search" if kind == "pgvector" else "n_probe"
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaln, ndtr, ndtri
 
-from auxbit.collection.storage import Errors, Snapshot, Storage
+from auxbit.collection.storage import Snapshot, View
 from auxbit.core.checks import check_positive
 from auxbit.core.codes import check_packed, unpack
 from auxbit.core.parallel import block_slices
@@ -280,6 +280,29 @@ class Statistics:
     retrain: bool = False
     reasons: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, view: View) -> Statistics:
+        """Measure a collection as it is now."""
+        present = view.present()  # first: the snapshot after it has their rows
+        snapshot = view.snapshot
+        manifest = snapshot.manifest
+        added = present[present >= manifest.trained_at]
+        drift: dict[str, Drift] = {}
+        method, reasons = None, ["codes alone: there is no model to compare with"]
+        if manifest.model is not None:
+            try:
+                model = view.model()
+                method = type(model).__name__
+                drift, reasons = _drift(model, snapshot, added)
+            except ModelFileError as error:  # the rest can still be counted
+                reasons = [str(error)]
+        due = any(found.due for found in drift.values())
+        return cls(
+            str(snapshot.folder), len(present), snapshot.n_positions - len(present), manifest.n_bits,
+            manifest.n_features, method, manifest.coding, manifest.vectors, len(manifest.segments),
+            _bytes(snapshot), len(added), drift, due, reasons,
+        )  # fmt: skip
+
     def document(self) -> dict[str, Any]:
         """All of it for JSON."""
         drift = {
@@ -291,30 +314,6 @@ class Statistics:
             for name, found in self.drift.items()
         }
         return vars(self) | {"drift": drift}
-
-
-def statistics_of(storage: Storage) -> Statistics:
-    """Measure a collection as it is now."""
-    view = storage.view
-    present = view.present()  # first: the snapshot after it has their rows
-    snapshot = view.snapshot
-    manifest = snapshot.manifest
-    added = present[present >= manifest.trained_at]
-    drift: dict[str, Drift] = {}
-    method, reasons = None, ["codes alone: there is no model to compare with"]
-    if manifest.model is not None:
-        try:
-            model = view.model()
-            method = type(model).__name__
-            drift, reasons = _drift(model, snapshot, added)
-        except ModelFileError as error:  # the rest can still be counted
-            reasons = [str(error)]
-    due = any(found.due for found in drift.values())
-    return Statistics(
-        str(storage.folder), len(present), snapshot.n_positions - len(present), manifest.n_bits,
-        manifest.n_features, method, manifest.coding, manifest.vectors, len(manifest.segments),
-        _bytes(snapshot), len(added), drift, due, reasons,
-    )  # fmt: skip
 
 
 def _drift(model: Hasher, snapshot: Snapshot, added: Positions) -> tuple[dict[str, Drift], list[str]]:
@@ -355,8 +354,7 @@ def _mean_error(model: Hasher, snapshot: Snapshot, rows: Positions, first: int) 
     """The reconstruction error of these rows from their vectors, else as measured when they came."""
     if snapshot.manifest.vectors is not None:
         return model._error_of(snapshot.vectors(rows), snapshot.codes(rows))
-    parts = zip(snapshot.manifest.segments, snapshot.starts[1:], strict=True)
-    measured = sum((part.errors for part, end in parts if end > first), Errors())
+    measured = snapshot.errors_since(first)
     return measured.mean if measured.rows else None
 
 

@@ -34,7 +34,7 @@ from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.files import WriterLock
 from auxbit.core.types import Array, Ids, Mask, Packed, Positions
 from auxbit.errors import AuxbitError, CollectionError, Damaged, FileProblem, InvalidInput
-from auxbit.index.codes import LANES, CodeBlocks, IdTable, LaneSet, allowed_positions, as_bools
+from auxbit.index.codes import LANES, CodeBlocks, CodeStore, IdTable, LaneSet, allowed_positions, as_bools
 
 if TYPE_CHECKING:
     from auxbit.core.decoders import Decoder
@@ -498,6 +498,10 @@ def _read(path: Path, n_bytes: int, lenient: bool) -> npt.NDArray[np.uint8]:
 #
 # A snapshot never changes, and stays readable when a compaction has removed its files.
 
+Codes = Callable[[slice], Packed]  # the codes of some of the rows to write
+Advance = Callable[[int], None]
+
+BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 TRIES = 100  # at a manifest whose files a writer removes while they are being opened
 
 
@@ -664,6 +668,83 @@ class Snapshot:
             if segment is not None:
                 yield segment, positions[where] - self.starts[which], where
 
+    def errors_since(self, position: int) -> Errors:
+        """The reconstruction errors of segments that end after a position."""
+        parts = zip(self.manifest.segments, self.starts[1:], strict=True)
+        return sum((part.errors for part, end in parts if end > position), Errors())
+
+    def fields(self, number: int) -> Fields:
+        """The metadata of a segment, by field; lost rows have none."""
+        segment = self.segments[number]
+        assert segment is not None
+        if "text" not in segment:
+            return Fields(np.zeros(segment.rows + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+        lost = None
+        if self.lost is not None:
+            lost = np.zeros(self.n_positions, dtype=np.bool_)
+            lost[self.lost] = True
+            lost = lost[self.starts[number] : self.starts[number + 1]]
+        return Fields(segment.column("offsets"), segment.column("text"), lost)
+
+    def columns(
+        self, positions: Positions, codes: Codes | None, n_bits: int, advance: Advance | None = None
+    ) -> list[Column]:
+        """The columns of a new segment of rows at these positions, which rise; with other codes if given."""
+        n, width = len(positions), bytes_per_code(n_bits)
+
+        def blocks() -> Iterator[slice]:
+            for start in range(0, n, BLOCK_ROWS):
+                yield slice(start, min(start + BLOCK_ROWS, n))
+
+        def planes() -> Iterator[npt.NDArray[Any]]:
+            for rows in blocks():
+                packed = self.codes(positions[rows]) if codes is None else codes(rows)
+                yield CodeBlocks.of(packed, n_bits).planes
+                if advance is not None:
+                    advance(rows.stop - rows.start)
+
+        columns = [
+            Column("codes", np.uint8, (-(-n // LANES), width, LANES), planes()),
+            Column("ids", np.int64, (n,), (self._ids_at(positions[rows]) for rows in blocks())),
+        ]
+        if any(segment is not None and "text" in segment for segment in self.segments):
+            offsets = np.concatenate([[0], np.cumsum(self._text_lengths(positions))]).astype(np.int64)
+            texts = (text for rows in blocks() for text in self._texts(positions[rows]))
+            columns += [Column("offsets", np.int64, (n + 1,), [offsets])]
+            columns += [Column("text", np.uint8, (int(offsets[-1]),), texts)]
+        if self.manifest.vectors is not None:
+            vectors = (self.vectors(positions[rows]) for rows in blocks())
+            shape = n, self.manifest.n_features or 0
+            columns += [Column("vectors", self.manifest.vectors, shape, vectors)]
+        return columns
+
+    def _ids_at(self, positions: Positions) -> Positions:
+        out = np.full(len(positions), -1, dtype=np.int64)
+        for segment, rows, where in self.by_segment(positions):
+            out[where] = segment.take("ids", rows)
+        return out
+
+    def _text_lengths(self, positions: Positions) -> Positions:
+        out = np.zeros(len(positions), dtype=np.int64)
+        for segment, rows, where in self.by_segment(positions):
+            if "text" in segment:
+                out[where] = np.diff(segment.column("offsets"))[rows]
+        return out
+
+    def _texts(self, positions: Positions) -> Iterator[npt.NDArray[np.uint8]]:
+        """The texts of rows one after another."""
+        for segment, rows, _ in self.by_segment(positions):
+            if "text" not in segment:
+                continue
+            starts, ends = segment.take("offsets", rows), segment.take("offsets", rows + 1)
+            segment.check_spans("text", starts, ends)
+            text, lengths = segment.unchecked("text"), ends - starts
+            if ends[-1] - starts[0] == lengths.sum():  # rows that follow each other
+                yield text[starts[0] : ends[-1]]
+            else:
+                before = np.cumsum(lengths) - lengths  # bytes of the rows before each
+                yield text[np.repeat(starts - before, lengths) + np.arange(lengths.sum())]
+
 
 def _salvaged(folder: Path, part: Written) -> tuple[Segment | None, npt.NDArray[np.bool_], list[str]]:
     """A file as far as it can be read, which of its rows are lost, and what is wrong with it."""
@@ -740,12 +821,8 @@ class Watch:
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
-# ---- Rows of a snapshot as columns of a new segment: for merging, compaction and new codes
+# ---- Rows from outside as columns of a new segment
 
-Codes = Callable[[slice], Packed]  # the codes of some of the rows to write
-Advance = Callable[[int], None]
-
-BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 BLOCK_BYTES = 2**24  # of vectors that are converted at a time
 
 
@@ -769,74 +846,6 @@ def vector_column(X: npt.NDArray[Any], dtype: str) -> Column:
     step = max(1, BLOCK_BYTES // (4 * max(1, X.shape[1])))
     pieces = (np.asarray(X[start : start + step], dtype=dtype) for start in range(0, len(X), step))
     return Column("vectors", dtype, X.shape, pieces)
-
-
-def copied_columns(
-    snapshot: Snapshot,
-    positions: Positions,
-    *,
-    n_bits: int,
-    codes: Codes | None = None,
-    advance: Advance | None = None,
-) -> list[Column]:
-    """The columns of rows at these positions, in ascending order; `codes` in the place of theirs."""
-    n, width, manifest = len(positions), bytes_per_code(n_bits), snapshot.manifest
-
-    def blocks() -> Iterator[slice]:
-        for start in range(0, n, BLOCK_ROWS):
-            yield slice(start, min(start + BLOCK_ROWS, n))
-
-    def planes() -> Iterator[npt.NDArray[Any]]:
-        for rows in blocks():
-            packed = snapshot.codes(positions[rows]) if codes is None else codes(rows)
-            yield CodeBlocks.of(packed, n_bits).planes
-            if advance is not None:
-                advance(rows.stop - rows.start)
-
-    columns = [
-        Column("codes", np.uint8, (-(-n // LANES), width, LANES), planes()),
-        Column("ids", np.int64, (n,), (_ids(snapshot, positions[rows]) for rows in blocks())),
-    ]
-    if any(segment is not None and "text" in segment for segment in snapshot.segments):
-        lengths = _text_lengths(snapshot, positions)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        columns += [Column("offsets", np.int64, (n + 1,), [offsets])]
-        columns += [Column("text", np.uint8, (int(offsets[-1]),), _texts(snapshot, positions))]
-    if manifest.vectors is not None:
-        vectors = (snapshot.vectors(positions[rows]) for rows in blocks())
-        columns += [Column("vectors", manifest.vectors, (n, manifest.n_features or 0), vectors)]
-    return columns
-
-
-def _ids(snapshot: Snapshot, positions: Positions) -> Positions:
-    out = np.full(len(positions), -1, dtype=np.int64)
-    for segment, rows, where in snapshot.by_segment(positions):
-        out[where] = segment.take("ids", rows)
-    return out
-
-
-def _text_lengths(snapshot: Snapshot, positions: Positions) -> Positions:
-    out = np.zeros(len(positions), dtype=np.int64)
-    for segment, rows, where in snapshot.by_segment(positions):
-        if "text" in segment:
-            out[where] = np.diff(segment.column("offsets"))[rows]
-    return out
-
-
-def _texts(snapshot: Snapshot, positions: Positions) -> Iterator[npt.NDArray[np.uint8]]:
-    """The texts of rows one after another."""
-    for start in range(0, len(positions), BLOCK_ROWS):
-        for segment, rows, _ in snapshot.by_segment(positions[start : start + BLOCK_ROWS]):
-            if "text" not in segment:
-                continue
-            starts, ends = segment.take("offsets", rows), segment.take("offsets", rows + 1)
-            segment.check_spans("text", starts, ends)
-            text, lengths = segment.unchecked("text"), ends - starts
-            if ends[-1] - starts[0] == lengths.sum():  # rows that follow each other
-                yield text[starts[0] : ends[-1]]
-            else:
-                before = np.cumsum(lengths) - lengths  # bytes of the rows before each
-                yield text[np.repeat(starts - before, lengths) + np.arange(lengths.sum())]
 
 
 # ---- What searches need of a snapshot, made at first use and kept up to date as the collection grows
@@ -881,20 +890,20 @@ class View:
         with self._lock:
             before = self.snapshot
             # a search that finds new positions must find their rows, too: both change behind the guard
-            with self._index._guard.writing() if self._index is not None else nullcontext():
-                self._take_in(before, snapshot)
+            with self._index.changing() if self._index is not None else nullcontext() as store:
+                self._take_in(before, snapshot, store)
                 self.snapshot = snapshot
             here = {part.file for part in snapshot.manifest.segments}
             self._fields = {name: fields for name, fields in self._fields.items() if name in here}
 
-    def _take_in(self, before: Snapshot, after: Snapshot) -> None:
+    def _take_in(self, before: Snapshot, after: Snapshot, store: CodeStore | None) -> None:
         if self._ids is None:
             return
         start, stop = before.n_positions, after.n_positions
         if stop > start:
             ids = np.ascontiguousarray(after.ids(start, stop))
-            if self._index is not None:
-                self._index._store.append(after.blocks(start, stop).packed(), ids)
+            if store is not None:  # whose ids and deletions are these
+                store.append(after.blocks(start, stop).packed(), ids)
             else:
                 self._ids.append(ids)
                 self._alive.append(len(ids))
@@ -942,12 +951,12 @@ class View:
         """The index over the codes."""
         with self._lock:
             if self._index is None:
-                from auxbit.index.hamming import CodeStore, HammingIndex
+                from auxbit.index.hamming import HammingIndex
 
-                snapshot, ids = self.snapshot, self.ids
-                index = HammingIndex(snapshot.manifest.n_bits, n_jobs=self.n_jobs)
-                index._store = CodeStore.of(snapshot.blocks(0, snapshot.n_positions), ids, self._alive)
-                self._index = index
+                blocks = self.snapshot.blocks(0, self.snapshot.n_positions)
+                self._index = HammingIndex.over(
+                    CodeStore.of(blocks, self.ids, self._alive), n_jobs=self.n_jobs
+                )
             return self._index
 
     def index_with(self, decoder: Decoder) -> HammingIndex:
@@ -955,9 +964,8 @@ class View:
         with self._lock:
             index = self.index()
             if index.decoder is not decoder:
-                with index._guard.writing():
-                    index._store.attach(decoder)
-                    index.decoder = decoder
+                with index.changing() as store:
+                    store.attach(decoder)
             return index
 
     def matching(self, where: Where) -> Mask:
@@ -974,20 +982,8 @@ class View:
         with self._lock:
             fields = self._fields.get(segment.path.name)
             if fields is None:
-                fields = self._fields[segment.path.name] = _fields(snapshot, number, segment)
+                fields = self._fields[segment.path.name] = snapshot.fields(number)
             return fields
-
-
-def _fields(snapshot: Snapshot, number: int, segment: Segment) -> Fields:
-    """The metadata of a segment; lost rows have none."""
-    if "text" not in segment:
-        return Fields(np.zeros(segment.rows + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8))
-    lost = None
-    if snapshot.lost is not None:
-        lost = np.zeros(snapshot.n_positions, dtype=np.bool_)
-        lost[snapshot.lost] = True
-        lost = lost[snapshot.starts[number] : snapshot.starts[number + 1]]
-    return Fields(segment.column("offsets"), segment.column("text"), lost)
 
 
 # ---- The folder of a collection
@@ -995,6 +991,12 @@ def _fields(snapshot: Snapshot, number: int, segment: Segment) -> Fields:
 LOCK = "writer.lock"
 KINDS = ("segment", "removed", "model")
 SUFFIX = ".safetensors"
+
+MERGED = 16  # segments of a size that become one
+MERGED_BYTES = 2**30  # larger ones are left to compact
+MOST_PARTS = 128
+MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are kept
+TRAINING_ROWS = 100_000  # that a model is trained on again
 
 Made = TypeVar("Made")
 
@@ -1093,11 +1095,6 @@ class Storage:
         """Write a new file of rows, to be committed by a manifest with the next number for files."""
         return self._written("segment", manifest, lambda path: write(path, rows, columns))
 
-    def write_removed(self, manifest: Manifest, column: Column) -> Written:
-        """Write a new file of deleted positions."""
-        rows = column.shape[0]
-        return self._written("removed", manifest, lambda path: write(path, rows, [column]))
-
     def write_model(self, manifest: Manifest, model: Hasher) -> str:
         """Write the model, to be committed by a manifest that names it."""
 
@@ -1106,6 +1103,61 @@ class Storage:
             return path.name
 
         return self._written("model", manifest, save)
+
+    def without(self, manifest: Manifest, positions: Ids) -> Manifest:
+        """The manifest with these positions deleted; many files of deletions become one."""
+        gone, kept = np.sort(positions), manifest.removed
+        run = run_to_merge((*kept, Written("", len(gone), gone.nbytes, 0)))
+        if run is not None and run.stop > len(kept):  # with others of its size
+            older = self.view.snapshot.removals[run.start : len(kept)]
+            gone = np.sort(np.concatenate([gone, *(each.column("positions") for each in older if each)]))
+            kept = kept[: run.start]
+        column = Column("positions", np.int64, gone.shape, [gone])
+        written = self._written("removed", manifest, lambda path: write(path, len(gone), [column]))
+        after = (*kept, written)
+        return manifest.but(removed=after, next_file=manifest.next_file + 1, changes=manifest.changes)
+
+    def replace_all(
+        self, manifest: Manifest, positions: Ids, codes: Codes | None, errors: Errors, advance: Advance | None
+    ) -> None:
+        """Commit a generation with these rows alone, in one segment; with other codes if given."""
+        segments: tuple[Part, ...] = ()
+        if len(positions):
+            columns = self.view.snapshot.columns(positions, codes, manifest.n_bits, advance)
+            written = self.write(manifest, len(positions), columns)
+            segments = (Part(written.file, written.rows, written.bytes, written.check, errors),)
+        trained_at = int(np.searchsorted(positions, manifest.trained_at)) if codes is None else len(positions)
+        self.commit(
+            manifest.but(
+                segments=segments, removed=(), generation=manifest.generation + 1, trained_at=trained_at,
+                next_file=manifest.next_file + 1,
+            )
+        )  # fmt: skip
+
+    def tidy(self) -> None:
+        """Merge small segments; a failure leaves them as they are, and the change that led to it."""
+        try:
+            manifest = self.manifest
+            starts = self.view.snapshot.starts
+            # what was trained on and what was added since stay apart: their errors are not to be mixed
+            border = int(np.searchsorted(starts[:-1], manifest.trained_at))
+            for first, parts in ((0, manifest.segments[:border]), (border, manifest.segments[border:])):
+                run = run_to_merge(parts)
+                if run is not None:
+                    self._merge(slice(first + run.start, first + run.stop))
+                    return
+        except (OSError, MemoryError):  # a full disk, or damage that a search will name
+            self.sweep()
+
+    def _merge(self, run: slice) -> None:
+        """Make one segment of several; positions stay as they are."""
+        manifest, snapshot = self.manifest, self.view.snapshot
+        positions = np.arange(snapshot.starts[run.start], snapshot.starts[run.stop])
+        written = self.write(manifest, len(positions), snapshot.columns(positions, None, manifest.n_bits))
+        errors = sum((part.errors for part in manifest.segments[run]), Errors())
+        part = Part(written.file, written.rows, written.bytes, written.check, errors)
+        segments = (*manifest.segments[: run.start], part, *manifest.segments[run.stop :])
+        self.commit(manifest.but(segments=segments, next_file=manifest.next_file + 1))
 
     def commit(self, manifest: Manifest) -> None:
         """Make this the state of the collection, durably, or leave it as it was."""
@@ -1214,153 +1266,10 @@ def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str,
     return coding, check_mu(meant if mu is None else mu)
 
 
-# ---- The upkeep of a collection: merging small segments, compaction, retraining
-
-MERGED = 16  # segments of a size that become one
-MERGED_BYTES = 2**30  # larger ones are left to compact
-MOST_PARTS = 128
-MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are kept
-TRAINING_ROWS = 100_000
-
-
-def compact(storage: Storage, advance: Advance | None = None) -> None:
-    """Write what is not deleted into one segment, and let go of the rest."""
-    with storage.repairing() as manifest:
-        positions = storage.view.present()
-        errors = _errors_of(storage.view.snapshot)
-        _replace_all(storage, manifest.but(), positions, manifest.n_bits, None, errors, advance)
-
-
-def retrain(
-    storage: Storage,
-    model: Hasher | None,
-    X: Array | None,
-    advance: Advance | None,
-    step: Callable[[str], None],
-) -> Hasher:
-    """Train, or take `model`, write the new codes beside the old, and switch to them in one step."""
-    with storage.changing() as manifest:
-        view = storage.view
-        positions, snapshot = view.present(), view.snapshot
-        if X is not None and (np.ndim(X) != 2 or len(X) != len(positions)):
-            raise InvalidInput(
-                f"X must have a row for each of the {len(positions):,} items, in the order of ids."
-            )
-        if model is None and not len(positions):
-            raise InvalidInput(f"{storage.folder} is empty: there is nothing to train on.")
-        if X is None and manifest.vectors is None:
-            raise InvalidInput(
-                "the collection keeps no vectors to make new codes from. Give X, a row for each item in the "
-                'order of ids; or create it with vectors="float16".'
-            )
-
-        def rows_of(some: slice | Ids) -> Array:
-            return X[some] if X is not None else snapshot.vectors(positions[some])
-
-        if model is None:
-            model = _trained(storage, manifest, rows_of, len(positions), step)
-        step("encoding")
-        if manifest.n_features is not None and model.n_features_in_ != manifest.n_features:
-            raise InvalidInput(
-                f"the model is for rows of {model.n_features_in_} numbers, the collection for "
-                f"{manifest.n_features}."
-            )
-
-        coding, mu = manifest.coding, manifest.mu
-        if manifest.model is None:  # its codes were made elsewhere, or are still to be made
-            coding, mu = coding_of(model, None, None)
-
-        def codes(rows: slice) -> Packed:
-            return model.encode(rows_of(rows), coding=coding, mu=mu)
-
-        n_bits = model.decoder_.n_bits
-        name = storage.write_model(manifest, model)
-        after = manifest.but(
-            model=name, n_bits=n_bits, n_features=model.n_features_in_, next_file=manifest.next_file + 1,
-            trained_at=len(positions), coding=coding, mu=mu,
-        )  # fmt: skip
-        _replace_all(storage, after, positions, n_bits, codes, Errors(), advance)
-    return model
-
-
-def _replace_all(
-    storage: Storage, manifest: Manifest, positions: Ids, n_bits: int, codes: Any,
-    errors: Errors, advance: Advance | None,
-) -> None:  # fmt: skip
-    """Commit a generation with these rows alone, in one segment."""
-    snapshot = storage.view.snapshot
-    segments: tuple[Part, ...] = ()
-    if len(positions):
-        columns = copied_columns(snapshot, positions, n_bits=n_bits, codes=codes, advance=advance)
-        written = storage.write(manifest, len(positions), columns)
-        segments = (Part(written.file, written.rows, written.bytes, written.check, errors),)
-    trained_at = int(np.searchsorted(positions, manifest.trained_at)) if codes is None else len(positions)
-    storage.commit(
-        manifest.but(
-            segments=segments, removed=(), generation=manifest.generation + 1, trained_at=trained_at,
-            next_file=manifest.next_file + 1,
-        )
-    )  # fmt: skip
-
-
-def _trained(
-    storage: Storage, manifest: Manifest, rows_of: Callable[[Ids], Array], n: int, step: Callable[[str], None]
-) -> Hasher:
-    """A model like the present one, fitted to the rows of the collection, or to a sample of them."""
-    from sklearn.base import clone
-
-    old = storage.view.model()
-    some = np.arange(n)
-    if n > TRAINING_ROWS:
-        some = np.sort(np.random.default_rng(0).choice(n, TRAINING_ROWS, replace=False))
-    X = np.asarray(rows_of(some), dtype=np.float32)
-    step(f"training on {len(X):,} rows")
-    model: Hasher = clone(old).fit(X)
-    if manifest.coding == "optimal":
-        step("fitting the decoder")
-        kind = "tables" if hasattr(old.decoder_, "tables") else "linear"
-        model.fit_decoder(X, kind, mu=manifest.mu)
-    return model
-
-
 def measured_errors(model: Hasher, X: Array, packed: Packed) -> Errors:
     """The reconstruction errors of some of the rows."""
     some = np.unique(np.linspace(0, len(X) - 1, min(len(X), MEASURED_ROWS)).astype(np.int64))
     return Errors(len(X), model._error_of(np.asarray(X[some]), packed[some]))
-
-
-def _errors_of(snapshot: Snapshot) -> Errors:
-    """Of what was added since the training."""
-    parts = zip(snapshot.manifest.segments, snapshot.starts[1:], strict=True)
-    return sum((part.errors for part, end in parts if end > snapshot.manifest.trained_at), Errors())
-
-
-def tidy(storage: Storage) -> None:
-    """Merge small segments; a failure leaves them as they are, and the change that led to it."""
-    try:
-        manifest = storage.manifest
-        starts = storage.view.snapshot.starts
-        # what was trained on and what was added since stay apart: their errors are not to be mixed
-        border = int(np.searchsorted(starts[:-1], manifest.trained_at))
-        for first, parts in ((0, manifest.segments[:border]), (border, manifest.segments[border:])):
-            run = run_to_merge(parts)
-            if run is not None:
-                _merge(storage, slice(first + run.start, first + run.stop))
-                return
-    except (OSError, MemoryError):  # a full disk, or damage that a search will name
-        storage.sweep()
-
-
-def _merge(storage: Storage, run: slice) -> None:
-    """Make one segment of several; positions stay as they are."""
-    manifest, snapshot = storage.manifest, storage.view.snapshot
-    positions = np.arange(snapshot.starts[run.start], snapshot.starts[run.stop])
-    columns = copied_columns(snapshot, positions, n_bits=manifest.n_bits)
-    written = storage.write(manifest, len(positions), columns)
-    errors = sum((part.errors for part in manifest.segments[run]), Errors())
-    part = Part(written.file, written.rows, written.bytes, written.check, errors)
-    segments = (*manifest.segments[: run.start], part, *manifest.segments[run.stop :])
-    storage.commit(manifest.but(segments=segments, next_file=manifest.next_file + 1))
 
 
 def run_to_merge(parts: Sequence[Written]) -> slice | None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba.extending import intrinsic
 
 from auxbit.core.parallel import kernel
+from auxbit.core.simd import popcount as popcount
 from auxbit.core.types import Bits, Packed, Words
 from auxbit.errors import InvalidInput, InvalidParameter
 
@@ -119,16 +118,6 @@ def from_planes(planes: Planes, n_bits: int) -> Packed:
     """Undo `to_planes`."""
     rows = np.ascontiguousarray(planes.T).view(np.uint8)
     return np.ascontiguousarray(rows[:, : bytes_per_code(n_bits)])
-
-
-def _popcount(typing_context: Any, word: Any) -> tuple[Any, Any]:
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return word(word), emit
-
-
-popcount: Any = intrinsic(_popcount)  # of one word; LLVM turns it into the machine's instruction, or SIMD
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one whole, and checking what is read back."""
+"""Files: written so that a crash leaves the old one whole, locked by one writer, checked when read."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ import os
 import secrets
 import socket
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from auxbit.core.types import PathLike
 from auxbit.errors import FileExists, FileProblem, InUse, InvalidParameter
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write line ends of its own
 MOST_AT_ONCE = 2**24  # bytes: an interrupt need not wait for gigabytes
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
+def replacing(path: PathLike, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary name in the folder of `path`; on success sync it and rename it to `path`.
 
     On an exception the temporary file is removed and whatever stood at `path` stays as it was.
@@ -52,7 +55,7 @@ def replacing(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterat
         temporary.unlink(missing_ok=True)
 
 
-def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool = True) -> None:
+def write_bytes(path: PathLike, content: bytes, *, overwrite: bool = True) -> None:
     """Write `content` to `path` atomically."""
     with replacing(path, overwrite=overwrite) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | BINARY)
@@ -62,13 +65,13 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, overwrite: bool
             os.close(descriptor)
 
 
-def write_text(path: str | os.PathLike[str], content: str, *, overwrite: bool = True) -> None:
+def write_text(path: PathLike, content: str, *, overwrite: bool = True) -> None:
     """Write `content` to `path` atomically, as UTF-8."""
     write_bytes(path, content.encode(), overwrite=overwrite)
 
 
 @contextmanager
-def creating(path: str | os.PathLike[str]) -> Iterator[int]:
+def creating(path: PathLike) -> Iterator[int]:
     """Yield the descriptor of a new file; on success sync it, on an exception remove it.
 
     Its name is durable only after sync_folder, and nothing may refer to it before.
@@ -92,8 +95,8 @@ def write_all(descriptor: int, content: Any) -> None:
         rest = rest[os.write(descriptor, rest[:MOST_AT_ONCE]) :]
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder and those that it is in, unless they are there, and their names durable."""
+def make_folder(path: PathLike) -> None:
+    """Make a folder and its parents if they are missing, and make their names durable."""
     missing, place = [], Path(path).absolute()
     while not place.exists():
         missing.append(place)
@@ -106,13 +109,13 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         _sync(each.parent)
 
 
-def sync_folder(path: str | os.PathLike[str]) -> None:
+def sync_folder(path: PathLike) -> None:
     """Make the names in a folder durable: files made, renamed and removed."""
     _sync(Path(path))
 
 
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Raise FileExists where `path` must not be overwritten, FileProblem where it is a folder."""
+    """Raise FileExists if `path` must not be overwritten, FileProblem if it is a folder."""
     if path.is_dir():
         raise FileProblem(f"{path} is a folder; expected the name of a file to write.")
     if not overwrite and os.path.lexists(path):
@@ -171,9 +174,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# ---- One writer at a time: a lock file that the system releases when its holder dies
-
-_HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+# ---- One writer at a time
 
 
 class WriterLock:
@@ -183,47 +184,38 @@ class WriterLock:
     holder is for people; the lock is the system's.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
-        self._descriptor: int | None = None
-        self._pid = 0
+        self._lock: FileLock | None = None
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, in this process: a forked child has but a copy of it."""
-        return self._descriptor is not None and self._pid == os.getpid()
+        """Whether this object holds the lock, in this process: a forked child does not."""
+        return self._lock is not None and self._lock.is_locked
 
     def acquire(self, what: str) -> None:
         """Take the lock for `what`, at once, or raise InUse and say who has it."""
         if self.held:
             return
+        from filelock import FileLock, Timeout  # many files are read and never locked
+
+        lock = FileLock(
+            self.path, blocking=False, thread_local=False,  # whoever closes may be another thread
+            fallback_to_soft=False, preserve_lock_file=True, on_acquired=_sign,
+        )  # fmt: skip
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            lock.acquire()
+        except Timeout as error:
+            raise InUse(f"{what} is being written to by {self._holder()}; one writer at a time.") from error
         except OSError as error:
             raise FileProblem(f"{what} cannot be written to: {error.strerror} ({self.path}).") from error
-        try:
-            _lock(descriptor)
-        except OSError as error:
-            os.close(descriptor)
-            raise InUse(f"{what} is being written to by {self._holder()}; one writer at a time.") from error
-        try:
-            about = {
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            }
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(about).encode())
-        except OSError:  # of a full disk: the lock holds all the same
-            pass
-        self._descriptor, self._pid = descriptor, os.getpid()
-        _HELD.add(self)
+        self._lock = lock
 
     def release(self) -> None:
-        """Let others write; nothing happens where the lock is not held."""
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
+        """Let others write; does nothing if the lock is not held."""
+        if self._lock is not None and self.held:
+            self._lock.release()
+        self._lock = None
 
     def _holder(self) -> str:
         try:
@@ -234,32 +226,16 @@ class WriterLock:
             return "another process"
 
 
-def _let_go_after_fork() -> None:
-    """A child shares the parent's lock through its descriptor, and would keep it when the parent lets go."""
-    for lock in list(_HELD):
-        lock.release()
+def _sign(descriptor: int) -> None:
+    """Write into the lock file who holds it."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+    with suppress(OSError):  # a full disk: the lock holds all the same
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(about).encode())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_after_fork)
-
-
-def _lock(descriptor: int) -> None:
-    """Lock an open file without waiting; OSError where somebody else has."""
-    if os.name == "nt":
-        import msvcrt
-
-        # far behind the text, so that others can read who holds it
-        os.lseek(descriptor, 2**30, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-# ---- Files of arrays with a JSON header: safetensors, with a format, a version and a checksum of all of it
+# ---- Files of arrays with a JSON header: safetensors with a format, a version and a checksum
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -281,7 +257,7 @@ class Format:
 
     def write(
         self,
-        path: str | os.PathLike[str],
+        path: PathLike,
         header: dict[str, Any],
         tensors: Tensors,
         *,
@@ -305,7 +281,7 @@ class Format:
             except SafetensorError as error:  # of a full disk, for one
                 raise self.error(f"{path} could not be written: {error}.") from error
 
-    def read(self, path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
+    def read(self, path: PathLike) -> tuple[dict[str, Any], Tensors]:
         """The header, with format_version and auxbit_version, and the tensors of a file that is whole."""
         if not Path(path).is_file():
             raise self.error(f"{path} does not exist or is not a file.")

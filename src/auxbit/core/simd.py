@@ -1,11 +1,14 @@
-"""Table look-ups in vector registers: lower bounds of the distances of 64 codes at once.
+"""Vector instructions for compiled kernels: the one file that uses private numba and llvmlite.
 
-A code is a row of small indices, each with a table of bytes; the sum of what is looked up is compared with
-a limit, and the answer is a bit a cgutils. Indices have 6 bits where the machine permutes 64 bytes at once
-(AVX-512 VBMI; there also whole bytes can be looked up, in tables of 256), or 4 bits (AVX2).
+An intrinsic here is a function that returns a signature and a function that emits LLVM instructions. Except
+for table look-ups the vectors are LLVM's generic ones: any processor runs them, in pieces if its registers
+are shorter.
 
-Narrow sums are bytes, which stay at 255 when they get there. Wide sums have 16 bits: each four look-ups are
-added as bytes first, so a table's entries are at most 63.
+Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
+the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, core/codes,
+hashers/spherical, quantiser/kernels), or remove their __pycache__.
+
+Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """
 
 from __future__ import annotations
@@ -17,18 +20,248 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped_cgutils
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
+from numba.extending import intrinsic, models, register_model
+from numba.misc.special import literally as literally
 
 LANES = 64  # codes of a block, bytes of a vector
-TILE = 4  # blocks whose sums are in registers together
-WIDE_STEP = 4  # look-ups that are added as bytes before they are widened
 
 cgutils: Any = untyped_cgutils  # has no types
 
-_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_BYTES = ir.VectorType(_I8, LANES)
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_BYTES, _SHORTS = ir.VectorType(_I8, LANES), ir.VectorType(_I16, LANES)
 _PAIRS = ir.VectorType(_I16, LANES // 2)
-_ZEROS = ir.Constant(_BYTES, None)
+_FLOAT = ir.FloatType()
+
+
+def _splat(builder: ir.IRBuilder, value: Any, n: int) -> Any:
+    """A vector of n equal numbers."""
+    lanes = ir.VectorType(value.type, n)
+    first = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, _I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_I32, n), None))
+
+
+def _call(builder: ir.IRBuilder, name: str, *vectors: Any) -> Any:
+    """LLVM's function of this name, of vectors of one type."""
+    kind = ir.FunctionType(vectors[0].type, [vectors[0].type] * len(vectors))
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), vectors)
+
+
+def _load(builder: ir.IRBuilder, kind: Any, address: Any, align: int) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
+
+
+def _bytes_of(context: Any, builder: ir.IRBuilder, kind: Any, array: Any) -> Any:
+    """A pointer to the first byte of an array."""
+    return builder.bitcast(context.make_array(kind)(context, builder, array).data, _I8.as_pointer())
+
+
+# ---- Single words
+
+
+def _popcount(typing_context: Any, word: Any) -> tuple[Any, Any]:
+    """The number of bits set in a word; LLVM turns it into the machine's instruction, or a vector's."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return word(word), emit
+
+
+def _lowest_bit(typing_context: Any, word: Any) -> tuple[Any, Any]:
+    """The number of the lowest bit set in a word of 64 bits that is not 0."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(word), emit
+
+
+def _prefetch(typing_context: Any, values: Any, place: Any) -> tuple[Any, Any]:
+    """Fetch values[place] into the cache ahead of its use: what is read next lies far apart."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(values)(context, builder, arguments[0])
+        item = cgutils.get_item_pointer(context, builder, values, array, [arguments[1]], wraparound=False)
+        pointer = _I8.as_pointer()
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        )
+        options = [_I32(option) for option in (0, 3, 1)]  # to read, keep close, data
+        builder.call(fetch, [builder.bitcast(item, pointer), *options])
+        return context.get_dummy_value()
+
+    return types.void(values, types.int64), emit
+
+
+def _address(typing_context: Any, array: Any) -> tuple[Any, Any]:
+    """Where an array begins. Numba counts references at each call with an array, which takes longer than a
+    block does; a number it passes as it is.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(context.make_array(array)(context, builder, arguments[0]).data, _I64)
+
+    return types.intp(array), emit
+
+
+def _word_at(typing_context: Any, start: Any, i: Any) -> tuple[Any, Any]:
+    """The i-th of 64-bit words from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return _load(builder, _I64, builder.add(arguments[0], builder.mul(arguments[1], _I64(8))), 8)
+
+    return types.uint64(types.intp, types.intp), emit
+
+
+popcount: Any = intrinsic(_popcount)
+lowest_bit: Any = intrinsic(_lowest_bit)
+prefetch: Any = intrinsic(_prefetch)
+address: Any = intrinsic(_address)
+word_at: Any = intrinsic(_word_at)
+
+
+# ---- Hamming distances of the 64 codes of a block: a count per lane, in vector registers
+#
+# Counts are bytes, which stay at 255; from 256 bits on, where a byte may not hold them, 16 bits wide.
+
+_PLANES_A_BYTE = 16  # planes summed up without saturation: at most 128 of 255
+
+
+class _Lanes(types.Type):
+    """A count for each of 64 lanes."""
+
+    def __init__(self, vector: ir.VectorType) -> None:
+        self.vector = vector
+        super().__init__(name=f"Lanes({vector})")
+
+
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: _Lanes) -> None:
+        initialise: Any = super().__init__
+        initialise(manager, lanes, lanes.vector)
+
+
+register_model(_Lanes)(_LanesModel)
+_bytes, _shorts = _Lanes(_BYTES), _Lanes(_SHORTS)
+
+
+def _zeros(typing_context: Any) -> tuple[Any, Any]:
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(_BYTES, None)
+
+    return _bytes(), emit
+
+
+def _wide_zeros(typing_context: Any) -> tuple[Any, Any]:
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return ir.Constant(_SHORTS, None)
+
+    return _shorts(), emit
+
+
+def _add_planes(typing_context: Any, n: Any, counts: Any, planes: Any, query: Any) -> tuple[Any, Any]:
+    """Add to `counts` in how many bits n planes and n words of a query differ, both from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        total, planes_start, query_start = arguments[1:]
+        for first in range(0, n.literal_value, _PLANES_A_BYTE):
+            part = None
+            for j in range(first, min(first + _PLANES_A_BYTE, n.literal_value)):
+                plane = _load(builder, _BYTES, builder.add(planes_start, _I64(LANES * j)), 1)
+                # Four equal bytes: spreading 32 bits comes with the load, spreading 8 takes an instruction.
+                word = _load(builder, _I32, builder.add(query_start, _I64(4 * j)), 4)
+                differing = builder.xor(plane, builder.bitcast(_splat(builder, word, LANES // 4), _BYTES))
+                ones = _call(builder, "llvm.ctpop.v64i8", differing)
+                part = ones if part is None else builder.add(part, ones)
+            total = _call(builder, "llvm.uadd.sat.v64i8", total, part)
+        return total
+
+    return _bytes(n, _bytes, types.intp, types.intp), emit
+
+
+def _widen_add(typing_context: Any, wide: Any, counts: Any) -> tuple[Any, Any]:
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.add(arguments[0], builder.zext(arguments[1], _SHORTS))
+
+    return _shorts(_shorts, _bytes), emit
+
+
+def _lanes_within(typing_context: Any, counts: Any, most: Any) -> tuple[Any, Any]:
+    """The lanes whose count is at most `most`, which must fit into a lane: bit l for lane l."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        bound = builder.trunc(arguments[1], counts.vector.element)
+        within = builder.icmp_unsigned("<=", arguments[0], _splat(builder, bound, LANES))
+        return builder.bitcast(within, _I64)
+
+    return types.uint64(counts, types.intp), emit
+
+
+def _store(typing_context: Any, wide: Any, out: Any) -> tuple[Any, Any]:
+    """Write 64 counts, uint16, to an address."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[0], builder.inttoptr(arguments[1], _SHORTS.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(_shorts, types.intp), emit
+
+
+zeros: Any = intrinsic(_zeros)
+wide_zeros: Any = intrinsic(_wide_zeros)
+add_planes: Any = intrinsic(prefer_literal=True)(_add_planes)  # n must be known when it is compiled
+widen_add: Any = intrinsic(_widen_add)
+lanes_within: Any = intrinsic(_lanes_within)
+store: Any = intrinsic(_store)
+
+
+# ---- Hamming distances of 16 codes of a bucket, word by word
+
+BUCKET_LANES = 16  # codes compared at once
+
+
+def _near_lanes(typing_context: Any, codes: Any, start: Any, query: Any, limit: Any) -> tuple[Any, Any]:
+    """Which of 16 codes, (n_words, n), from `start` on are within `limit` of the query: one bit per lane."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        planes = context.make_array(codes)(context, builder, arguments[0])
+        words = context.make_array(query)(context, builder, arguments[2])
+        word_type = context.get_data_type(codes.dtype)
+        vector = ir.VectorType(word_type, BUCKET_LANES)
+        n_words = cgutils.unpack_tuple(builder, planes.shape)[0]
+
+        def distance(w: Any) -> Any:
+            at = [w, arguments[1]]
+            place = cgutils.get_item_pointer(context, builder, codes, planes, at, wraparound=False)
+            lanes = builder.load(builder.bitcast(place, vector.as_pointer()), align=word_type.width // 8)
+            word = cgutils.get_item_pointer(context, builder, query, words, [w], wraparound=False)
+            differing = builder.xor(lanes, _splat(builder, builder.load(word), BUCKET_LANES))
+            return _call(builder, f"llvm.ctpop.v{BUCKET_LANES}i{word_type.width}", differing)
+
+        total = cgutils.alloca_once_value(builder, distance(ir.Constant(n_words.type, 0)))
+        with cgutils.for_range(builder, n_words, start=ir.Constant(n_words.type, 1)) as loop:
+            builder.store(builder.add(builder.load(total), distance(loop.index)), total)
+        most = builder.trunc(arguments[3], word_type) if word_type.width < 64 else arguments[3]
+        near = builder.icmp_unsigned("<=", builder.load(total), _splat(builder, most, BUCKET_LANES))
+        return builder.zext(builder.bitcast(near, ir.IntType(BUCKET_LANES)), _I64)
+
+    return types.int64(codes, types.int64, query, types.int64), emit
+
+
+near_lanes: Any = intrinsic(_near_lanes)
+
+
+# ---- Table look-ups: lower bounds of the distances of 64 codes at once
+#
+# A code is a row of small indices, each with a table of bytes. The sum of what is looked up is compared with
+# a limit, and the result is one bit per code. Indices have 6 bits if the machine permutes 64 bytes at once
+# (AVX-512 VBMI; there also whole bytes can be looked up, in tables of 256), or 4 bits (AVX2).
+#
+# Narrow sums are bytes, which stay at 255 when they get there. Wide sums have 16 bits: each four look-ups are
+# added as bytes first, so a table's entries are at most 63.
+
+TILE = 4  # blocks whose sums are in registers together
+WIDE_STEP = 4  # look-ups that are added as bytes before they are widened
 
 
 @cache
@@ -46,112 +279,37 @@ def _bits_of(context: Any) -> int:
     return 4 if "avx2" in has else 0
 
 
-# The four look-ups share their arguments. index : (4 · tiles, m + n, 64) bytes, from byte `at` on, m = 1 for
-# narrow and 2 for wide sums; tables : bytes, from byte `of` on, m of 64 entries, then n of 64 or 256. They
-# return the first tile in which a code's sum is at most `limit`, and `tiles` if there is none; the tile's
-# codes are written into masks, (4,) uint64. Arrays begin at multiples of 64 bytes. A machine without the
-# instructions finds that all codes pass.
-
-
-def _narrow_groups(
-    typing_context: Any,
+def _first_tile(
+    typing_context: Any, whole_bytes: Any, wide: Any,
     index: Any, at: Any, tiles: Any, n: Any, tables: Any, of: Any, limit: Any, masks: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _LookUp(context, builder, signature, arguments).first_tile(whole_bytes=False, wide=False)
+    """The first tile in which a code's sum is at most `limit`, and `tiles` if there is none.
 
-    return _signature(index, tables, masks), emit
-
-
-def _wide_groups(
-    typing_context: Any,
-    index: Any, at: Any, tiles: Any, n: Any, tables: Any, of: Any, limit: Any, masks: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _LookUp(context, builder, signature, arguments).first_tile(whole_bytes=False, wide=True)
-
-    return _signature(index, tables, masks), emit
-
-
-def _narrow_bytes(
-    typing_context: Any,
-    index: Any, at: Any, tiles: Any, n: Any, tables: Any, of: Any, limit: Any, masks: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _LookUp(context, builder, signature, arguments).first_tile(whole_bytes=True, wide=False)
-
-    return _signature(index, tables, masks), emit
-
-
-def _wide_bytes(
-    typing_context: Any,
-    index: Any, at: Any, tiles: Any, n: Any, tables: Any, of: Any, limit: Any, masks: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return _LookUp(context, builder, signature, arguments).first_tile(whole_bytes=True, wide=True)
-
-    return _signature(index, tables, masks), emit
-
-
-def _shifted_lanes(
-    typing_context: Any,
-    source: Any, low: Any, high: Any, down: Any, kept: Any, rest: Any, target: Any, to: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    i64, u64 = types.int64, types.uint64
+    whole_bytes, wide : known when it is compiled. index : (4 · tiles, m + n, 64) bytes, from byte `at` on,
+    m = 1 for narrow and 2 for wide sums; tables : bytes, from byte `of` on, m of 64 entries, then n of 256
+    for whole bytes, else of 64, or of 16 four times over; n is a multiple of four for wide sums. The tile's
+    codes are written into masks, (4,) uint64. Arrays begin at multiples of 64 bytes. A machine without the
+    instructions finds that all codes pass.
+    """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        words = ir.VectorType(_I64, LANES // 8)
-        _, low, high, down, kept, rest, _, to = arguments
+        look_up = _LookUp(context, builder, signature, arguments)
+        return look_up.first_tile(bool(whole_bytes.literal_value), bool(wide.literal_value))
 
-        def place(position: int, at: Any) -> Any:
-            array = context.make_array(signature.args[position])(context, builder, arguments[position])
-            start = builder.gep(builder.bitcast(array.data, _I8.as_pointer()), [at])
-            return builder.bitcast(start, words.as_pointer())
-
-        def splat(value: Any) -> Any:
-            first = builder.insert_element(ir.Constant(words, ir.Undefined), value, _I32(0))
-            zeros = ir.Constant(ir.VectorType(_I32, words.count), None)
-            return builder.shuffle_vector(first, first, zeros)
-
-        lower = builder.lshr(builder.load(place(0, low), align=8), splat(down))
-        upper = builder.shl(builder.load(place(0, high), align=8), splat(builder.sub(_I64(8), down)))
-        both = builder.or_(builder.and_(lower, splat(kept)), builder.and_(upper, splat(rest)))
-        builder.store(both, place(6, to), align=8)
-        return context.get_dummy_value()
-
-    return types.void(source, i64, i64, i64, u64, u64, target, i64), emit
-
-
-# Bits of two vectors of 64 bytes, at bytes `low` and `high` of the source, as one at byte `to` of the target:
-# (low >> down) & kept | (high << 8 − down) & rest in every byte.
-shifted_lanes: Any = intrinsic(_shifted_lanes)
-
-
-def _signature(index: Any, tables: Any, masks: Any) -> Any:
     i64 = types.int64
-    return i64(index, i64, i64, i64, tables, i64, i64, masks)
-
-
-narrow_groups: Any = intrinsic(_narrow_groups)  # tables of 64 entries, or of 16 four times over
-wide_groups: Any = intrinsic(_wide_groups)  # the same; n is a multiple of four
-narrow_bytes: Any = intrinsic(_narrow_bytes)  # n tables of 256 entries
-wide_bytes: Any = intrinsic(_wide_bytes)  # the same; n is a multiple of four
+    return i64(whole_bytes, wide, index, i64, i64, i64, tables, i64, i64, masks), emit
 
 
 class _LookUp:
-    """The code of one of the look-ups, written instruction by instruction."""
+    """The code of one kind of look-up, written instruction by instruction."""
 
     def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> None:
         self.builder, self.bits = builder, _bits_of(context)
-        index, at, self.tiles, self.n, tables, of, self.limit, masks = arguments
-
-        def data(position: int, array: Any) -> Any:
-            pointer = context.make_array(signature.args[position])(context, builder, array).data
-            return builder.bitcast(pointer, _I8.as_pointer())
-
-        self.index = builder.gep(data(0, index), [at])
-        self.tables = builder.gep(data(4, tables), [of])
-        self.masks = builder.bitcast(data(7, masks), _I64.as_pointer())
+        _, _, index, at, self.tiles, self.n, tables, of, self.limit, masks = arguments
+        kinds = signature.args
+        self.index = builder.gep(_bytes_of(context, builder, kinds[2], index), [at])
+        self.tables = builder.gep(_bytes_of(context, builder, kinds[6], tables), [of])
+        self.masks = builder.bitcast(_bytes_of(context, builder, kinds[9], masks), _I64.as_pointer())
 
     def first_tile(self, whole_bytes: bool, wide: bool) -> Any:
         """Find the first tile with codes within the limit, and write its masks."""
@@ -162,7 +320,7 @@ class _LookUp:
         if not self.bits or (whole_bytes and self.bits < 6):
             self._store([_I64(2**64 - 1)] * TILE)
             return _I64(0)
-        found = self._variable(self.tiles)
+        found = cgutils.alloca_once_value(builder, self.tiles)
         with cgutils.for_range(builder, self.tiles) as loop:
             tile_bytes = builder.mul(self.block_bytes, _I64(TILE))
             self.tile = builder.gep(self.index, [builder.mul(loop.index, tile_bytes)])
@@ -177,12 +335,11 @@ class _LookUp:
 
     def _narrow(self) -> list[Any]:
         builder = self.builder
-        add = self._function("llvm.uadd.sat.v64i8", _BYTES)
-        sums = [self._variable(first) for first in self._look_up_first(0)]
+        sums = [cgutils.alloca_once_value(builder, first) for first in self._look_up_first(0)]
         with cgutils.for_range(builder, self.n) as loop:
             for total, found in zip(sums, self._look_up(loop.index)):
-                builder.store(builder.call(add, [builder.load(total), found]), total)
-        limits = self._splat(builder.trunc(self.limit, _I8), _BYTES)
+                builder.store(_call(builder, "llvm.uadd.sat.v64i8", builder.load(total), found), total)
+        limits = _splat(builder, builder.trunc(self.limit, _I8), LANES)
         return [builder.icmp_unsigned("<=", builder.load(total), limits) for total in sums]
 
     def _wide(self) -> list[Any]:
@@ -194,8 +351,9 @@ class _LookUp:
             low, high = builder.bitcast(low, _PAIRS), builder.bitcast(high, _PAIRS)
             even = builder.or_(builder.and_(low, lower), builder.shl(high, eights))
             odd = builder.or_(builder.lshr(low, eights), builder.and_(high, builder.not_(lower)))
-            evens.append(self._variable(builder.add(even, builder.shl(odd, eights))))
-            odds.append(self._variable(odd))
+            whole = builder.add(even, builder.shl(odd, eights))
+            evens.append(cgutils.alloca_once_value(builder, whole))
+            odds.append(cgutils.alloca_once_value(builder, odd))
         with cgutils.for_range(builder, builder.udiv(self.n, _I64(WIDE_STEP))) as loop:
             start = builder.mul(loop.index, _I64(WIDE_STEP))
             found = self._look_up(start)
@@ -206,16 +364,15 @@ class _LookUp:
                 pairs = builder.bitcast(some, _PAIRS)
                 builder.store(builder.add(builder.load(even), pairs), even)
                 builder.store(builder.add(builder.load(odd), builder.lshr(pairs, eights)), odd)
-        limits = self._splat(builder.trunc(self.limit, _I16), _PAIRS)
-        half = LANES // 2
-        in_order = ir.Constant(ir.VectorType(_I32, LANES), [i // 2 + i % 2 * half for i in range(LANES)])
+        limits = _splat(builder, builder.trunc(self.limit, _I16), LANES // 2)
+        in_order = [i // 2 + i % 2 * (LANES // 2) for i in range(LANES)]
         passed = []
         for even, odd in zip(evens, odds):
             # the sum of whole pairs is that of lower bytes plus 256 times that of upper ones
             upper = builder.load(odd)
             below = builder.sub(builder.load(even), builder.shl(upper, eights))
             within = [builder.icmp_unsigned("<=", sums, limits) for sums in (below, upper)]
-            passed.append(builder.shuffle_vector(within[0], within[1], in_order))
+            passed.append(self._lanes(within[0], in_order, within[1]))
         return passed
 
     def _look_up_first(self, table: int) -> list[Any]:
@@ -239,21 +396,19 @@ class _LookUp:
     def _find(self, entries: list[Any], index: Any) -> Any:
         builder = self.builder
         if len(entries) == 4:
-            pick = self._function("llvm.x86.avx512.vpermi2var.qi.512", _BYTES, 3)
-            low, high = (builder.call(pick, [entries[i], index, entries[i + 1]]) for i in (0, 2))
-            return builder.select(builder.icmp_signed("<", index, _ZEROS), high, low)
+            pick = "llvm.x86.avx512.vpermi2var.qi.512"
+            low, high = (_call(builder, pick, entries[i], index, entries[i + 1]) for i in (0, 2))
+            # an instruction sees 7 bits of an index; the eighth, its sign, says which half of 256 it means
+            return builder.select(builder.icmp_signed("<", index, ir.Constant(_BYTES, None)), high, low)
         if self.bits == 6:
-            permute = self._function("llvm.x86.avx512.permvar.qi.512", _BYTES)
-            return builder.call(permute, [entries[0], index])
-        half = ir.VectorType(_I8, LANES // 2)
-        shuffle = self._function("llvm.x86.avx2.pshuf.b", half)
+            return _call(builder, "llvm.x86.avx512.permvar.qi.512", entries[0], index)
         low, high = (
-            builder.call(shuffle, [self._lanes(entries[0], part), self._lanes(index, part)])
+            _call(builder, "llvm.x86.avx2.pshuf.b", self._lanes(entries[0], part), self._lanes(index, part))
             for part in (range(LANES // 2), range(LANES // 2, LANES))
         )
         return self._lanes(low, range(LANES), high)
 
-    def _lanes(self, vector: Any, lanes: range, other: Any = None) -> Any:
+    def _lanes(self, vector: Any, lanes: list[int] | range, other: Any = None) -> Any:
         numbers = ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes))
         other = ir.Constant(vector.type, ir.Undefined) if other is None else other
         return self.builder.shuffle_vector(vector, other, numbers)
@@ -262,97 +417,83 @@ class _LookUp:
         pointer = self.builder.bitcast(self.builder.gep(base, [at]), _BYTES.as_pointer())
         return self.builder.load(pointer, align=LANES)
 
-    def _variable(self, value: Any) -> Any:
-        variable = cgutils.alloca_once(self.builder, value.type)
-        self.builder.store(value, variable)
-        return variable
-
-    def _splat(self, value: Any, vector: ir.VectorType) -> Any:
-        undefined = ir.Constant(vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, value, _I32(0))
-        zeros = ir.Constant(ir.VectorType(_I32, vector.count), None)
-        return self.builder.shuffle_vector(first, undefined, zeros)
-
-    def _function(self, name: str, vector: ir.VectorType, n_arguments: int = 2) -> Any:
-        kind = ir.FunctionType(vector, [vector] * n_arguments)
-        return cgutils.get_or_insert_function(self.builder.module, kind, name)
-
     def _store(self, words: list[Any]) -> None:
         for u, word in enumerate(words):
             self.builder.store(word, self.builder.gep(self.masks, [_I64(u)]))
 
 
-# ---- Instructions that compiled searches of buckets are made of: comparing lanes, prefetching, lowest bits
-#
-# The vectors are LLVM's generic ones: any processor runs them, in pieces if its registers are shorter.
-
-BUCKET_LANES = 16  # codes compared at once
-
-
-def _near_lanes(typing_context: Any, codes: Any, start: Any, query: Any, limit: Any) -> Any:
-    """Which of LANES codes, (n_words, n), from `start` on are within `limit` of the query: a bit a lane."""
-
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        planes = context.make_array(codes)(context, builder, arguments[0])
-        words = context.make_array(query)(context, builder, arguments[2])
-        word_type = context.get_data_type(codes.dtype)
-        vector = ir.VectorType(word_type, BUCKET_LANES)
-        n_words = cgutils.unpack_tuple(builder, planes.shape)[0]
-        count_bits = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector]), f"llvm.ctpop.v{BUCKET_LANES}i{word_type.width}"
-        )
-
-        def splat(word: Any) -> Any:
-            undefined, lane = ir.Constant(vector, ir.Undefined), ir.IntType(32)
-            one = builder.insert_element(undefined, word, ir.Constant(lane, 0))
-            return builder.shuffle_vector(
-                one, undefined, ir.Constant(ir.VectorType(lane, BUCKET_LANES), None)
-            )
-
-        def distance(w: Any) -> Any:
-            at = [w, arguments[1]]
-            place = cgutils.get_item_pointer(context, builder, codes, planes, at, wraparound=False)
-            lanes = builder.load(builder.bitcast(place, vector.as_pointer()), align=word_type.width // 8)
-            word = cgutils.get_item_pointer(context, builder, query, words, [w], wraparound=False)
-            differing = builder.xor(lanes, splat(builder.load(word)))
-            return builder.call(count_bits, [differing])
-
-        total = cgutils.alloca_once_value(builder, distance(ir.Constant(n_words.type, 0)))
-        with cgutils.for_range(builder, n_words, start=ir.Constant(n_words.type, 1)) as loop:
-            builder.store(builder.add(builder.load(total), distance(loop.index)), total)
-        most = builder.trunc(arguments[3], word_type) if word_type.width < 64 else arguments[3]
-        near = builder.icmp_unsigned("<=", builder.load(total), splat(most))
-        return builder.zext(builder.bitcast(near, ir.IntType(BUCKET_LANES)), ir.IntType(64))
-
-    return types.int64(codes, types.int64, query, types.int64), emit
-
-
-def _ask_for(typing_context: Any, values: Any, place: Any) -> Any:
-    """Prefetch values[place]: what is read next lies far apart."""
+def _shifted_lanes(
+    typing_context: Any,
+    source: Any, low: Any, high: Any, down: Any, kept: Any, rest: Any, target: Any, to: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Bits of two vectors of 64 bytes, at bytes `low` and `high` of the source, as one at byte `to` of the
+    target: (low >> down) & kept | (high << 8 − down) & rest in every byte.
+    """
+    i64, u64 = types.int64, types.uint64
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(values)(context, builder, arguments[0])
-        item = cgutils.get_item_pointer(context, builder, values, array, [arguments[1]], wraparound=False)
-        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-        )
-        options = [ir.Constant(flag, option) for option in (0, 3, 1)]  # to read, keep close, data
-        builder.call(prefetch, [builder.bitcast(item, pointer), *options])
+        words = ir.VectorType(_I64, LANES // 8)
+        _, low, high, down, kept, rest, _, to = arguments
+
+        def place(position: int, at: Any) -> Any:
+            start = _bytes_of(context, builder, signature.args[position], arguments[position])
+            return builder.bitcast(builder.gep(start, [at]), words.as_pointer())
+
+        def splat(value: Any) -> Any:
+            return _splat(builder, value, words.count)
+
+        lower = builder.lshr(builder.load(place(0, low), align=8), splat(down))
+        upper = builder.shl(builder.load(place(0, high), align=8), splat(builder.sub(_I64(8), down)))
+        both = builder.or_(builder.and_(lower, splat(kept)), builder.and_(upper, splat(rest)))
+        builder.store(both, place(6, to), align=8)
         return context.get_dummy_value()
 
-    return types.void(values, types.int64), emit
+    return types.void(source, i64, i64, i64, u64, u64, target, i64), emit
 
 
-def _lowest_bit(typing_context: Any, word: Any) -> Any:
-    """The number of the lowest bit set in a word that is not 0."""
+first_tile: Any = intrinsic(prefer_literal=True)(_first_tile)
+shifted_lanes: Any = intrinsic(_shifted_lanes)
+
+
+# ---- Products: a tile of 4 rows by 64 columns of sums, in registers
+
+ROWS, VECTORS, TILE_LANES = 4, 4, 16  # that many rows by that many vectors of that many columns
+TILE_COLUMNS = VECTORS * TILE_LANES
+
+
+def _multiply_tile(
+    typing_context: Any, rows: Any, row_step: Any, panel: Any, depth: Any, out: Any, out_step: Any
+) -> tuple[Any, Any]:
+    """Four rows times a panel, (depth, 64) float32, from addresses on; rows and out in steps of bytes."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        rows_at, rows_by, panel_at, n, out_at, out_by = arguments
+        vector = ir.VectorType(_FLOAT, TILE_LANES)
 
-    return types.int64(types.int64), emit
+        def at(start: Any, *offsets: Any) -> Any:
+            for offset in offsets:
+                start = builder.add(start, offset)
+            return start
+
+        zero = ir.Constant(vector, None)
+        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
+        with cgutils.for_range(builder, n, intp=_I64) as loop:
+            line = at(panel_at, builder.mul(loop.index, _I64(4 * TILE_COLUMNS)))
+            vectors = [_load(builder, vector, at(line, _I64(4 * TILE_LANES * v)), 4) for v in range(VECTORS)]
+            for r in range(ROWS):
+                place = at(rows_at, builder.mul(_I64(r), rows_by), builder.mul(loop.index, _I64(4)))
+                everywhere = _splat(builder, _load(builder, _FLOAT, place, 4), TILE_LANES)
+                for v in range(VECTORS):
+                    before = builder.load(sums[r][v])
+                    total = _call(builder, "llvm.fmuladd.v16f32", everywhere, vectors[v], before)
+                    builder.store(total, sums[r][v])
+        for r in range(ROWS):
+            for v in range(VECTORS):
+                place = at(out_at, builder.mul(_I64(r), out_by), _I64(4 * TILE_LANES * v))
+                builder.store(builder.load(sums[r][v]), builder.inttoptr(place, vector.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), emit
 
 
-near_lanes: Any = intrinsic(_near_lanes)
-ask_for: Any = intrinsic(_ask_for)
-lowest_bit: Any = intrinsic(_lowest_bit)
+multiply_tile: Any = intrinsic(_multiply_tile)

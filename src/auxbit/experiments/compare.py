@@ -22,8 +22,9 @@ from auxbit.data.vectors import read_data
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, means
+from auxbit.export.faiss import faiss_threads
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
-from auxbit.index.hamming import HammingIndex, faiss_threads
+from auxbit.index.hamming import HammingIndex
 from auxbit.plot import figures as plot
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from auxbit.core import files
 from auxbit.core.codes import bytes_per_code, check_packed
 from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import resolve_n_jobs
 from auxbit.core.types import Float32, Ids, Packed
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
@@ -87,9 +90,9 @@ def index_to_faiss(
         raise InvalidInput("the lsh form needs a hash function, and an index has none: give model and codes.")
     if form == "additive" and index.decoder is None:
         raise InvalidInput("the additive form needs a decoder, and this index was made without one.")
-    with index._guard.reading():  # codes and ids of one moment
-        present = index._store.present()
-        codes, ids = index._store.codes.take(present), index._store.ids.at(present)
+    with index.reading() as store:  # codes and ids of one moment
+        present = store.present()
+        codes, ids = store.codes.take(present), store.ids.at(present)
     packed, numbers = _check_codes(codes, ids, index.n_bits)
     _write(path, _of_codes(form, packed, index.decoder), numbers, overwrite)
     return form
@@ -249,3 +252,16 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
     if not np.isfinite(rounded).all():
         raise InvalidInput("the model's numbers are too large for FAISS's float32. Rescale the rows.")
     return rounded
+
+
+@contextmanager
+def faiss_threads(n_jobs: int | None) -> Iterator[None]:
+    """Let FAISS use that many threads for the length of the block."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -8,19 +8,14 @@ searching gives exactly these answers.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.core.codes import popcount
-from auxbit.core.decoders import Decoder
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.simd import TILE, index_bits, narrow_bytes, narrow_groups, wide_bytes, wide_groups
-from auxbit.core.types import Bytes, Float32, Float64, Packed, Positions, Words
-from auxbit.errors import InvalidInput
+from auxbit.core.simd import TILE, first_tile, index_bits, lowest_bit, popcount
+from auxbit.core.types import Bytes, Float32, Float64, Positions, Words
 from auxbit.index.bounds import (
-    LEVELS,
     NARROW_LIMIT,
     ROUNDING,
     VALUES,
@@ -32,7 +27,7 @@ from auxbit.index.bounds import (
     smallest_sum,
     split_codes,
 )
-from auxbit.index.codes import LANES, LaneMasks, Planes
+from auxbit.index.codes import LANES, CodeNorms, LaneMasks, Planes, aligned_zeros, nearest_first
 
 # ---- Scans of codes by tables: exact distances, the k nearest, and bounds that spare most exact distances
 #
@@ -103,7 +98,7 @@ def scan_blocks(
     lowest = np.empty((n_queries, n))
     buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
     highest = WIDE_LIMIT if wide else NARROW_LIMIT
-    index_words, rounded_bytes = index.reshape(-1), rounded.reshape(-1)
+    index_words, entries = index.reshape(-1), rounded.reshape(-1)
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
         if last > start + n_exact:
@@ -132,14 +127,15 @@ def scan_blocks(
             limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
                 at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
+                # the same call four times: the kind of look-up must be known when it is compiled
                 if bits == 8 and wide:
-                    found = wide_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(True, True, index_words, at, tiles, n, entries, of, limit, masks)
                 elif bits == 8:
-                    found = narrow_bytes(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(True, False, index_words, at, tiles, n, entries, of, limit, masks)
                 elif wide:
-                    found = wide_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(False, True, index_words, at, tiles, n, entries, of, limit, masks)
                 else:
-                    found = narrow_groups(index_words, at, tiles, n, rounded_bytes, of, limit, masks)
+                    found = first_tile(False, False, index_words, at, tiles, n, entries, of, limit, masks)
                 block += TILE * found
                 for u in range(min(TILE, last - block)):
                     mask = masks[u] & allowed[block + u]
@@ -147,7 +143,7 @@ def scan_blocks(
                         _offer_block(planes, norms, table, block + u, mask, nearest, where, count, buffer)
                         continue
                     while mask:
-                        position = (block + u) * LANES + _lowest_lane(mask)
+                        position = (block + u) * LANES + lowest_bit(mask)
                         distance = _code_distance(planes, norms, table, position)
                         if distance < nearest[0]:  # an equal one of a later position is farther
                             _sift(nearest, where, len(nearest), distance, position)
@@ -183,7 +179,7 @@ def _offer_block(
     start = block * LANES
     if popcount(mask) < CROWD:
         while mask:
-            position = start + _lowest_lane(mask)
+            position = start + lowest_bit(mask)
             count = _offer(nearest, where, count, _code_distance(planes, norms, table, position), position)
             mask &= mask - np.uint64(1)
         return count
@@ -196,11 +192,6 @@ def _offer_block(
         if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or buffer[lane] < nearest[0]):
             count = _offer(nearest, where, count, buffer[lane], start + lane)
     return count
-
-
-@kernel
-def _lowest_lane(mask: Any) -> Any:
-    return np.int64(popcount(~mask & (mask - np.uint64(1))))
 
 
 @kernel
@@ -270,9 +261,6 @@ def _put_in_order(distances: Float32, positions: Positions, count: int) -> None:
 
 # ---- Asymmetric search
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 QUERY_BLOCK = 256  # queries that share one pass over the codes
 RERANKED = 64  # queries whose shortlists a worker ranks at a time
 CHUNK_BYTES = 24 * 1024  # indices that these queries go through in turn: they stay in the first-level cache
@@ -281,80 +269,6 @@ BOUNDED_BLOCKS = 32  # so many blocks are worth preparing bounds for
 PART_BLOCKS = 512  # the fewest blocks that are worth a thread of their own
 ADDITIVE = 1e-3  # the part of tables' spread that they may deviate by from sums over bits
 WIDE_TABLES = 30  # with more, sums of bytes are too coarse
-GRID_SAMPLE = 65536  # norms that the grid of levels is made from
-
-
-class CodeNorms:
-    """Squared norms ‖f(z) − b‖² of codes by position, float32, and a level of 64 of each for the bounds.
-
-    Level i holds norms of at least `floors[i]`. Levels are made anew when the number of codes has doubled.
-    """
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
-        self.size = 0
-        self.largest = 0.0  # |norm|, ever
-        self.floors = np.zeros(LEVELS, dtype=np.float32)
-        self._norms = np.zeros(0, dtype=np.float32)
-        self._levels = np.zeros(0, dtype=np.uint8)
-        self._levels_made_at = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    @property
-    def values(self) -> Float32:
-        """All norms, a view: (64 · n_blocks,) float32, zeros past the last code."""
-        return self._norms[: -(-self.size // LANES) * LANES]
-
-    @property
-    def levels(self) -> npt.NDArray[np.uint8]:
-        """The level of each norm, a view: (n_blocks, 64) uint8."""
-        return self._levels[: -(-self.size // LANES) * LANES].reshape(-1, LANES)
-
-    def append(self, codes: Packed) -> None:
-        """Add the norms of packed codes, (n, width), at the end."""
-        first, size = self.size, self.size + len(codes)
-        self.reserve(size)
-        self._put(slice(first, size), codes)
-        self.size = size
-        if self.size >= 2 * self._levels_made_at and self.size:
-            self._make_levels()
-
-    def reserve(self, size: int) -> None:
-        """Make room for `size` norms in all."""
-        if size > len(self._norms):
-            capacity = -(-max(size, len(self._norms) * 5 // 4) // LANES) * LANES
-            self._norms, self._levels = _extended(self._norms, capacity), _extended(self._levels, capacity)
-
-    def replace(self, positions: Positions, codes: Packed) -> None:
-        """Put the norms of packed codes in the place of those at these positions."""
-        self._put(positions, codes)
-
-    def _put(self, where: slice | Positions, codes: Packed) -> None:
-        if len(codes):
-            with np.errstate(over="ignore", invalid="ignore"):
-                norms = self.decoder.squared_norms(codes)
-            if not np.isfinite(norms).all():
-                raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
-            self.floors[0] = min(self.floors[0], norms.min())
-            self.largest = max(self.largest, float(np.abs(norms).max()))
-            self._norms[where] = norms
-            self._levels[where] = self._level_of(norms)
-
-    def _make_levels(self) -> None:
-        """Half of the levels between equal numbers of norms, half at equal distances, for outliers."""
-        norms = self._norms[: self.size]
-        some = norms[:: -(-self.size // GRID_SAMPLE)]
-        equal = np.linspace(norms.min(), norms.max(), LEVELS // 2, endpoint=False)
-        shares = np.quantile(some, np.arange(LEVELS // 2) / (LEVELS // 2))
-        self.floors = np.sort(np.concatenate([equal, shares]).astype(np.float32))
-        self.floors[0] = norms.min()
-        self._levels[: self.size] = self._level_of(norms)
-        self._levels_made_at = self.size
-
-    def _level_of(self, norms: Float32) -> npt.NDArray[np.uint8]:
-        return (np.searchsorted(self.floors, norms, side="right") - 1).astype(np.uint8)
 
 
 def nearest(
@@ -391,7 +305,9 @@ def nearest(
         _scan(planes, norms, allowed, tables[some], blocks, distances[part, some], positions[part, some])
 
     workers.run(search, n_groups * n_parts, 1)
-    return _finished(*_merged(distances, positions), offsets)
+    if n_parts > 1:
+        return _finished(*nearest_first(list(zip(distances, positions, strict=True)), k), offsets)
+    return _finished(distances[0], positions[0], offsets)
 
 
 def rerank(
@@ -429,8 +345,8 @@ def _scan(
     wide = n_tables(width, bits, wide=False) > WIDE_TABLES
     n, n_first = n_tables(width, bits, wide), 2 if wide else 1
     chunk = max(1, CHUNK_BYTES // ((n_first + n) * LANES * TILE)) * TILE
-    index = _aligned((chunk, n_first + n, LANES))
-    rounded = _aligned((n_queries, n_first * LANES + n * (VALUES if bits == 8 else LANES)))
+    index = aligned_zeros((chunk, n_first + n, LANES))
+    rounded = aligned_zeros((n_queries, n_first * LANES + n * (VALUES if bits == 8 else LANES)))
     scan_blocks(
         planes,
         planes.view(np.uint64),
@@ -463,31 +379,6 @@ def _bounds(tables: Float32, norms: CodeNorms) -> tuple[int, Float64]:
     return (8 if index_bits() == 6 else 0), slack
 
 
-def _merged(distances: Float32, positions: Positions) -> tuple[Float32, Positions]:
-    """The k nearest of several parts, (parts, q, k) → (q, k)."""
-    n_parts, n_queries, k = distances.shape
-    if n_parts == 1:
-        return distances[0], positions[0]
-    all_distances = distances.transpose(1, 0, 2).reshape(n_queries, -1)
-    all_positions = positions.transpose(1, 0, 2).reshape(n_queries, -1)
-    order = np.lexsort((all_positions, all_distances), axis=1)[:, :k]
-    return np.take_along_axis(all_distances, order, 1), np.take_along_axis(all_positions, order, 1)
-
-
 def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tuple[Float32, Positions]:
     """Squared distances: with the offset, at least 0."""
     return np.maximum(distances + offsets[:, None], np.float32(0)), positions
-
-
-def _extended(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
-    grown = np.zeros(size, dtype=array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
-def _aligned(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros that begin at a multiple of 64 bytes."""
-    size = int(np.prod(shape))
-    raw = np.zeros(size + LANES, dtype=np.uint8)
-    start = -raw.ctypes.data % LANES
-    return raw[start : start + size].reshape(shape)

@@ -12,9 +12,9 @@ import numpy as np
 from auxbit.core.parallel import kernel
 from auxbit.core.simd import LANES, WIDE_STEP, shifted_lanes
 from auxbit.core.types import Bytes, Float32, Float64, Words
+from auxbit.index.codes import LEVELS
 
 VALUES = 256
-LEVELS = 64  # of norms
 NARROW_LIMIT = 254  # the largest sum of bytes that is known not to be larger
 WIDE_ENTRY = 255 // WIDE_STEP
 WIDE_LIMIT = 49000  # 16 bits have room for 256 entries more, those of 1024 bits by fours

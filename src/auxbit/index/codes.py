@@ -7,15 +7,21 @@ Which positions may be answered is one bit a lane, a 64-bit word a block.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.codes import bytes_per_code
-from auxbit.core.types import Ids, Packed, Positions
+from auxbit.core.decoders import Decoder
+from auxbit.core.types import Float32, Ids, Packed, Positions
 from auxbit.errors import InvalidInput
 
 Planes = npt.NDArray[np.uint8]  # (n_blocks, width, 64)
 LaneMasks = npt.NDArray[np.uint64]  # (n_blocks,), lane l is bit l
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 LANES = 64
 COPIED = 2**16  # codes that are brought into another order at a time
@@ -30,7 +36,7 @@ class CodeBlocks:
     def __init__(self, n_bits: int) -> None:
         self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
         self.size = self.version = 0
-        self._planes = _aligned_zeros(0, self.width)
+        self._planes = aligned_zeros((0, self.width, LANES))
 
     @classmethod
     def of(cls, codes: Packed, n_bits: int) -> CodeBlocks:
@@ -106,7 +112,7 @@ class CodeBlocks:
         """Make room for `size` codes in all, in memory that may be written to."""
         needed = -(-size // LANES)
         if needed > len(self._planes) or not self._planes.flags.writeable:
-            grown = _aligned_zeros(max(needed, len(self._planes) * 5 // 4), self.width)
+            grown = aligned_zeros((max(needed, len(self._planes) * 5 // 4), self.width, LANES))
             grown[: len(self._planes)] = self._planes
             self._planes = grown
 
@@ -127,10 +133,7 @@ class LaneSet:
     def append(self, n: int) -> None:
         """Put the next n positions into the set."""
         words = -(-(self.size + n) // LANES)
-        if words > len(self._masks):
-            grown = np.zeros(max(words, len(self._masks) * 5 // 4), dtype=np.uint64)
-            grown[: len(self._masks)] = self._masks
-            self._masks = grown
+        self._masks = _grown(self._masks, words)
         first, begun = divmod(self.size, LANES)
         old = self._masks[first] if begun else np.uint64(0)
         self._masks[first:words] = all_lanes(self.size + n - first * LANES)
@@ -192,12 +195,34 @@ def allowed_positions(masks: LaneMasks) -> Positions:
     return np.flatnonzero(bits).astype(np.int64)
 
 
-def _aligned_zeros(n_blocks: int, width: int) -> Planes:
+def aligned_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
-    size = n_blocks * width * LANES
+    size = math.prod(shape)
     raw = np.zeros(size + LANES, dtype=np.uint8)
     start = -raw.ctypes.data % LANES
-    return raw[start : start + size].reshape(n_blocks, width, LANES)
+    return raw[start : start + size].reshape(shape)
+
+
+def _grown(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
+    """The array if it has room for `size` entries, else a longer copy, with a quarter to spare."""
+    if size <= len(array):
+        return array
+    grown = np.zeros(max(size, len(array) * 5 // 4), dtype=array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def nearest_first(
+    answers: Sequence[tuple[npt.NDArray[Scalar], Positions]], k: int
+) -> tuple[npt.NDArray[Scalar], Positions]:
+    """The k first, by (distance, position), of several answers to the same queries, each (q, m).
+
+    Padding comes last, since its distance is the largest of all.
+    """
+    distances = np.concatenate([each[0] for each in answers], axis=1)
+    positions = np.concatenate([each[1] for each in answers], axis=1)
+    order = np.lexsort((positions, distances), axis=1)[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(positions, order, axis=1)
 
 
 # ---- Ids by position and positions by id, for hundreds of millions of them
@@ -271,10 +296,7 @@ class IdTable:
         if not len(ids):
             return
         first, size = self.size, self.size + len(ids)
-        if size > len(self._ids):
-            grown = np.empty(max(size, len(self._ids) * 5 // 4), dtype=np.int64)
-            grown[:first] = self.ids
-            self._ids = grown
+        self._ids = _grown(self._ids, size)
         self._ids[first:size] = ids
         rising = self._rising and self._rise(first, size)
         if not rising and (self._rising or len(self._recent) + len(ids) > max(FEW, first // 8)):
@@ -331,3 +353,225 @@ def _look_up(ids: Ids, ordered: Ids, positions: Ids | None) -> npt.NDArray[np.in
     place = np.searchsorted(ordered, ids, side="right") - 1
     there = (place >= 0) & (ordered[place] == ids)
     return np.where(there, place if positions is None else positions[place], -1)
+
+
+# ---- Norms of reconstructions, for asymmetric search
+
+LEVELS = 64
+GRID_SAMPLE = 65536  # norms that the grid of levels is made from
+RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
+
+
+class CodeNorms:
+    """Squared norms ‖f(z) − b‖² of codes by position, float32, and a level of 64 of each for the bounds.
+
+    Level i holds norms of at least `floors[i]`. Levels are made again when the number of codes has doubled.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.size = 0
+        self.largest = 0.0  # |norm|, ever
+        self.floors = np.zeros(LEVELS, dtype=np.float32)
+        self._norms = np.zeros(0, dtype=np.float32)
+        self._levels = np.zeros(0, dtype=np.uint8)
+        self._levels_made_at = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def values(self) -> Float32:
+        """All norms, a view: (64 · n_blocks,) float32, zeros past the last code."""
+        return self._norms[: -(-self.size // LANES) * LANES]
+
+    @property
+    def levels(self) -> npt.NDArray[np.uint8]:
+        """The level of each norm, a view: (n_blocks, 64) uint8."""
+        return self._levels[: -(-self.size // LANES) * LANES].reshape(-1, LANES)
+
+    def append(self, codes: Packed) -> None:
+        """Add the norms of packed codes, (n, width), at the end."""
+        first, size = self.size, self.size + len(codes)
+        self.reserve(size)
+        self._put(slice(first, size), codes)
+        self.size = size
+        if self.size >= 2 * self._levels_made_at and self.size:
+            self._make_levels()
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` norms in all."""
+        size = -(-size // LANES) * LANES
+        self._norms, self._levels = _grown(self._norms, size), _grown(self._levels, size)
+
+    def replace(self, positions: Positions, codes: Packed) -> None:
+        """Put the norms of packed codes in the place of those at these positions."""
+        self._put(positions, codes)
+
+    def _put(self, where: slice | Positions, codes: Packed) -> None:
+        if len(codes):
+            with np.errstate(over="ignore", invalid="ignore"):
+                norms = self.decoder.squared_norms(codes)
+            if not np.isfinite(norms).all():
+                raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
+            self.floors[0] = min(self.floors[0], norms.min())
+            self.largest = max(self.largest, float(np.abs(norms).max()))
+            self._norms[where] = norms
+            self._levels[where] = self._level_of(norms)
+
+    def _make_levels(self) -> None:
+        """Half of the levels between equal numbers of norms, half at equal distances, for outliers."""
+        norms = self._norms[: self.size]
+        some = norms[:: -(-self.size // GRID_SAMPLE)]
+        equal = np.linspace(norms.min(), norms.max(), LEVELS // 2, endpoint=False)
+        shares = np.quantile(some, np.arange(LEVELS // 2) / (LEVELS // 2))
+        self.floors = np.sort(np.concatenate([equal, shares]).astype(np.float32))
+        self.floors[0] = norms.min()
+        self._levels[: self.size] = self._level_of(norms)
+        self._levels_made_at = self.size
+
+    def _level_of(self, norms: Float32) -> npt.NDArray[np.uint8]:
+        return (np.searchsorted(self.floors, norms, side="right") - 1).astype(np.uint8)
+
+
+# ---- What an index holds: codes, ids, norms for a decoder, and which codes have not been removed
+
+
+class At(NamedTuple):
+    """Positions to search among, rising, of codes that were there a moment ago, be they removed since."""
+
+    positions: Ids
+
+
+Among = npt.ArrayLike | At | None
+
+FEW_SHARE = 8  # of the codes: where a filter leaves fewer than one in so many, these are copied and scanned
+MANY_REMOVED = 4096
+ATTACHED = 2**18  # codes whose norms are computed at a time
+
+
+class CodeStore:
+    """Codes by position, in the order of insertion, and what belongs to them."""
+
+    def __init__(self, n_bits: int, decoder: Decoder | None) -> None:
+        self.n_bits, self.decoder = n_bits, decoder
+        self.codes, self.ids, self.alive = CodeBlocks(self.n_bits), IdTable(), LaneSet()
+        self.norms = None if self.decoder is None else CodeNorms(self.decoder)
+
+    @classmethod
+    def of(cls, codes: CodeBlocks, ids: IdTable, alive: LaneSet) -> CodeStore:
+        """A store of parts that are there already; `attach` adds norms."""
+        store = cls(codes.n_bits, None)
+        store.codes, store.ids, store.alive = codes, ids, alive
+        return store
+
+    def __len__(self) -> int:
+        return self.alive.count
+
+    def attach(self, decoder: Decoder) -> None:
+        """Compute the norms that asymmetric search with this decoder needs."""
+        norms = CodeNorms(decoder)
+        norms.reserve(self.codes.size)
+        for start in range(0, self.codes.size, ATTACHED):
+            norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, self.codes.size))))
+        self.decoder, self.norms = decoder, norms
+
+    def add(self, packed: Packed, ids: Ids | None, upsert: bool) -> None:
+        """Append codes under ids, or numbered on; `upsert` replaces the codes of ids that are there."""
+        if ids is None:
+            ids = self.ids.number_on(len(packed))
+        elif len(ids):
+            packed, ids = self._settle_known(packed, ids, upsert)
+        if len(ids):
+            self.append(packed, ids)
+
+    def remove(self, ids: Ids) -> None:
+        """Remove codes by their ids, all or none."""
+        places = self.places(ids)
+        if (places < 0).any():
+            missing = int(ids[(places < 0).argmax()])
+            raise InvalidInput(f"id {missing} is not in the index; nothing was removed.")
+        self.alive.discard(places)
+        if self.codes.size - len(self) > max(MANY_REMOVED, len(self)):
+            self._compact()
+
+    def append(self, packed: Packed, ids: Ids) -> None:
+        """Add codes at the end, under ids that are not there."""
+        first, next_id = self.codes.size, self.ids.next_id
+        try:
+            if self.norms is not None:
+                self.norms.append(packed)
+            self.codes.append(packed)
+            self.ids.append(ids)
+            self.alive.append(len(ids))
+        except BaseException:  # no memory left, or an interrupt: all of them end where they did
+            if self.norms is not None:
+                self.norms.size = first
+            self.codes.size = first
+            self.ids.truncate(first, next_id)
+            self.alive.truncate(first)
+            raise
+
+    def present(self) -> Ids:
+        """The positions of codes that have not been removed."""
+        if len(self) == self.codes.size:
+            return np.arange(self.codes.size, dtype=np.int64)
+        return allowed_positions(self.alive.masks)
+
+    def places(self, ids: Ids) -> Ids:
+        """The positions of ids, -1 where one is missing or removed."""
+        places = self.ids.find(ids)
+        return np.where(self.alive.holds(places), places, -1)
+
+    def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+        """The codes to search, which of them may be answered, and, of a copy of few, their positions."""
+        if among is None:
+            return self.codes, self.alive.masks, None
+        if isinstance(among, At):
+            return self._chosen(among.positions, copy_few)
+        wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
+        if wanted.dtype == np.bool_:
+            if wanted.shape != (len(self),):
+                raise InvalidInput(
+                    f"among must have one truth value a code, shape ({len(self)},), got {wanted.shape}; "
+                    "or a list of ids."
+                )
+            chosen = self.present()[wanted]
+        else:
+            chosen = np.unique(self.places(check_ids(wanted, name="among")))
+            chosen = chosen[chosen >= 0]
+        return self._chosen(chosen, copy_few)
+
+    def _chosen(self, chosen: Ids, copy_few: bool) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+        """The selection of positions, in order."""
+        if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
+            return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
+        allowed = np.zeros(self.codes.size, dtype=np.bool_)
+        allowed[chosen] = True
+        return self.codes, lanes_of(allowed), None
+
+    def _settle_known(self, packed: Packed, ids: Ids, upsert: bool) -> tuple[Packed, Ids]:
+        """Refuse ids that are there, or replace their codes; returns what remains to be appended."""
+        places, again = self.places(ids), repeats(ids)
+        known = places >= 0
+        if not upsert and (known | again).any():
+            first = int((known | again).argmax())
+            place = "is already in the index" if known[first] else "comes twice in ids"
+            raise InvalidInput(f"id {ids[first]} {place}; nothing was added. upsert=True replaces its code.")
+        if not (known | again).any():
+            return packed, ids
+        last = {each: row for row, each in enumerate(ids.tolist())}  # in the order of first appearance
+        rows = np.array(list(last.values()), dtype=np.int64)
+        old, new = rows[known[rows]], rows[~known[rows]]
+        if len(old):
+            if self.norms is not None:  # first, as it is what may fail
+                self.norms.replace(places[old], packed[old])
+            self.codes.replace(places[old], packed[old])
+        return packed[new], ids[new]
+
+    def _compact(self) -> None:
+        """Copy what has not been removed together, in its order."""
+        present, fresh = self.present(), CodeStore(self.n_bits, self.decoder)
+        fresh.append(self.codes.take(present), self.ids.at(present))
+        fresh.ids.next_id = self.ids.next_id
+        self.codes, self.ids, self.alive, self.norms = fresh.codes, fresh.ids, fresh.alive, fresh.norms

@@ -12,7 +12,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +23,25 @@ from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
 from auxbit.core.decoders import Decoder, LinearDecoder, TableDecoder, decoder_from, decoder_parts
 from auxbit.core.files import Format, Tensors
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
-from auxbit.core.types import Distances, Ids, Packed, Positions
+from auxbit.core.types import Distances, Ids, Packed, PathLike, Positions
 from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
-from auxbit.index.asymmetric import CodeNorms
 from auxbit.index.codes import (
+    LANES,
     MAX_ID,
+    RESCALE,
+    Among,
     CodeBlocks,
-    IdTable,
+    CodeNorms,
+    CodeStore,
     LaneMasks,
-    LaneSet,
     all_lanes,
-    allowed_positions,
     check_ids,
-    lanes_of,
-    repeats,
+    nearest_first,
 )
-from auxbit.index.multi_index import ExactSearch
+
+if TYPE_CHECKING:
+    from auxbit.index.multi_index import MultiIndex
 
 # ---- Searches side by side, changes alone
 
@@ -82,6 +85,152 @@ class Guard:
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
+
+
+# ---- Exact search: the scan, or tables of substrings where these are faster. The answers are the same
+#
+# Tables take some ten bytes for each byte of a code, and the time of thousands of scans: they are made
+# once so many queries have been asked, and if they take but a part of the memory. They know the codes up
+# to some position; those that came since are scanned, until they are many.
+
+Ranges = tuple[Positions, Distances, Positions]
+
+TAIL_SHARE = 8  # tables are made anew when an eighth of the codes came after them
+MEMORY_SHARE = 8  # of the machine's memory, that tables may take if nobody asked for them
+TRIALS = 64  # queries after which tables are judged by how many of them they finish:
+LEAST_FINISHED = 0.6  # with a smaller share the rest, looked for twice, takes more than they save
+CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for that many codes
+FEWEST_CODES = 60_000  # with fewer, a scan takes less time than a search of tables at its best
+
+
+class ExactSearch:
+    """Searches a CodeBlocks. kind : "linear", "multi" or "auto", the faster of them, query by query."""
+
+    def __init__(self, kind: str, n_bits: int) -> None:
+        self.kind, self.n_bits = kind, n_bits
+        self._tables: MultiIndex | None = None
+        self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
+        self._asked = 0  # queries that tables would have been worthwhile for, since they were made
+        self._tried: dict[int, tuple[int, int]] = {}  # by bits of k: queries, and how many tables finished
+        self._building = threading.Lock()
+
+    def nearest(
+        self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, k: int, workers: Workers
+    ) -> tuple[Distances, Positions]:
+        """The k nearest allowed codes, (q, k), by (distance, position), as linear.nearest has them."""
+        tables = self._up_to_date(codes, len(queries), workers, k=k)
+        if tables is None:
+            return scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
+        distances, positions, finished = tables.nearest(queries, k, allowed, workers)
+        self._note(k, finished)
+        if not finished.all():
+            rest = ~finished
+            found = scan.nearest(codes.planes, allowed, queries[rest], self.n_bits, k, workers)
+            distances[rest], positions[rest] = found
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
+            more = scan.nearest(planes, masks, queries[finished], self.n_bits, k, workers)
+            more_positions = np.where(more[1] >= 0, more[1] + first, -1)
+            known = distances[finished], positions[finished]
+            distances[finished], positions[finished] = nearest_first([known, (more[0], more_positions)], k)
+        return distances, positions
+
+    def within(
+        self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, radius: int, workers: Workers
+    ) -> Ranges:
+        """All allowed codes within the radius, as linear.within has them."""
+        tables = self._up_to_date(codes, len(queries), workers, radius=radius)
+        if tables is None:
+            return scan.within(codes.planes, allowed, queries, self.n_bits, radius, workers)
+        lims, distances, positions, finished = tables.within(queries, radius, allowed, workers)
+        answers: list[tuple[Ranges, Positions]] = [((lims, distances, positions), np.arange(len(queries)))]
+        if not finished.all():
+            rest = np.flatnonzero(~finished)
+            more = scan.within(codes.planes, allowed, queries[rest], self.n_bits, radius, workers)
+            answers.append((more, rest))
+        if finished.any() and len(tables) < codes.size:
+            planes, masks, first = _tail(codes, allowed, len(tables))
+            rows = np.flatnonzero(finished)
+            lims, distances, positions = scan.within(
+                planes, masks, queries[rows], self.n_bits, radius, workers
+            )
+            answers.append(((lims, distances, positions + first), rows))
+        return answers[0][0] if len(answers) == 1 else merge_ranges(answers, len(queries))
+
+    def _up_to_date(
+        self, codes: CodeBlocks, n_queries: int, workers: Workers, *, k: int = 0, radius: int = -1
+    ) -> MultiIndex | None:
+        """The tables, made or made anew where that pays, or None where a scan is the better choice.
+
+        Another thread may make others meanwhile: what tables cover is asked of them, not of this object.
+        """
+        if self.kind == "linear" or not codes.size or not n_queries:
+            return None
+        if self.kind == "auto" and codes.size < FEWEST_CODES:
+            return None
+        from auxbit.index.multi_index import MultiIndex, worthwhile  # kernels that few searches need
+
+        if self.kind == "auto" and not worthwhile(codes.size, self.n_bits, k=k, radius=radius):
+            return None
+        tried, finished = self._tried.get(k.bit_length(), (0, 0))
+        if self.kind == "auto" and k and tried >= TRIALS and finished < LEAST_FINISHED * tried:
+            return None
+        with self._building:
+            known = self._made_of == (codes, codes.version)
+            tail = codes.size - (len(self._tables) if known and self._tables is not None else 0)
+            self._asked += n_queries
+            if tail > codes.size // TAIL_SHARE and self._pays(codes):
+                self._tables = MultiIndex.build(codes.packed(), self.n_bits, workers)
+                self._made_of, self._asked, self._tried = (codes, codes.version), 0, {}
+            elif tail > codes.size // 2:
+                return None
+            return self._tables
+
+    def _note(self, k: int, finished: npt.NDArray[np.bool_]) -> None:
+        """Keep how well tables do for such k: on codes that lie far apart they seldom finish."""
+        with self._building:
+            tried, done = self._tried.get(k.bit_length(), (0, 0))
+            self._tried[k.bit_length()] = tried + len(finished), done + int(finished.sum())
+
+    def _pays(self, codes: CodeBlocks) -> bool:
+        """Whether to make tables now."""
+        if self.kind == "multi":
+            return True
+        from auxbit.index.multi_index import MultiIndex
+
+        enough = self._asked * CODES_A_QUERY >= codes.size
+        return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
+
+
+def _tail(
+    codes: CodeBlocks, allowed: LaneMasks, covered: int
+) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
+    """The blocks with codes past the first `covered`, masks of these codes, the first block's position."""
+    block, begun = divmod(covered, LANES)
+    masks = allowed[block:].copy()
+    if begun:
+        masks[0] &= ~np.uint64((1 << begun) - 1)
+    return codes.planes[block:], masks, block * LANES
+
+
+def merge_ranges(answers: list[tuple[Ranges, Positions]], n_queries: int) -> Ranges:
+    """One answer of several, each with the numbers of the queries that it is about."""
+    queries = np.concatenate([np.repeat(rows, np.diff(lims)) for (lims, _, _), rows in answers])
+    distances = np.concatenate([each[1] for each, _ in answers])
+    positions = np.concatenate([each[2] for each, _ in answers])
+    order = np.lexsort((positions, distances, queries))
+    lims = np.zeros(n_queries + 1, dtype=np.int64)
+    np.cumsum(np.bincount(queries, minlength=n_queries), out=lims[1:])
+    return lims, distances[order], positions[order]
+
+
+@lru_cache(maxsize=1)
+def _memory() -> int:
+    """The machine's memory in bytes; where it does not say, 8 GB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return 8 * 10**9
 
 
 # ---- Groups of codes that are near each other: pairs within a radius, joined into groups
@@ -161,274 +310,26 @@ def _settle(leaders: Any) -> None:
         leaders[i] = _leader(leaders, i)
 
 
-# ---- Approximate search by FAISS: a graph (HNSW) or lists (IVF) over the same codes, for those who
-# want them.
-#
-# Distances are true; some neighbours may be missed. Only k-nearest searches over the whole index are
-# approximate: radius searches and filtered ones scan, and are exact.
-
-# what each kind can be told, and what it is unless told
-KINDS: dict[str, dict[str, int | None]] = {
-    "hnsw": {"links": 32, "ef_construction": 64, "ef_search": 96},
-    "ivf": {"lists": None, "probes": 16},
-}
-CODES_A_LIST = 64  # on average, if the number of lists is left to us
-TRAINING_CODES_A_LIST = 64
-
-
-def check_options(kind: str, options: Any) -> dict[str, int | None]:
-    """The options of an approximate kind, with the defaults of those not given."""
-    defaults = KINDS.get(kind, {})
-    if options is None:
-        return dict(defaults)
-    if not isinstance(options, dict) or not set(options) <= set(defaults):
-        allowed = f"a dict with keys among {', '.join(defaults)}" if defaults else f"None for kind={kind!r}"
-        raise InvalidParameter("options", options, allowed)
-    for key, value in options.items():
-        if value is not None or defaults[key] is not None:
-            check_integer(f"options[{key!r}]", value, 2 if key == "links" else 1)
-    return defaults | options
-
-
-class ApproximateIndex:
-    """FAISS's index of the codes of a CodeBlocks; `nearest` brings it up to date by itself."""
-
-    def __init__(self, kind: str, n_bits: int, options: dict[str, int | None]) -> None:
-        self.kind, self.n_bits, self.options = kind, n_bits, options
-        self._index: Any = None
-        self._covered = 0  # positions that it knows
-        self._trained_on = 0
-        self._made_of: tuple[CodeBlocks, int] | None = None  # and its version
-        self._building = threading.Lock()
-
-    def nearest(
-        self, codes: CodeBlocks, alive: LaneSet, queries: Packed, k: int, n_jobs: int | None
-    ) -> tuple[Distances, Positions, npt.NDArray[np.bool_]]:
-        """The k nearest that FAISS finds, by (distance, position), and which queries it found k for."""
-        with faiss_threads(n_jobs):
-            self._update(codes)
-            dead = codes.size - alive.count
-            wanted = min(k if not dead else 2 * k + 16, codes.size)
-            distances, positions = self._index.search(np.ascontiguousarray(queries), wanted)
-        positions = positions.astype(np.int64)
-        usable = alive.holds(positions)
-        # by (distance, position), what cannot be used last; FAISS orders equal distances as it likes
-        far = np.where(usable, distances.astype(np.int64), np.iinfo(np.int64).max)
-        order = np.lexsort((positions, far), axis=1)[:, :k]
-        finished = usable.sum(axis=1) >= min(k, alive.count)
-        return (
-            np.take_along_axis(distances, order, axis=1).astype(np.int32),
-            np.take_along_axis(positions, order, axis=1),
-            finished,
-        )
-
-    def _update(self, codes: CodeBlocks) -> None:
-        """Add what came since the last search."""
-        with self._building:
-            known = self._made_of == (codes, codes.version)
-            if not known or (self.kind == "ivf" and codes.size > 4 * self._trained_on):
-                self._index, self._covered = self._empty(codes), 0
-                self._made_of = (codes, codes.version)
-            if self._covered < codes.size:
-                new = np.arange(self._covered, codes.size, dtype=np.int64)
-                self._index.add(codes.take(new))
-                self._covered = codes.size
-
-    def _empty(self, codes: CodeBlocks) -> Any:
-        import faiss
-
-        bits = 8 * codes.width  # bits past n_bits are zeros, which no distance sees
-        if self.kind == "hnsw":
-            graph: Any = faiss.IndexBinaryHNSW(bits, self.options["links"] or 0)
-            graph.hnsw.efConstruction = self.options["ef_construction"]
-            graph.hnsw.efSearch = self.options["ef_search"]
-            return graph
-        most = min(codes.size, int(16 * np.sqrt(codes.size)))
-        lists = min(self.options["lists"] or max(1, codes.size // CODES_A_LIST), most)
-        coarse: Any = faiss.IndexBinaryFlat(bits)
-        index: Any = faiss.IndexBinaryIVF(coarse, bits, lists)
-        index.own_fields = True
-        coarse.this.disown()  # it is deleted with the index
-        index.nprobe = min(self.options["probes"] or 1, lists)
-        index.cp.min_points_per_centroid = 1  # it would print a warning
-        n_training = min(codes.size, TRAINING_CODES_A_LIST * lists)
-        index.train(codes.take(np.linspace(0, codes.size - 1, n_training).astype(np.int64)))
-        self._trained_on = codes.size
-        return index
-
-
-@contextmanager
-def faiss_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let FAISS use that many threads for the length of the block."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-# ---- What an index holds: codes, ids, norms for a decoder, and which codes have not been removed
-
-
-class At(NamedTuple):
-    """Positions to search among, rising, of codes that were there a moment ago, be they removed since."""
-
-    positions: Ids
-
-
-Among = npt.ArrayLike | At | None
-
-FEW_SHARE = 8  # of the codes: where a filter leaves fewer than one in so many, these are copied and scanned
-MANY_REMOVED = 4096
-ATTACHED = 2**18  # codes whose norms are computed at a time
-
-
-class CodeStore:
-    """Codes by position, in the order of insertion, and what belongs to them."""
-
-    def __init__(self, n_bits: int, decoder: Decoder | None) -> None:
-        self.n_bits, self.decoder = n_bits, decoder
-        self.codes, self.ids, self.alive = CodeBlocks(self.n_bits), IdTable(), LaneSet()
-        self.norms = None if self.decoder is None else CodeNorms(self.decoder)
-
-    @classmethod
-    def of(cls, codes: CodeBlocks, ids: IdTable, alive: LaneSet) -> CodeStore:
-        """A store of parts that are there already; `attach` adds norms."""
-        store = cls(codes.n_bits, None)
-        store.codes, store.ids, store.alive = codes, ids, alive
-        return store
-
-    def __len__(self) -> int:
-        return self.alive.count
-
-    def attach(self, decoder: Decoder) -> None:
-        """Compute the norms that asymmetric search with this decoder needs."""
-        norms = CodeNorms(decoder)
-        norms.reserve(self.codes.size)
-        for start in range(0, self.codes.size, ATTACHED):
-            norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, self.codes.size))))
-        self.decoder, self.norms = decoder, norms
-
-    def add(self, packed: Packed, ids: Ids | None, upsert: bool) -> None:
-        """Append codes under ids, or numbered on; `upsert` replaces the codes of ids that are there."""
-        if ids is None:
-            ids = self.ids.number_on(len(packed))
-        elif len(ids):
-            packed, ids = self._settle_known(packed, ids, upsert)
-        if len(ids):
-            self.append(packed, ids)
-
-    def remove(self, ids: Ids) -> None:
-        """Remove codes by their ids, all or none."""
-        places = self.places(ids)
-        if (places < 0).any():
-            missing = int(ids[(places < 0).argmax()])
-            raise InvalidInput(f"id {missing} is not in the index; nothing was removed.")
-        self.alive.discard(places)
-        if self.codes.size - len(self) > max(MANY_REMOVED, len(self)):
-            self._compact()
-
-    def append(self, packed: Packed, ids: Ids) -> None:
-        """Add codes at the end, under ids that are not there."""
-        first, next_id = self.codes.size, self.ids.next_id
-        try:
-            if self.norms is not None:
-                self.norms.append(packed)
-            self.codes.append(packed)
-            self.ids.append(ids)
-            self.alive.append(len(ids))
-        except BaseException:  # no memory left, or an interrupt: all of them end where they did
-            if self.norms is not None:
-                self.norms.size = first
-            self.codes.size = first
-            self.ids.truncate(first, next_id)
-            self.alive.truncate(first)
-            raise
-
-    def present(self) -> Ids:
-        """The positions of codes that have not been removed."""
-        if len(self) == self.codes.size:
-            return np.arange(self.codes.size, dtype=np.int64)
-        return allowed_positions(self.alive.masks)
-
-    def places(self, ids: Ids) -> Ids:
-        """The positions of ids, -1 where one is missing or removed."""
-        places = self.ids.find(ids)
-        return np.where(self.alive.holds(places), places, -1)
-
-    def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
-        """The codes to search, which of them may be answered, and, of a copy of few, their positions."""
-        if among is None:
-            return self.codes, self.alive.masks, None
-        if isinstance(among, At):
-            return self._chosen(among.positions, copy_few)
-        wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
-        if wanted.dtype == np.bool_:
-            if wanted.shape != (len(self),):
-                raise InvalidInput(
-                    f"among must have one truth value a code, shape ({len(self)},), got {wanted.shape}; "
-                    "or a list of ids."
-                )
-            chosen = self.present()[wanted]
-        else:
-            chosen = np.unique(self.places(check_ids(wanted, name="among")))
-            chosen = chosen[chosen >= 0]
-        return self._chosen(chosen, copy_few)
-
-    def _chosen(self, chosen: Ids, copy_few: bool) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
-        """The selection of positions, in order."""
-        if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
-            return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
-        allowed = np.zeros(self.codes.size, dtype=np.bool_)
-        allowed[chosen] = True
-        return self.codes, lanes_of(allowed), None
-
-    def _settle_known(self, packed: Packed, ids: Ids, upsert: bool) -> tuple[Packed, Ids]:
-        """Refuse ids that are there, or replace their codes; returns what remains to be appended."""
-        places, again = self.places(ids), repeats(ids)
-        known = places >= 0
-        if not upsert and (known | again).any():
-            first = int((known | again).argmax())
-            place = "is already in the index" if known[first] else "comes twice in ids"
-            raise InvalidInput(f"id {ids[first]} {place}; nothing was added. upsert=True replaces its code.")
-        if not (known | again).any():
-            return packed, ids
-        last = {each: row for row, each in enumerate(ids.tolist())}  # in the order of first appearance
-        rows = np.array(list(last.values()), dtype=np.int64)
-        old, new = rows[known[rows]], rows[~known[rows]]
-        if len(old):
-            if self.norms is not None:  # first, as it is what may fail
-                self.norms.replace(places[old], packed[old])
-            self.codes.replace(places[old], packed[old])
-        return packed[new], ids[new]
-
-    def _compact(self) -> None:
-        """Copy what has not been removed together, in its order."""
-        present, fresh = self.present(), CodeStore(self.n_bits, self.decoder)
-        fresh.append(self.codes.take(present), self.ids.at(present))
-        fresh.ids.next_id = self.ids.next_id
-        self.codes, self.ids, self.alive, self.norms = fresh.codes, fresh.ids, fresh.alive, fresh.norms
-
-
 # ---- HammingIndex
 
 SquaredDistances = npt.NDArray[np.float32]
 
-EXACT_KINDS = ("auto", "linear", "multi")
+KINDS = ("auto", "linear", "multi")
+FORMER_KINDS = ("hnsw", "ivf")  # of index files: FAISS's approximate indexes, over the same codes
 MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
 
+INDEX = Format(
+    "auxbit index", "index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError
+)
+
 
 class HammingIndex:
-    """Nearest neighbours among binary codes of `n_bits` bits.
+    """Nearest neighbours among binary codes of `n_bits` bits. Searches are exact.
 
-    kind : "auto" (exact: a scan, or multi-index hashing where that is faster), "linear", "multi" (exact, by
-    one of them), "hnsw", "ivf" (approximate, by FAISS; `options` are theirs). decoder : a hasher's decoder_,
-    for search_asymmetric. Any number of threads may search at once; one that changes the index waits for
-    the searches under way, and later ones for it.
+    kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them). decoder : a
+    hasher's decoder_, for search_asymmetric. Any number of threads may search at once; one that changes the
+    index waits for the searches under way, and later ones wait for it.
 
     >>> index = HammingIndex(n_bits=32)
     >>> index.add(codes)
@@ -436,17 +337,12 @@ class HammingIndex:
     """
 
     def __init__(
-        self,
-        n_bits: int,
-        *,
-        kind: str = "auto",
-        decoder: Decoder | None = None,
-        options: dict[str, int | None] | None = None,
-        n_jobs: int | None = None,
+        self, n_bits: int, *, kind: str = "auto", decoder: Decoder | None = None, n_jobs: int | None = None
     ) -> None:
         self.n_bits = check_n_bits(n_bits)
-        if not isinstance(kind, str) or kind not in (*EXACT_KINDS, *KINDS):
-            raise InvalidParameter("kind", kind, f"one of {', '.join((*EXACT_KINDS, *KINDS))}")
+        if not isinstance(kind, str) or kind not in KINDS:
+            hint = "FAISS has it: see auxbit.export.to_faiss." if kind in FORMER_KINDS else ""
+            raise InvalidParameter("kind", kind, f"one of {', '.join(KINDS)}", hint)
         if decoder is not None and not isinstance(decoder, LinearDecoder | TableDecoder):
             hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
             raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
@@ -454,14 +350,16 @@ class HammingIndex:
             raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, and n_bits is {n_bits}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
         self.kind, self.n_jobs = kind, n_jobs
-        self.decoder: Decoder | None = decoder
-        self.options = check_options(kind, options)
         self._guard = Guard()
         self._store = CodeStore(self.n_bits, decoder)
-        self._exact = ExactSearch(kind if kind in EXACT_KINDS else "linear", self.n_bits)
-        self._approximate: ApproximateIndex | None = None
-        if kind in KINDS:
-            self._approximate = ApproximateIndex(kind, self.n_bits, self.options)
+        self._exact = ExactSearch(kind, self.n_bits)
+
+    @classmethod
+    def over(cls, store: CodeStore, *, kind: str = "auto", n_jobs: int | None = None) -> Self:
+        """An index over codes that are there already, without a copy of them."""
+        index = cls(store.n_bits, kind=kind, n_jobs=n_jobs)
+        index._store = store
+        return index
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)  # two indexes that shared codes would change them behind each other's back
@@ -469,15 +367,7 @@ class HammingIndex:
     def __reduce__(self) -> tuple[Any, ...]:
         with self._guard.reading():  # so that a copy is of the index before or after a change
             store = copy.deepcopy(self._store)
-        return _restored, (
-            type(self),
-            self.n_bits,
-            self.kind,
-            self.decoder,
-            self.options,
-            self.n_jobs,
-            store,
-        )
+        return _restored, (type(self), store, self.kind, self.n_jobs)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -490,6 +380,11 @@ class HammingIndex:
 
     def __repr__(self) -> str:
         return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}) of {len(self):,} codes"
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """What asymmetric search decodes with."""
+        return self._store.decoder
 
     @property
     def codes(self) -> Packed:
@@ -519,6 +414,18 @@ class HammingIndex:
         unwanted = np.unique(check_ids(ids))
         with self._guard.writing():
             self._store.remove(unwanted)
+
+    @contextmanager
+    def reading(self) -> Iterator[CodeStore]:
+        """What the index holds, unchanged for the length of the block."""
+        with self._guard.reading():
+            yield self._store
+
+    @contextmanager
+    def changing(self) -> Iterator[CodeStore]:
+        """What the index holds, for a change that no search sees half of."""
+        with self._guard.writing():
+            yield self._store
 
     def search(
         self, query_codes: npt.ArrayLike, k: int = 10, *, among: Among = None
@@ -634,14 +541,44 @@ class HammingIndex:
             found = groups(self._store.codes.take(present), r, searcher)
             return [self._store.ids.at(present[rows]) for rows in found]
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-        """Write codes, ids and decoder to a file, atomically; `HammingIndex.load` reads it."""
-        save(self, path, overwrite=overwrite)
+    def save(self, path: PathLike, *, overwrite: bool = True) -> None:
+        """Write codes, ids and decoder to a file, atomically; `HammingIndex.load` reads it.
+
+        Ids are left out if they are 0, 1, 2, …
+        """
+        with self.reading() as store:
+            present = store.present()
+            ids = store.ids.at(present)
+            tensors: Tensors = {"codes": store.codes.take(present)}
+            header: dict[str, Any] = {"n_bits": self.n_bits, "kind": self.kind, "options": {}}
+            header |= {"next_id": store.ids.next_id, "decoder": None}
+        if not np.array_equal(ids, np.arange(len(ids))):
+            tensors["ids"] = ids
+        if self.decoder is not None:
+            header["decoder"], parts = decoder_parts(self.decoder)
+            tensors |= {f"decoder.{key}": value for key, value in parts.items()}
+        INDEX.write(path, header, tensors, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, n_jobs: int | None = None) -> Self:
+    def load(cls, path: PathLike, *, n_jobs: int | None = None) -> Self:
         """Read an index that was saved."""
-        return load(cls, path, n_jobs)
+        resolve_n_jobs(n_jobs)
+        header, tensors = INDEX.read(path)
+        try:
+            n_bits, codes, kind = header["n_bits"], tensors["codes"], header["kind"]
+            parts = {key[8:]: value for key, value in tensors.items() if key.startswith("decoder.")}
+            decoder = None if header["decoder"] is None else decoder_from(header["decoder"], parts)
+            kind = "auto" if kind in FORMER_KINDS else kind
+            index = cls(n_bits, kind=kind, decoder=decoder, n_jobs=n_jobs)
+            if len(codes) or codes.shape == (0, bytes_per_code(n_bits)):
+                index.add(check_packed(codes, n_bits), tensors.get("ids"))
+            if not 0 <= header["next_id"] <= MAX_ID + 1:
+                raise ValueError(f"next_id {header['next_id']}")
+            with index.changing() as store:
+                store.ids.next_id = max(store.ids.next_id, int(header["next_id"]))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, AuxbitError) as error:
+            raise IndexFileError(f"{path} is not a complete auxbit index: {error!r}.") from error
+        return index
 
     def _nearest(self, queries: Packed, k: int, among: Among, workers: Workers) -> tuple[Distances, Ids]:
         """Distances and positions of the k nearest, whichever way is meant to find them."""
@@ -649,19 +586,9 @@ class HammingIndex:
         if chosen is not None:
             distances, found = scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
             return distances, np.where(found >= 0, np.append(chosen, -1)[found], -1)
-        if among is not None or self._approximate is None or not len(self):
-            return self._exact.nearest(codes, allowed, queries, k, workers)
-        distances = np.full((len(queries), k), scan.PADDING_DISTANCE, dtype=np.int32)
-        positions = np.full((len(queries), k), scan.PADDING_POSITION, dtype=np.int64)
-        near, found, finished = self._approximate.nearest(codes, self._store.alive, queries, k, self.n_jobs)
-        width = min(k, len(self))
-        distances[:, :width], positions[:, :width] = near[:, :width], found[:, :width]
-        if not finished.all():
-            rest = ~finished
-            distances[rest], positions[rest] = self._exact.nearest(codes, allowed, queries[rest], k, workers)
-        return distances, positions
+        return self._exact.nearest(codes, allowed, queries, k, workers)
 
-    def _norms(self) -> asymmetric.CodeNorms:
+    def _norms(self) -> CodeNorms:
         if self._store.norms is None:
             raise InvalidInput(
                 "asymmetric search needs a decoder: HammingIndex(n_bits, decoder=hasher.decoder_)."
@@ -681,76 +608,12 @@ class HammingIndex:
         with np.errstate(over="ignore", invalid="ignore"):
             tables, offsets = decoder.query_tables(rows), decoder.query_offsets(rows)
         if not (np.isfinite(tables).all() and np.isfinite(offsets).all()):
-            raise InvalidInput(f"distances to X are too large for float32. {asymmetric.RESCALE}")
+            raise InvalidInput(f"distances to X are too large for float32. {RESCALE}")
         return rows, tables, offsets
 
 
 def _restored(
-    index_class: type[HammingIndex],
-    n_bits: int,
-    kind: str,
-    decoder: Any,
-    options: Any,
-    n_jobs: Any,
-    store: Any,
+    index_class: type[HammingIndex], store: CodeStore, kind: str, n_jobs: int | None
 ) -> HammingIndex:
-    """A copy, which makes anew what is derived from the codes, and has a guard of its own."""
-    index = index_class(n_bits, kind=kind, decoder=decoder, options=options or None, n_jobs=n_jobs)
-    index._store = store
-    return index
-
-
-# ---- Index files: codes, ids and decoder of a HammingIndex, as safetensors
-
-Index = TypeVar("Index", bound=HammingIndex)
-
-INDEX = Format(
-    "auxbit index", "index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError
-)
-
-
-def save(index: HammingIndex, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
-    """Write an index, atomically. Ids are left out where they are 0, 1, 2, …"""
-    with index._guard.reading():
-        store = index._store
-        present = store.present()
-        ids = store.ids.at(present)
-        tensors: Tensors = {"codes": store.codes.take(present)}
-        header: dict[str, Any] = {
-            "n_bits": index.n_bits,
-            "kind": index.kind,
-            "options": index.options,
-            "next_id": store.ids.next_id,
-            "decoder": None,
-        }
-        if not np.array_equal(ids, np.arange(len(ids))):
-            tensors["ids"] = ids
-        if index.decoder is not None:
-            header["decoder"], parts = decoder_parts(index.decoder)
-            tensors |= {f"decoder.{key}": value for key, value in parts.items()}
-    INDEX.write(path, header, tensors, overwrite=overwrite)
-
-
-def load(index_class: type[Index], path: str | os.PathLike[str], n_jobs: int | None) -> Index:
-    """Read an index back."""
-    resolve_n_jobs(n_jobs)
-    header, tensors = INDEX.read(path)
-    try:
-        n_bits, codes = header["n_bits"], tensors["codes"]
-        parts = {
-            key.removeprefix("decoder."): value
-            for key, value in tensors.items()
-            if key.startswith("decoder.")
-        }
-        decoder = decoder_from(header["decoder"], parts) if header["decoder"] is not None else None
-        index = index_class(
-            n_bits, kind=header["kind"], decoder=decoder, options=header["options"] or None, n_jobs=n_jobs
-        )
-        if len(codes) or codes.shape == (0, bytes_per_code(n_bits)):
-            index.add(check_packed(codes, n_bits), tensors.get("ids"))
-        if not 0 <= header["next_id"] <= MAX_ID + 1:
-            raise ValueError(f"next_id {header['next_id']}")
-        index._store.ids.next_id = max(index._store.ids.next_id, int(header["next_id"]))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, AuxbitError) as error:
-        raise IndexFileError(f"{path} is not a complete auxbit index: {error!r}.") from error
-    return index
+    """A copy, which makes again what is derived from the codes, and has a guard of its own."""
+    return index_class.over(store, kind=kind, n_jobs=n_jobs)

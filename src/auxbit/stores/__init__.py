@@ -1,4 +1,4 @@
-"""Codes kept and searched by other programs: PostgreSQL with pgvector, Milvus, FAISS."""
+"""Codes kept and searched by other programs: PostgreSQL with pgvector, and Milvus."""
 
 from auxbit.errors import StoreError, StoreExists, StoreUnreachable
 from auxbit.stores.base import Store, connect

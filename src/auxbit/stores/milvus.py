@@ -6,8 +6,8 @@ Milvus wants dimensions that are multiples of 8: codes of other lengths end in z
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 import sqlite3
 import threading
 import time
@@ -21,37 +21,27 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.where import Condition, Where
+from auxbit.core import files
 from auxbit.core.checks import check_integer, require
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
-from auxbit.core.types import Array, Distances, Ids, Packed
-from auxbit.errors import (
-    FileProblem,
-    InvalidInput,
-    InvalidParameter,
-    StoreError,
-    StoreExists,
-    StoreUnreachable,
-)
+from auxbit.core.codes import bytes_per_code
+from auxbit.core.types import Float32, Ids, Packed
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (
     CANDIDATES,
     DEFAULT_NAME,
     MILVUS_PORT,
-    MOST_ANSWERS,
     Address,
-    MarkedStore,
+    Answer,
     Progress,
     Rows,
+    Store,
     by_distance_then_id,
-    checked_floats,
-    checked_rows,
-    joined,
-    padded,
+    mark,
     parse,
 )
-from auxbit.stores.push import LocalPushes
 
-# ---- A client of Milvus, a server or a file, with errors of ours in the place of its own
+# ---- A client of Milvus, a server or a file, with errors of ours instead of its own
 
 FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}")
 OWN_TABLE = "collection_meta"  # that every file of Milvus Lite has
@@ -59,20 +49,20 @@ GONE = ("UNAVAILABLE", "DEADLINE", "Retry timeout", "Fail connecting", "server u
 PURPOSE = "Milvus"
 RETRY_SECONDS = 0.2
 
-_open_files: dict[str, int] = {}  # by path: Milvus Lite runs one process a file, ended with its last user
+_open_files: dict[str, int] = {}  # by path: Milvus Lite runs one process per file, ended with its last user
 _opening = threading.Lock()
 
 
 class Client:
-    """pymilvus's client for an address; `call` names a method of it."""
+    """pymilvus's client, `milvus`, for an address; `call` names a method of it."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.address, self.timeout = address, timeout
         self._file: str | None = None
-        self._milvus = require("pymilvus", extra="milvus", purpose=PURPOSE)
+        self._driver = require("pymilvus", extra="milvus", purpose=PURPOSE)
         self._rpc_error = require("grpc", extra="milvus", purpose=PURPOSE).RpcError
         with self.translated():
-            self._client = self._of_file() if address.kind == "milvus file" else self._of_server()
+            self.milvus = self._of_file() if address.kind == "milvus file" else self._of_server()
 
     @property
     def is_file(self) -> bool:
@@ -80,20 +70,12 @@ class Client:
         return self._file is not None
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the client, which gives up after `timeout` seconds unless told another."""
+        """Call a method of the client, which gives up after `timeout` seconds by default."""
         with self.translated():
-            return getattr(self._client, method)(*arguments, **{"timeout": self.timeout} | options)
-
-    def schema(self, **options: Any) -> Any:
-        """An empty schema."""
-        return self._client.create_schema(auto_id=False, enable_dynamic_field=False, **options)
-
-    def index_parameters(self) -> Any:
-        """An empty list of indexes."""
-        return self._client.prepare_index_params()
+            return getattr(self.milvus, method)(*arguments, **{"timeout": self.timeout} | options)
 
     def version(self) -> tuple[int, ...]:
-        """The server's version; that of a file is one that knows everything asked for here."""
+        """The server's version; that of a file is one that knows everything used here."""
         if self.is_file:
             return (2, 5)
         text = str(self.call("get_server_version"))
@@ -101,7 +83,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection, and the process of a file that nobody else here uses."""
-        self._client.close()
+        self.milvus.close()
         if self._file is not None:
             with _opening:
                 _open_files[self._file] -= 1
@@ -112,10 +94,10 @@ class Client:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise errors of ours in the place of Milvus's and gRPC's."""
+        """Raise errors of ours instead of Milvus's and gRPC's."""
         try:
             yield
-        except (self._milvus.MilvusException, self._rpc_error) as error:
+        except (self._driver.MilvusException, self._rpc_error) as error:
             raise self._ours(error) from None
 
     def _ours(self, error: Any) -> Exception:
@@ -130,7 +112,7 @@ class Client:
         if any(sign in text for sign in GONE):
             return StoreUnreachable(
                 f"{self.address.shown} cannot be reached, or no longer: {text}. Is it running? What it has "
-                "taken in is there; go on once it is back (push --resume)."
+                "taken in is there; resume once it is back (push --resume)."
             )
         return StoreError(f"{self.address.shown}: Milvus says: {text}")
 
@@ -144,7 +126,7 @@ class Client:
         }
         options = {name: value for name, value in given.items() if value}
         uri = f"http://{host}:{parts.port or MILVUS_PORT}"
-        return self._milvus.MilvusClient(uri, timeout=self.timeout, **options)
+        return self._driver.MilvusClient(uri, timeout=self.timeout, **options)
 
     def _of_file(self) -> Any:
         path = Path(self.address.text).absolute()
@@ -161,8 +143,8 @@ class Client:
         deadline = time.monotonic() + self.timeout
         while True:
             try:
-                return self._milvus.MilvusClient(path, timeout=self.timeout)
-            except self._milvus.MilvusException as error:
+                return self._driver.MilvusClient(path, timeout=self.timeout)
+            except self._driver.MilvusException as error:
                 if "Fail connecting" not in str(error) or time.monotonic() > deadline:
                     raise
             time.sleep(RETRY_SECONDS)
@@ -301,127 +283,290 @@ def _refuse(condition: Condition, what: str) -> NoReturn:
     )
 
 
-# ---- One collection of ours in Milvus: finding it, making it, counting and reading its rows
+# ---- How far pushes are: Milvus has no transaction to note it in, so it is noted in a small file here
+
+
+def state_folder() -> Path:
+    """Where the notes are: $XDG_STATE_HOME/auxbit/pushes, or that of ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "auxbit" / "pushes"
+
+
+class LocalPushes:
+    """Notes about pushes into one store, which its `key` names; a store that is made again has another key.
+
+    A note is written after its rows are in, so it never says too much; rows that are pushed again because it
+    says too little replace themselves.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._path = state_folder() / f"{key}.json"
+
+    def pushed(self, source: str) -> int:
+        """How many rows of a source are in, 0 if nothing is known."""
+        return self._read().get(source, 0)
+
+    def remember(self, source: str, rows: int | None) -> None:
+        """Note that that many rows are in; None: all of them, and the note is removed."""
+        notes = self._read()
+        notes.pop(source, None)
+        if rows is not None:
+            notes[source] = rows
+        if notes:
+            files.write_text(self._path, json.dumps(notes))
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, int]:
+        try:
+            notes = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # no note, or one that is damaged: then everything is pushed again
+            return {}
+        whole = isinstance(notes, dict) and all(isinstance(rows, int) for rows in notes.values())
+        return notes if whole else {}
+
+
+# ---- MilvusStore
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-MARK = "auxbit store: "  # in front of what a collection's description says about it
 MANY_IDS = 8192  # in one expression
 SLOW = 600.0  # seconds, for what may have to build an index
 STRONG = {"consistency_level": "Strong"}  # what was added is found
 SEVERAL_VECTORS = PARTS_OF_TEXT = (2, 4)  # versions from which Milvus has them
+REQUEST_ROWS, REQUEST_BYTES = 8192, 2**23
+MOST_LISTS = 65_536
+MOST_FOUND = 16_384  # that Milvus returns for a query
+QUERIES = 64  # in one call
 
 
-class MilvusCollection:
-    """The collection `name`; its description says that it is ours, and what it holds."""
+class MilvusStore(Store):
+    """Codes in a collection with the fields id, code, metadata (JSON) and perhaps vector.
 
-    def __init__(self, client: Client, name: str) -> None:
+    name : the collection; its description is the mark. timeout : seconds after which a call to a server that
+    does not respond is given up. n_probe : how many lists of an approximate index (create_index) are
+    searched; without such an index, searches are exact.
+    """
+
+    batch_rows = 32_768
+    place = "collection"
+    dimensions = (2, 32_768)
+
+    def __init__(
+        self, url: str | Address, name: str = DEFAULT_NAME, *, timeout: float = 30.0, n_probe: int = 32
+    ) -> None:
+        self.n_probe = check_integer("n_probe", n_probe, 1, MOST_LISTS)
+        super().__init__(url if isinstance(url, Address) else parse(url), name)
+        self._client = Client(self.address, timeout)
         if not isinstance(name, str) or not NAME.fullmatch(name):
+            self._client.close()
             raise InvalidParameter("name", name, "letters, digits and _, not a digit first, for Milvus")
-        self.client, self.name = client, name
-        self._about: dict[str, Any] | None = None
-        self._n_lists: int | None = None
+        self._n_lists: int | None = None  # once known; 0: searches read all codes
 
-    def find(self) -> dict[str, Any] | None:
-        """What its description says about it, None where there is none; an error if it is not ours."""
-        if not self.client.call("has_collection", self.name):
-            return None
-        text = str(self.client.call("describe_collection", self.name).get("description", ""))
-        about: Any = None
-        if text.startswith(MARK):
-            about = json.loads(text[len(MARK) :])
-        if not isinstance(about, dict) or "n_bits" not in about:
-            raise StoreExists(
-                f"there is a collection {self.name!r} that auxbit has not made, and it is left alone. "
-                "Choose another name."
-            )
-        return about
+    @property
+    def exact(self) -> bool:
+        """Whether `search` misses nothing."""
+        return self.n_probe >= self._lists()
 
-    def known(self) -> dict[str, Any]:
-        """What the collection is; read once, when it is also loaded for searches."""
-        if self._about is None:
-            found = self.find()
-            if found is None:
-                place = self.client.address.shown
-                raise StoreError(f"there is no collection {self.name!r} in {place}: create it first.")
-            self.client.call("load_collection", self.name, timeout=SLOW)
-            self._about = found
-        return self._about
+    def delete(self, ids: npt.ArrayLike) -> int:
+        """Delete rows by id; returns how many there were."""
+        unwanted, deleted = np.unique(check_ids(ids)), 0
+        for first in range(0, len(unwanted), MANY_IDS):
+            some = unwanted[first : first + MANY_IDS].tolist()
+            deleted += self._count(f"id in {some}")
+            self._client.call("delete", self.name, ids=some)
+        return deleted
 
-    def create(self, n_bits: int, n_features: int | None, *, overwrite: bool) -> None:
-        """Make it, with an exact index."""
-        if n_features is not None and self.client.version() < SEVERAL_VECTORS:
-            raise StoreError("this Milvus keeps one vector a row, the code: 2.4 and later keep others, too.")
-        present = self.find()
-        if present is not None and not overwrite:
-            raise StoreExists(
-                f"the collection {self.name!r} exists, with codes of {present['n_bits']} bits. Choose "
-                "another name, or replace it with --force (overwrite=True)."
-            )
-        if present is not None:
-            self.client.call("drop_collection", self.name)
-        about = {"n_bits": n_bits, "n_features": n_features, "key": secrets.token_hex(16), "version": 1}
-        kinds = require("pymilvus", extra="milvus", purpose=PURPOSE).DataType
-        schema = self.client.schema(description=MARK + json.dumps(about, sort_keys=True))
-        schema.add_field("id", kinds.INT64, is_primary=True)
-        schema.add_field("code", kinds.BINARY_VECTOR, dim=8 * bytes_per_code(n_bits))
-        schema.add_field("metadata", kinds.JSON)
-        indexes = self.client.index_parameters()
-        indexes.add_index("code", index_type="BIN_FLAT", metric_type="HAMMING")
-        if n_features is not None:
-            schema.add_field("vector", kinds.FLOAT_VECTOR, dim=n_features)
-            indexes.add_index("vector", index_type="FLAT", metric_type="L2")
-        self.client.call("create_collection", self.name, schema=schema, index_params=indexes, **STRONG)
-        self._about, self._n_lists = about, 0
-
-    def n_lists(self) -> int:
-        """How many lists the codes are sorted into, 0 where searches look at all of them."""
-        if self._n_lists is None:
-            _ = self.known()
-            about = self.client.call("describe_index", self.name, "code") or {}
-            self._n_lists = int(about.get("nlist", 0)) if about.get("index_type") == "BIN_IVF_FLAT" else 0
-        return self._n_lists
-
-    def sort_into_lists(self, n_lists: int) -> None:
-        """Replace the index by an approximate one over what is there."""
-        indexes = self.client.index_parameters()
+    def create_index(self, kind: str = "ivf", *, n_lists: int | None = None) -> None:
+        """Sort the codes into lists (BIN_IVF_FLAT), by default 4 √n of them; a server can, a file cannot."""
+        if kind != "ivf":
+            raise InvalidParameter("kind", kind, "'ivf', Milvus's BIN_IVF_FLAT")
+        if self._client.is_file:
+            raise StoreError("Milvus Lite has no approximate index for bits; a Milvus server has.")
+        n_lists = max(1, min(MOST_LISTS, int(4 * np.sqrt(self.count())))) if n_lists is None else n_lists
+        n_lists = check_integer("n_lists", n_lists, 1, MOST_LISTS)
+        indexes = self._client.milvus.prepare_index_params()
         settings = {"metric_type": "HAMMING", "params": {"nlist": n_lists}}
         indexes.add_index("code", index_type="BIN_IVF_FLAT", **settings)
         for step in ("flush", "release_collection"):  # only what is flushed is indexed
-            self.client.call(step, self.name, timeout=SLOW)
-        self.client.call("drop_index", self.name, "code", timeout=SLOW)
-        self.client.call("create_index", self.name, indexes, timeout=SLOW)
-        self.client.call("load_collection", self.name, timeout=SLOW)
+            self._client.call(step, self.name, timeout=SLOW)
+        self._client.call("drop_index", self.name, "code", timeout=SLOW)
+        self._client.call("create_index", self.name, indexes, timeout=SLOW)
+        self._client.call("load_collection", self.name, timeout=SLOW)
         self._n_lists = n_lists
 
-    def condition(self, where: Any) -> str:
+    def count(self, where: Any = None) -> int:
+        """How many rows there are, or have the metadata that `where` asks for."""
+        return self._count(self._condition(where))
+
+    def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
+        """The metadata of rows, {} for one that has none or is not there."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        by_id = {row["id"]: row["metadata"] for row in self._read(wanted, "metadata")}
+        return [by_id.get(each, {}) for each in wanted.tolist()]
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Nothing: Milvus has no transactions."""
+        return nullcontext()
+
+    def pushed(self, source: str) -> int:
+        """How many rows of a source an interrupted push from this machine has brought here."""
+        return LocalPushes(self._known()["key"]).pushed(source)
+
+    def remember_push(self, source: str, rows: int | None) -> None:
+        """Note on this machine how far a push is; None: it is complete."""
+        LocalPushes(self._known()["key"]).remember(source, rows)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    # ---- making the collection, adding and reading rows
+
+    def _description(self) -> str | None:
+        if not self._client.call("has_collection", self.name):
+            return None
+        return str(self._client.call("describe_collection", self.name).get("description", ""))
+
+    def _prepare(self, n_features: int | None) -> None:
+        if n_features is not None and self._client.version() < SEVERAL_VECTORS:
+            raise StoreError("this Milvus keeps one vector a row, the code: 2.4 and later keep others, too.")
+
+    def _load(self) -> None:
+        self._client.call("load_collection", self.name, timeout=SLOW)
+
+    def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
+        """With an exact index."""
+        if present is not None:
+            self._client.call("drop_collection", self.name)
+        kinds, milvus = require("pymilvus", extra="milvus", purpose=PURPOSE).DataType, self._client.milvus
+        schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False, description=mark(**about))
+        schema.add_field("id", kinds.INT64, is_primary=True)
+        schema.add_field("code", kinds.BINARY_VECTOR, dim=8 * bytes_per_code(about["n_bits"]))
+        schema.add_field("metadata", kinds.JSON)
+        indexes = milvus.prepare_index_params()
+        indexes.add_index("code", index_type="BIN_FLAT", metric_type="HAMMING")
+        if about["n_features"] is not None:
+            schema.add_field("vector", kinds.FLOAT_VECTOR, dim=about["n_features"])
+            indexes.add_index("vector", index_type="FLAT", metric_type="L2")
+        self._client.call("create_collection", self.name, schema=schema, index_params=indexes, **STRONG)
+        self._n_lists = 0
+
+    def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
+        """Some thousand rows per request. An error may leave the first in, which the same call replaces."""
+        known = [] if upsert else self._read(rows.ids)
+        if known:
+            raise InvalidInput(
+                f"id {known[0]['id']} is already in {self.name!r}; nothing was added. upsert=True replaces "
+                "its row."
+            )
+        size = rows.codes.nbytes + rows.text.nbytes + (0 if rows.vectors is None else rows.vectors.nbytes)
+        for part in rows.parts(max(1, min(REQUEST_ROWS, REQUEST_BYTES * len(rows) // size))):
+            span = f"id >= {part.ids.min()} and id <= {part.ids.max()}"
+            # upsert deletes first, which takes longer; insert would keep two rows of one id
+            method = "upsert" if self._count(span) else "insert"
+            self._client.call(method, self.name, _as_dicts(part))
+            progress(len(part))
+
+    def _condition(self, where: Any) -> str:
         """The expression for these conditions, empty for none."""
         if where is None:
             return ""
-        return expression(where, parts_of_text=self.client.version() >= PARTS_OF_TEXT)
+        return expression(where, parts_of_text=self._client.version() >= PARTS_OF_TEXT)
 
-    def count(self, condition: str) -> int:
+    def _count(self, condition: str) -> int:
         """How many rows fulfil it."""
-        _ = self.known()
-        found = self.client.call("query", self.name, filter=condition, output_fields=["count(*)"], **STRONG)
+        _ = self._known()
+        found = self._client.call("query", self.name, filter=condition, output_fields=["count(*)"], **STRONG)
         return int(found[0]["count(*)"])
 
-    def read(self, ids: Ids, *fields: str) -> list[dict[str, Any]]:
+    def _read(self, ids: Ids, *fields: str) -> list[dict[str, Any]]:
         """The rows with these ids, of which some may be missing, in any order."""
-        _ = self.known()
+        _ = self._known()
         found: list[dict[str, Any]] = []
         unique = np.unique(ids[ids >= 0])
         for first in range(0, len(unique), MANY_IDS):
             condition = f"id in {unique[first : first + MANY_IDS].tolist()}"
             names = ["id", *fields]
-            found += self.client.call("query", self.name, filter=condition, output_fields=names, **STRONG)
+            found += self._client.call("query", self.name, filter=condition, output_fields=names, **STRONG)
         return found
 
-    def put(self, rows: Rows) -> None:
-        """Add rows, in the place of those with the same ids."""
-        span = f"id >= {rows.ids.min()} and id <= {rows.ids.max()}"
-        # upsert deletes first, which takes longer; insert would keep two rows of one id
-        method = "upsert" if self.count(span) else "insert"
-        self.client.call(method, self.name, _as_dicts(rows))
+    # ---- searching
+
+    def _lists(self) -> int:
+        """How many lists the codes are sorted into, 0 if searches read all codes."""
+        if self._n_lists is None:
+            _ = self._known()
+            about = self._client.call("describe_index", self.name, "code") or {}
+            self._n_lists = int(about.get("nlist", 0)) if about.get("index_type") == "BIN_IVF_FLAT" else 0
+        return self._n_lists
+
+    def _default_candidates(self, k: int) -> int:
+        return min(CANDIDATES * k, max(k, MOST_FOUND))
+
+    def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
+        condition = self._condition(where)
+        if k > MOST_FOUND and self._count(condition) > MOST_FOUND:
+            raise InvalidParameter("k", k, f"at most {MOST_FOUND:,}, which is all that Milvus answers with")
+        n_probe = self._lists() if condition else self.n_probe
+        return self._found(queries, min(k, MOST_FOUND), condition, n_probe)
+
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Answer]:
+        condition = self._condition(where)
+        first = self._found(queries, MOST_FOUND, condition, self._lists(), r)
+        return [
+            by_distance_then_id(*self._all_within(queries[[row]], r, condition, (0, MAX_ID), answer))
+            for row, answer in enumerate(first)
+        ]
+
+    def _all_within(
+        self, query: Packed, r: int, condition: str, span: tuple[int, int], answer: Answer
+    ) -> Answer:
+        """All with ids in the span, halved until Milvus returns all of it. answer : the first try."""
+        if len(answer[1]) < MOST_FOUND:
+            return answer
+        middle = int(np.median(answer[1]))
+        halves = []
+        for low, high in ((span[0], middle), (middle + 1, span[1])):
+            both = " and ".join(filter(None, [condition, f"id >= {low}", f"id <= {high}"]))
+            (half,) = self._found(query, MOST_FOUND, both, self._lists(), r)
+            halves.append(self._all_within(query, r, condition, (low, high), half))
+        return np.concatenate([each[0] for each in halves]), np.concatenate([each[1] for each in halves])
+
+    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
+        best = []
+        for x, (_, ids) in zip(X, self._nearest(queries, candidates, where)):
+            rows = self._read(ids, "vector")
+            numbers = np.array([row["id"] for row in rows], dtype=np.int64)
+            vectors = np.array([row["vector"] for row in rows], dtype=np.float64).reshape(len(rows), len(x))
+            squared = ((vectors - x.astype(np.float64)) ** 2).sum(axis=1)
+            near, found = by_distance_then_id(squared, numbers)
+            best.append((near[:k], found[:k]))
+        return best
+
+    def _found(
+        self, queries: Packed, limit: int, condition: str, n_probe: int, r: int | None = None
+    ) -> list[Answer]:
+        """What each query finds, within distance r if that is given."""
+        parameters: dict[str, Any] = {} if r is None else {"radius": r + 1}  # Milvus leaves the radius out
+        if self._lists():
+            parameters["nprobe"] = min(n_probe, self._lists())
+        found = []
+        for first in range(0, len(queries), QUERIES):
+            hits = self._client.call(
+                "search",
+                self.name,
+                data=[code.tobytes() for code in queries[first : first + QUERIES]],
+                anns_field="code",
+                limit=limit,
+                filter=condition,
+                search_params={"metric_type": "HAMMING", "params": parameters},
+                **STRONG,
+            )
+            for answer in hits:
+                distances = np.array([round(hit["distance"]) for hit in answer], dtype=np.int32)
+                ids = np.array([hit["id"] for hit in answer], dtype=np.int64)
+                found.append(by_distance_then_id(distances, ids))
+        return found
 
 
 def _as_dicts(rows: Rows) -> list[dict[str, Any]]:
@@ -440,241 +585,3 @@ def _as_dicts(rows: Rows) -> list[dict[str, Any]]:
         if rows.vectors is not None:
             made[-1]["vector"] = rows.vectors[row]
     return made
-
-
-# ---- Searches of the Milvus store, around the 16,384 answers that it gives at most
-
-MOST_FOUND = 16_384
-QUERIES = 64  # in one call
-
-Answer = tuple[Array, Array]  # distances and ids
-
-
-def nearest(
-    collection: MilvusCollection, queries: Packed, k: int, condition: str, n_probe: int
-) -> list[Answer]:
-    """The k nearest that fulfil the condition."""
-    if k > MOST_FOUND and collection.count(condition) > MOST_FOUND:
-        raise InvalidParameter("k", k, f"at most {MOST_FOUND:,}, which is all that Milvus answers with")
-    n_probe = n_probe if not condition else collection.n_lists()
-    return _found(collection, queries, min(k, MOST_FOUND), condition, n_probe)
-
-
-def within(collection: MilvusCollection, queries: Packed, r: int, condition: str) -> list[Answer]:
-    """All within distance r that fulfil the condition."""
-    first = _found(collection, queries, MOST_FOUND, condition, collection.n_lists(), r)
-    return [
-        by_distance_then_id(*_all(collection, queries[[row]], r, condition, (0, MAX_ID), answer))
-        for row, answer in enumerate(first)
-    ]
-
-
-def ranked(collection: MilvusCollection, x: npt.NDArray[np.float32], ids: Ids, k: int) -> Answer:
-    """Of these candidates the k nearest by ‖x − y‖²."""
-    rows = collection.read(ids, "vector")
-    numbers = np.array([row["id"] for row in rows], dtype=np.int64)
-    vectors = np.array([row["vector"] for row in rows], dtype=np.float64).reshape(len(rows), len(x))
-    squared = ((vectors - x.astype(np.float64)) ** 2).sum(axis=1)
-    near, best = by_distance_then_id(squared, numbers)
-    return near[:k], best[:k]
-
-
-def _found(
-    collection: MilvusCollection,
-    queries: Packed,
-    limit: int,
-    condition: str,
-    n_probe: int,
-    r: int | None = None,
-) -> list[Answer]:
-    """What each query finds, within distance r where that is given."""
-    parameters: dict[str, Any] = {} if r is None else {"radius": r + 1}  # Milvus leaves the radius out
-    if collection.n_lists():
-        parameters["nprobe"] = min(n_probe, collection.n_lists())
-    found = []
-    for first in range(0, len(queries), QUERIES):
-        hits = collection.client.call(
-            "search",
-            collection.name,
-            data=[code.tobytes() for code in queries[first : first + QUERIES]],
-            anns_field="code",
-            limit=limit,
-            filter=condition,
-            search_params={"metric_type": "HAMMING", "params": parameters},
-            **STRONG,
-        )
-        for answer in hits:
-            distances = np.array([round(hit["distance"]) for hit in answer], dtype=np.int32)
-            ids = np.array([hit["id"] for hit in answer], dtype=np.int64)
-            found.append(by_distance_then_id(distances, ids))
-    return found
-
-
-def _all(
-    collection: MilvusCollection,
-    query: Packed,
-    r: int,
-    condition: str,
-    span: tuple[int, int],
-    answer: Answer,
-) -> Answer:
-    """All answers with ids in the span, halved until Milvus gives all of one; `answer` is the first try."""
-    if len(answer[1]) < MOST_FOUND:
-        return answer
-    middle = int(np.median(answer[1]))
-    halves = []
-    for low, high in ((span[0], middle), (middle + 1, span[1])):
-        both = " and ".join(filter(None, [condition, f"id >= {low}", f"id <= {high}"]))
-        (half,) = _found(collection, query, MOST_FOUND, both, collection.n_lists(), r)
-        halves.append(_all(collection, query, r, condition, (low, high), half))
-    return np.concatenate([each[0] for each in halves]), np.concatenate([each[1] for each in halves])
-
-
-# ---- MilvusStore
-
-REQUEST_ROWS, REQUEST_BYTES = 8192, 2**23
-MOST_LISTS = 65_536
-
-
-class MilvusStore(MarkedStore):
-    """Codes in a collection with the fields id, code, metadata (JSON) and perhaps vector.
-
-    timeout : seconds after which a call to a server that does not answer is given up. n_probe : how many
-    lists an approximate index looks at (create_index); without one, searches are exact.
-    """
-
-    batch_rows = 32_768
-
-    def __init__(
-        self, url: str | Address, name: str = DEFAULT_NAME, *, timeout: float = 30.0, n_probe: int = 32
-    ) -> None:
-        self.n_probe = check_integer("n_probe", n_probe, 1, MOST_LISTS)
-        self._client = Client(url if isinstance(url, Address) else parse(url), timeout)
-        try:
-            self._place = self._collection = MilvusCollection(self._client, name)
-        except InvalidParameter:
-            self._client.close()
-            raise
-
-    @property
-    def exact(self) -> bool:
-        """Whether `search` misses nothing."""
-        return self.n_probe >= self._collection.n_lists()
-
-    def create(self, n_bits: int, *, n_features: int | None = None, overwrite: bool = False) -> None:
-        """Make the collection; see Store.create."""
-        if n_features is not None:
-            n_features = check_integer("n_features", n_features, 2, 32_768)
-        self._collection.create(check_n_bits(n_bits), n_features, overwrite=overwrite)
-
-    def add(
-        self,
-        codes: npt.ArrayLike,
-        ids: npt.ArrayLike,
-        *,
-        metadata: Any = None,
-        vectors: npt.ArrayLike | None = None,
-        upsert: bool = True,
-        progress: Progress | None = None,
-    ) -> None:
-        """Add rows, some thousand a request; see Store.add.
-
-        Milvus has no transactions: an error may leave the first of them in, which the same call replaces.
-        """
-        rows = checked_rows(
-            codes, ids, metadata, vectors, n_bits=self.n_bits, n_features=self.n_features, upsert=upsert
-        )
-        if not upsert:
-            self._refuse_known(rows.ids)
-        size = rows.codes.nbytes + rows.text.nbytes + (0 if rows.vectors is None else rows.vectors.nbytes)
-        at_once = max(1, min(REQUEST_ROWS, REQUEST_BYTES * len(rows) // max(1, size)))
-        for part in rows.parts(at_once):
-            self._collection.put(part)
-            if progress is not None:
-                progress(len(part))
-
-    def delete(self, ids: npt.ArrayLike) -> int:
-        """Delete rows by id; returns how many there were."""
-        unwanted, deleted = np.unique(check_ids(ids)), 0
-        for first in range(0, len(unwanted), MANY_IDS):
-            some = unwanted[first : first + MANY_IDS].tolist()
-            deleted += self._collection.count(f"id in {some}")
-            self._client.call("delete", self.name, ids=some)
-        return deleted
-
-    def create_index(self, kind: str = "ivf", *, n_lists: int | None = None) -> None:
-        """Sort the codes into lists (BIN_IVF_FLAT), 4 √n of them unless told; a server can, a file cannot."""
-        if kind != "ivf":
-            raise InvalidParameter("kind", kind, "'ivf', Milvus's BIN_IVF_FLAT")
-        if self._client.is_file:
-            raise StoreError("Milvus Lite has no approximate index for bits; a Milvus server has.")
-        n_lists = max(1, min(MOST_LISTS, int(4 * np.sqrt(self.count())))) if n_lists is None else n_lists
-        self._collection.sort_into_lists(check_integer("n_lists", n_lists, 1, MOST_LISTS))
-
-    def search(
-        self,
-        codes: npt.ArrayLike,
-        k: int = 10,
-        *,
-        where: Any = None,
-        rerank: npt.ArrayLike | None = None,
-        candidates: int | None = None,
-    ) -> tuple[Array, Ids]:
-        """The k nearest codes to each query, 16,384 at most; see Store.search."""
-        k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
-        queries = check_packed(codes, self.n_bits, "codes")
-        condition = self._collection.condition(where)
-        if rerank is None:
-            return padded(nearest(self._collection, queries, k, condition, self.n_probe), k)
-        if self.n_features is None:
-            raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
-        X = checked_floats(rerank, self.n_features, len(queries), "rerank")
-        most = min(CANDIDATES * k, max(k, MOST_FOUND)) if candidates is None else candidates
-        most = check_integer("candidates", most, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
-        near = nearest(self._collection, queries, most, condition, self.n_probe)
-        best = [ranked(self._collection, x, ids, k) for x, (_, ids) in zip(X, near)]
-        return padded(best, k, real=True)
-
-    def search_radius(self, codes: npt.ArrayLike, r: int, *, where: Any = None) -> tuple[Ids, Distances, Ids]:
-        """All codes within distance r, inclusive; see Store.search_radius."""
-        r = check_integer("r", r, 0, None, "Try r=2.")
-        queries = check_packed(codes, self.n_bits, "codes")
-        condition = self._collection.condition(where)
-        return joined(within(self._collection, queries, min(r, self.n_bits), condition))
-
-    def count(self, where: Any = None) -> int:
-        """How many rows there are, or have the metadata that `where` asks for."""
-        return self._collection.count(self._collection.condition(where))
-
-    def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
-        """The metadata of rows, {} where one has none or is not there."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        by_id = {row["id"]: row["metadata"] for row in self._collection.read(wanted, "metadata")}
-        return [by_id.get(each, {}) for each in wanted.tolist()]
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Nothing: Milvus has no transactions."""
-        return nullcontext()
-
-    def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push from this machine has brought here."""
-        return LocalPushes(self._collection.known()["key"]).pushed(source)
-
-    def remember_push(self, source: str, rows: int | None) -> None:
-        """Note on this machine how far a push is; None: it is complete."""
-        LocalPushes(self._collection.known()["key"]).remember(source, rows)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._client.close()
-
-    def __repr__(self) -> str:
-        return f"MilvusStore({self._client.address.shown!r}, {self.name!r})"
-
-    def _refuse_known(self, ids: Ids) -> None:
-        known = self._collection.read(ids)
-        if known:
-            raise InvalidInput(
-                f"id {known[0]['id']} is already in {self.name!r}; nothing was added. upsert=True replaces "
-                "its row."
-            )

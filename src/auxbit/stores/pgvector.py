@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,21 @@ import numpy.typing as npt
 
 from auxbit.collection.where import Condition, Where
 from auxbit.core.checks import check_integer, require
-from auxbit.core.codes import check_n_bits, check_packed, unpack
-from auxbit.core.types import Array, Distances, Ids, Packed
+from auxbit.core.codes import unpack
+from auxbit.core.types import Array, Float32, Packed
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
 from auxbit.index.codes import check_ids
 from auxbit.stores.base import (
-    CANDIDATES,
     DEFAULT_NAME,
-    MOST_ANSWERS,
     Address,
-    MarkedStore,
+    Answer,
     Progress,
     Rows,
-    Vectors,
+    Store,
     by_distance_then_id,
-    checked_floats,
-    checked_rows,
-    joined,
-    padded,
+    mark,
     parse,
+    read_mark,
 )
 
 # ---- PostgreSQL's errors as ours: what is wrong, and the remedy. No password is in them
@@ -48,17 +43,11 @@ NO_RIGHT_TO_EXTENSION = (
 )
 
 
-@contextmanager
-def translated(address: Address, name: str) -> Iterator[None]:
-    """Raise errors of ours in the place of the driver's."""
-    psycopg = require("psycopg", extra="pgvector", purpose="PostgreSQL")
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _ours(error, address, name) from None
+def _psycopg(module: str = "psycopg") -> Any:
+    return require(module, extra="pgvector", purpose="PostgreSQL")
 
 
-def unreachable(error: Any, address: Address) -> StoreUnreachable:
+def _unreachable(error: Any, address: Address) -> StoreUnreachable:
     """Why no connection could be made."""
     # an indented line is advice of libpq's own, and ours follows
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
@@ -68,13 +57,13 @@ def unreachable(error: Any, address: Address) -> StoreUnreachable:
         remedy = "Check the password in the URL, in PGPASSWORD or in ~/.pgpass."
     elif 'database "' in text and "does not exist" in text:
         remedy = "Create the database first, or name another one at the end of the URL."
-    elif "role" in text or "pg_hba" in text or "no pg_hba" in text:
+    elif "role" in text or "pg_hba" in text:
         remedy = "Check the user in the URL, and that the server lets it in from here."
     return StoreUnreachable(f"{address.shown} cannot be reached: {text}. {remedy}")
 
 
 def _ours(error: Any, address: Address, name: str) -> Exception:
-    psycopg = require("psycopg", extra="pgvector", purpose="PostgreSQL")
+    psycopg = _psycopg()
     errors, diag = psycopg.errors, error.diag
     text = address.hide(diag.message_primary or str(error).strip().partition("\n")[0])
     detail = address.hide(diag.message_detail or "")
@@ -100,7 +89,7 @@ def _ours(error: Any, address: Address, name: str) -> Exception:
     if gone and not isinstance(error, errors.InsufficientResources):
         return StoreUnreachable(
             f"{address.shown}: the connection broke: {text}. What was committed is there; once the server "
-            "is back, go on (push --resume)."
+            "is back, resume (push --resume)."
         )
     return StoreError(f"{address.shown}: {text}. {detail}".rstrip())
 
@@ -125,15 +114,8 @@ def bit_strings(codes: Packed, n_bits: int) -> list[str]:
     return [row.tobytes().decode("ascii") for row in letters]
 
 
-def from_bit_strings(strings: list[str], n_bits: int) -> Packed:
-    """Packed codes, (n, ceil(n_bits/8)) uint8, of such text."""
-    letters = np.frombuffer("".join(strings).encode("ascii"), dtype=np.uint8)
-    bits = letters.reshape(len(strings), n_bits) - np.uint8(ord("0"))
-    return np.packbits(bits, axis=1, bitorder="little")
-
-
-def vector_texts(vectors: Vectors) -> list[str]:
-    """Vectors as text, as pgvector reads them; every float32 is read back as it was."""
+def vector_texts(vectors: Float32) -> list[str]:
+    """Float32 as text, as pgvector reads them; every float32 is read back as it was."""
     return ["[" + ",".join(map(repr, row)) + "]" for row in vectors.tolist()]
 
 
@@ -195,7 +177,6 @@ def json_parameter(value: Any) -> str:
 #
 # {table}, {vector_schema}, {where} and {bits} are filled in as SQL; %(name)s are parameters.
 
-MARK = "auxbit store: "  # in front of what a table's comment says about it
 PUSHES = "auxbit_pushes"
 INCOMING = "auxbit_incoming"
 
@@ -299,7 +280,7 @@ FORGET_STORE = "DELETE FROM {pushes} WHERE store = %(store)s"
 
 def filled(statement: str, **parts: Any) -> Any:
     """A statement with its parts filled in: names and pieces of SQL as they are, numbers and text quoted."""
-    sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
+    sql = _psycopg("psycopg.sql")
     pieces = {
         name: part if isinstance(part, sql.Composable) else sql.Literal(part) for name, part in parts.items()
     }
@@ -308,203 +289,7 @@ def filled(statement: str, **parts: Any) -> Any:
 
 def quoted(name: str) -> Any:
     """A name of the user's as an identifier in a statement, where % is written twice."""
-    return require("psycopg.sql", extra="pgvector", purpose="PostgreSQL").Identifier(name.replace("%", "%%"))
-
-
-def mark(**about: Any) -> str:
-    """The comment of a table of ours."""
-    return MARK + json.dumps(about, sort_keys=True)
-
-
-def read_mark(comment: str | None) -> dict[str, Any] | None:
-    """What a table's comment says about it, None where it is not ours."""
-    if comment is None or not comment.startswith(MARK):
-        return None
-    try:
-        about = json.loads(comment[len(MARK) :])
-    except ValueError:
-        return None
-    return about if isinstance(about, dict) and isinstance(about.get("n_bits", 0), int) else None
-
-
-# ---- A connection to PostgreSQL and one table of ours in it: finding it, making it, noting pushes
-
-OLDEST = (0, 7)  # of pgvector: the first with bit strings
-MOST_NAME_BYTES = 63  # longer names would be cut
-
-
-class Table:
-    """The table `name`, found by the connection's search_path; its comment says that it is ours, and what."""
-
-    def __init__(self, address: Address, name: str) -> None:
-        self.address, self.name = address, _checked_name(name)
-        self.connection = _connected(address)
-        self.identifier = quoted(name)
-        self._pushes = quoted(PUSHES)
-        self._schema: Any = None  # of pgvector, once known
-        self._about: dict[str, Any] | None = None
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """What is changed inside is committed as a whole; inside of another, a savepoint."""
-        with translated(self.address, self.name), self.connection.transaction():
-            yield
-
-    def run(self, statement: str, values: dict[str, Any] | None = None, **parts: Any) -> Any:
-        """Run a statement of pgvector_sql; returns the cursor."""
-        names = {"table": self.identifier, "pushes": self._pushes, "vector_schema": self._schema} | parts
-        used = {name: part for name, part in names.items() if f"{{{name}}}" in statement}
-        with translated(self.address, self.name):
-            # never prepared: a plan for all values would not use an index on one field of the metadata
-            return self.connection.execute(filled(statement, **used), values or {}, prepare=False)
-
-    def number(self, statement: str, values: dict[str, Any] | None = None, **parts: Any) -> int:
-        """The first value of the first row of an answer, 0 where there is none."""
-        row = self.run(statement, values, **parts).fetchone()
-        return int(row[0]) if row else 0
-
-    # ---- the table
-
-    def find(self) -> dict[str, Any] | None:
-        """What the table's comment says about it, None where there is none; an error if it is not ours."""
-        row = self._comment(self.name)
-        if row is None:
-            return None
-        about = read_mark(row[1]) if row[2] == "r" else None
-        if about is None or "n_bits" not in about:
-            raise StoreExists(
-                f"there is a table or view {self.name!r} that auxbit has not made, and it is left alone. "
-                "Choose another name."
-            )
-        return about
-
-    def known(self) -> dict[str, Any]:
-        """What the table is; read once."""
-        if self._about is None:
-            found = self.find()
-            if found is None:
-                raise StoreError(f"there is no table {self.name!r} in {self.address.shown}: create it first.")
-            self._find_extension(make=False)
-            self._about = found
-        return self._about
-
-    def create(self, n_bits: int, n_features: int | None, *, overwrite: bool) -> None:
-        """Make the table, and enable pgvector where it is not."""
-        with self.transaction():
-            self._find_extension(make=True)
-            present = self.find()
-            if present is not None and not overwrite:
-                raise StoreExists(
-                    f"the table {self.name!r} exists, with codes of {present['n_bits']} bits. Choose another "
-                    "name, or replace it with --force (overwrite=True)."
-                )
-            if present is not None:
-                self.run(DROP)
-                if self._pushes_are_noted():
-                    self.run(FORGET_STORE, {"store": present["key"]})
-            column: Any = filled("")
-            if n_features is not None:
-                column = filled(VECTOR_COLUMN, vector_schema=self._schema, dims=n_features)
-            self.run(CREATE, bits=n_bits, vector_column=column)
-            about = {"n_bits": n_bits, "n_features": n_features, "key": secrets.token_hex(16), "version": 1}
-            self.run(COMMENT, text=mark(**about))
-        self._about = about
-
-    def has_hnsw(self) -> bool:
-        """Whether there is an approximate index over the codes."""
-        row = self._comment(self.name)
-        return row is not None and bool(self.number(COUNT_HNSW, {"table": row[0]}))
-
-    def columns(self) -> list[Any]:
-        """The names of the columns in the order of COPY, as identifiers."""
-        vector = ["vector"] if self.known()["n_features"] is not None else []
-        return [quoted(name) for name in ("id", "code", *vector, "metadata")]
-
-    def _comment(self, name: str) -> Any:
-        """Number, comment and kind of the table of that name, None where there is none."""
-        sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
-        name = sql.Identifier(name).as_string(self.connection)
-        return self.run(FIND_TABLE, {"quoted": name}).fetchone()
-
-    def _find_extension(self, *, make: bool) -> None:
-        """Find pgvector, which may be in any schema, or enable it."""
-        found = self.run(EXTENSION).fetchone()
-        if found is None:
-            if not self.number(AVAILABLE):
-                raise StoreError(f"{self.address.shown}: {NO_EXTENSION}")
-            if make:
-                self._make_extension()
-            found = self.run(EXTENSION).fetchone() if make else None
-        if found is None:
-            raise StoreError(f"{self.address.shown}: {NO_RIGHT_TO_EXTENSION}")
-        if tuple(int(part) for part in found[0].split(".")[:2]) < OLDEST:
-            raise StoreError(
-                f"{self.address.shown}: pgvector {found[0]} has no bit strings: 0.7 is needed. Install a "
-                "newer one there, then run: ALTER EXTENSION vector UPDATE;"
-            )
-        self._schema = quoted(found[1])
-
-    def _make_extension(self) -> None:
-        psycopg = require("psycopg", extra="pgvector", purpose="PostgreSQL")
-        try:
-            self.connection.execute(MAKE_EXTENSION)
-        except psycopg.errors.InsufficientPrivilege:
-            raise StoreError(f"{self.address.shown}: {NO_RIGHT_TO_EXTENSION}") from None
-
-    # ---- pushes that can be resumed
-
-    def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push has brought here."""
-        key = self.known()["key"]
-        if not self._pushes_are_noted():
-            return 0
-        return self.number(PUSHED, {"store": key, "source": source})
-
-    def remember_push(self, source: str, rows: int | None) -> None:
-        """Note how far a push is; None: it is complete."""
-        what = {"store": self.known()["key"], "source": source}
-        with self.transaction():
-            if not self._pushes_are_noted():
-                self.run(ONE_AT_A_TIME)
-                if not self._pushes_are_noted():
-                    self.run(CREATE_PUSHES)
-                    self.run(COMMENT, table=self._pushes, text=mark(pushes=True))
-            if rows is None:
-                self.run(FORGET, what)
-            else:
-                self.run(REMEMBER, what | {"rows": rows})
-
-    def _pushes_are_noted(self) -> bool:
-        row = self._comment(PUSHES)
-        if row is not None and not (read_mark(row[1]) or {}).get("pushes"):
-            raise StoreExists(
-                f"there is a table {PUSHES!r} that auxbit has not made, and pushes are noted "
-                "under this name. Rename it, or push to another schema."
-            )
-        return row is not None
-
-
-def _connected(address: Address) -> Any:
-    psycopg = require("psycopg", extra="pgvector", purpose="PostgreSQL")
-    try:
-        return psycopg.connect(address.text, autocommit=True)
-    except psycopg.ProgrammingError:  # its message may quote the password
-        raise InvalidParameter(
-            "to", address.shown, "a URL that PostgreSQL can read",
-            "Write special characters of a password as %40 and the like, and check what is after the ?.",
-        ) from None  # fmt: skip
-    except psycopg.Error as error:
-        raise unreachable(error, address) from None
-
-
-def _checked_name(name: object) -> str:
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidParameter("name", name, "the name of a table")
-    if len(name.encode()) > MOST_NAME_BYTES:
-        raise InvalidParameter(
-            "name", name, f"at most {MOST_NAME_BYTES} bytes, longer names PostgreSQL would cut"
-        )
-    return name
+    return _psycopg("psycopg.sql").Identifier(name.replace("%", "%%"))
 
 
 # ---- Conditions on metadata as SQL over a jsonb column: the same rows as a Collection finds
@@ -527,12 +312,12 @@ class Parameters(dict[str, Any]):
         """Keep a value; returns what stands for it in the statement."""
         name = f"p{len(self)}"
         self[name] = value
-        return require("psycopg.sql", extra="pgvector", purpose="PostgreSQL").Placeholder(name)
+        return _psycopg("psycopg.sql").Placeholder(name)
 
 
 def condition_sql(where: Any, parameters: Parameters) -> Any:
     """What stands after WHERE for these conditions, TRUE for none; their values are put to `parameters`."""
-    sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
+    sql = _psycopg("psycopg.sql")
     if where is None:
         return sql.SQL("TRUE")
     wanted = Where.of(where)
@@ -545,7 +330,7 @@ def condition_sql(where: Any, parameters: Parameters) -> Any:
 
 
 def _one(condition: Condition, parameters: Parameters) -> Any:
-    sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
+    sql = _psycopg("psycopg.sql")
     x, operator, value = _field(condition.field, parameters), condition.operator, condition.value
 
     def of(template: str, **parts: Any) -> Any:
@@ -572,7 +357,7 @@ def _one(condition: Condition, parameters: Parameters) -> Any:
 
 def _field(field: str, parameters: Parameters) -> Any:
     """The value of a field, NULL where a row has none; of "a.b" that of b within a, where it has no "a.b"."""
-    sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
+    sql = _psycopg("psycopg.sql")
     plain = sql.SQL("(metadata -> {}::text)").format(parameters.put(field))
     if "." not in field:
         return plain
@@ -598,156 +383,49 @@ def _any(parts: list[Any], sql: Any) -> Any:
     return sql.SQL("({})").format(sql.SQL(" OR ").join(parts)) if parts else sql.SQL("FALSE")
 
 
-# ---- Searches of the pgvector store: many queries in one statement, exact or by an HNSW index
-
-QUERIES_AT_ONCE = 64  # in one statement
-MOST_EF_SEARCH = 1000
-
-Answer = tuple[Array, Array]  # distances and ids
-
-
-def exactly(table: Table, queries: Packed, k: int, where: Any) -> list[Answer]:
-    """The k nearest of all that `where` finds, equal distances by id."""
-    return _ask(table, EXACT, queries, where, {"k": k})
-
-
-def within(table: Table, queries: Packed, r: int, where: Any) -> list[Answer]:
-    """All within distance r, equal distances by id."""
-    return _ask(table, WITHIN, queries, where, {"r": r})
-
-
-def by_index(table: Table, queries: Packed, k: int, ef_search: int) -> list[Answer]:
-    """What the HNSW index finds; queries for which that is too little are answered exactly."""
-    n_bits = table.known()["n_bits"]
-    wanted = min(k, table.number(COUNT, where=filled("TRUE")))
-    found: list[Answer] = []
-    with table.transaction():
-        _look_as_far(table, max(ef_search, k))
-        for code in bit_strings(queries, n_bits):
-            rows = table.run(APPROXIMATE, {"code": code, "k": k}, bits=n_bits).fetchall()
-            ids, distances = _columns(rows, (np.int64, np.int32))
-            found.append(by_distance_then_id(distances, ids))
-    few = [query for query, (ids, _) in enumerate(found) if len(ids) < wanted]
-    for query, answer in zip(few, exactly(table, queries[few], k, None) if few else []):
-        found[query] = answer
-    return found
-
-
-def reranked(
-    table: Table, queries: Packed, X: Vectors, k: int, where: Any, candidates: int, ef_search: int | None
-) -> list[Answer]:
-    """Candidates by their codes, ranked by ‖x − y‖² in the database. ef_search : of HNSW, None: exactly."""
-    with table.transaction():
-        if ef_search is not None:
-            _look_as_far(table, max(ef_search, candidates))
-        ties = filled("" if ef_search is not None else " + 0, id")
-        values = {"k": k, "candidates": candidates}
-        found = _ask(table, RERANK, queries, where, values, X, exactly=ties)
-    return [(distances**2, ids) for distances, ids in found]
-
-
-def _ask(
-    table: Table,
-    statement: str,
-    queries: Packed,
-    where: Any,
-    values: dict[str, Any],
-    X: Vectors | None = None,
-    **parts: Any,
-) -> list[Answer]:
-    n_bits = table.known()["n_bits"]
-    found: list[Answer] = []
-    for first in range(0, len(queries), QUERIES_AT_ONCE):
-        asked = slice(first, min(first + QUERIES_AT_ONCE, len(queries)))
-        parameters = Parameters(values | {"codes": bit_strings(queries[asked], n_bits)})
-        if X is not None:
-            parameters["vectors"] = vector_texts(X[asked])
-        condition = condition_sql(where, parameters)
-        rows = table.run(statement, parameters, where=condition, bits=n_bits, **parts).fetchall()
-        kinds = (np.int64, np.int64, np.int32 if X is None else np.float64)
-        numbers, ids, distances = _columns(rows, kinds)
-        lims = np.searchsorted(numbers, np.arange(1, asked.stop - asked.start + 2))
-        found += [(distances[a:b], ids[a:b]) for a, b in itertools.pairwise(lims)]
-    return found
-
-
-def _columns(rows: list[Any], kinds: tuple[Any, ...]) -> list[Array]:
-    columns = zip(*rows) if rows else [()] * len(kinds)
-    return [np.fromiter(column, dtype=kind, count=len(rows)) for column, kind in zip(columns, kinds)]
-
-
-def _look_as_far(table: Table, wanted: int) -> None:
-    value = str(min(wanted, MOST_EF_SEARCH))
-    table.run(SETTING, {"name": "hnsw.ef_search", "value": value})
-
-
 # ---- PgvectorStore
 
-MOST_DIMENSIONS = 16_000  # of pgvector's vectors
+OLDEST = (0, 7)  # of pgvector: the first with bit strings
+MOST_NAME_BYTES = 63  # longer names would be cut
+MOST_EF_SEARCH = 1000
 COPY_ROWS = 16_384  # that become one block of COPY
+QUERIES_AT_ONCE = 64  # in one statement
 
 
-class PgvectorStore(MarkedStore):
+class PgvectorStore(Store):
     """Codes in a table with the columns id, code bit(L), metadata jsonb and perhaps vector.
 
-    name : the table, as it is, found by the connection's search_path. use_index : let `search` without
-    `where` use an HNSW index where there is one, and miss some neighbours; ef_search : how far that looks.
+    name : the table, as it is, found by the connection's search_path; its comment is the mark. use_index :
+    let `search` without `where` use an HNSW index if there is one, and miss some neighbours; ef_search : how
+    far that searches.
     """
 
     batch_rows = 65_536
+    place = "table"
+    dimensions = (1, 16_000)
 
     def __init__(
         self, url: str | Address, name: str = DEFAULT_NAME, *, use_index: bool = True, ef_search: int = 100
     ) -> None:
         self.use_index = use_index
         self.ef_search = check_integer("ef_search", ef_search, 1, MOST_EF_SEARCH)
-        self._place = self._table = Table(url if isinstance(url, Address) else parse(url), name)
+        super().__init__(url if isinstance(url, Address) else parse(url), _checked_name(name))
+        self._connection = _connected(self.address)
+        self._table, self._pushes = quoted(name), quoted(PUSHES)
+        self._schema: Any = None  # of pgvector, once known
 
     @property
     def exact(self) -> bool:
         """Whether `search` misses nothing."""
-        return not (self.use_index and self._table.has_hnsw())
-
-    def create(self, n_bits: int, *, n_features: int | None = None, overwrite: bool = False) -> None:
-        """Make the table, and enable pgvector where it is not; see Store.create."""
-        if n_features is not None:
-            n_features = check_integer("n_features", n_features, 1, MOST_DIMENSIONS)
-        self._table.create(check_n_bits(n_bits), n_features, overwrite=overwrite)
-
-    def add(
-        self,
-        codes: npt.ArrayLike,
-        ids: npt.ArrayLike,
-        *,
-        metadata: Any = None,
-        vectors: npt.ArrayLike | None = None,
-        upsert: bool = True,
-        progress: Progress | None = None,
-    ) -> None:
-        """Add rows by COPY in one transaction, all or none; see Store.add."""
-        rows = checked_rows(
-            codes, ids, metadata, vectors, n_bits=self.n_bits, n_features=self.n_features, upsert=upsert
-        )
-        if not len(rows):
-            return
-        psycopg = require("psycopg", extra="pgvector", purpose="PostgreSQL")
-        sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
-        with self._table.transaction():
-            if upsert and self._any_between(rows.ids):
-                self._replace(rows, progress)
-                return
-            try:
-                with self._table.connection.transaction():  # a savepoint
-                    self._copy(sql.Identifier(self.name), rows, progress)
-            except psycopg.errors.UniqueViolation:
-                if not upsert:
-                    raise
-                self._replace(rows, None)  # somebody else has just added one of them
+        if not self.use_index:
+            return True
+        row = self._comment(self.name)
+        return row is None or not self._number(COUNT_HNSW, {"table": row[0]})
 
     def delete(self, ids: npt.ArrayLike) -> int:
         """Delete rows by id; returns how many there were."""
-        _ = self._table.known()
-        return int(self._table.run(DELETE, {"ids": check_ids(ids).tolist()}).rowcount)
+        _ = self._known()
+        return int(self._run(DELETE, {"ids": check_ids(ids).tolist()}).rowcount)
 
     def create_index(self, kind: str = "hnsw", *, links: int = 16, ef_construction: int = 64) -> None:
         """Build an HNSW index over the codes that are there; later ones go into it as they come."""
@@ -755,101 +433,258 @@ class PgvectorStore(MarkedStore):
             raise InvalidParameter("kind", kind, "'hnsw', pgvector's index for bits")
         links = check_integer("links", links, 2, 100)
         ef_construction = check_integer("ef_construction", ef_construction, 2 * links, 1000)
-        _ = self._table.known()
-        self._table.run(CREATE_HNSW, links=links, ef_construction=ef_construction)
-
-    def search(
-        self,
-        codes: npt.ArrayLike,
-        k: int = 10,
-        *,
-        where: Any = None,
-        rerank: npt.ArrayLike | None = None,
-        candidates: int | None = None,
-    ) -> tuple[Array, Ids]:
-        """The k nearest codes to each query; see Store.search."""
-        k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
-        queries = check_packed(codes, self.n_bits, "codes")
-        approximate = where is None and not self.exact
-        if rerank is None:
-            if approximate:
-                return padded(by_index(self._table, queries, k, self.ef_search), k)
-            return padded(exactly(self._table, queries, k, where), k)
-        if self.n_features is None:
-            raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
-        X = checked_floats(rerank, self.n_features, len(queries), "rerank")
-        most = CANDIDATES * k if candidates is None else candidates
-        most = check_integer("candidates", most, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
-        ef_search = self.ef_search if approximate else None
-        return padded(reranked(self._table, queries, X, k, where, most, ef_search), k, real=True)
-
-    def search_radius(self, codes: npt.ArrayLike, r: int, *, where: Any = None) -> tuple[Ids, Distances, Ids]:
-        """All codes within distance r, inclusive; see Store.search_radius."""
-        r = check_integer("r", r, 0, None, "Try r=2.")
-        queries = check_packed(codes, self.n_bits, "codes")
-        return joined(within(self._table, queries, min(r, self.n_bits), where))
+        _ = self._known()
+        self._run(CREATE_HNSW, links=links, ef_construction=ef_construction)
 
     def count(self, where: Any = None) -> int:
         """How many rows there are, or have the metadata that `where` asks for."""
-        _ = self._table.known()
+        _ = self._known()
         parameters = Parameters()
-        condition = condition_sql(where, parameters)
-        return self._table.number(COUNT, parameters, where=condition)
+        return self._number(COUNT, parameters, where=condition_sql(where, parameters))
 
     def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
-        """The metadata of rows, {} where one has none or is not there."""
+        """The metadata of rows, {} for one that has none or is not there."""
         wanted = np.asarray(ids, dtype=np.int64).tolist()
-        found = self._table.run(METADATA, {"ids": wanted}).fetchall()
+        found = self._run(METADATA, {"ids": wanted}).fetchall()
         by_id = {number: json.loads(text) for number, text in found}
         return [by_id.get(each, {}) for each in wanted]
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """What is changed inside is committed as a whole."""
-        return self._table.transaction()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is changed inside is committed as a whole; inside of another, a savepoint."""
+        with self._translated(), self._connection.transaction():
+            yield
 
     def pushed(self, source: str) -> int:
         """How many rows of a source an interrupted push has brought here."""
-        return self._table.pushed(source)
+        key = self._known()["key"]
+        return self._number(PUSHED, {"store": key, "source": source}) if self._pushes_are_noted() else 0
 
     def remember_push(self, source: str, rows: int | None) -> None:
         """Note how far a push is, in the same transaction as its rows; None: it is complete."""
-        self._table.remember_push(source, rows)
+        what = {"store": self._known()["key"], "source": source}
+        with self.transaction():
+            if not self._pushes_are_noted():
+                self._run(ONE_AT_A_TIME)  # and look again: another connection may have made it meanwhile
+                if not self._pushes_are_noted():
+                    self._run(CREATE_PUSHES)
+                    self._run(COMMENT, table=self._pushes, text=mark(pushes=True))
+            if rows is None:
+                self._run(FORGET, what)
+            else:
+                self._run(REMEMBER, what | {"rows": rows})
 
     def close(self) -> None:
         """End the connection."""
-        self._table.connection.close()
+        self._connection.close()
 
-    def __repr__(self) -> str:
-        return f"PgvectorStore({self._table.address.shown!r}, {self.name!r})"
+    # ---- making the table
 
-    # ---- inside
+    def _description(self) -> str | None:
+        row = self._comment(self.name)
+        if row is None:
+            return None
+        return (row[1] or "") if row[2] == "r" else ""  # a view is never ours
 
-    def _any_between(self, ids: Ids) -> bool:
-        span = {"least": int(ids.min()), "largest": int(ids.max())}
-        return bool(self._table.number(ANY_BETWEEN, span))
+    def _prepare(self, n_features: int | None) -> None:
+        self._find_extension(make=True)
 
-    def _copy(self, target: Any, rows: Rows, progress: Progress | None) -> None:
+    def _load(self) -> None:
+        self._find_extension(make=False)
+
+    def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
+        if present is not None:
+            self._run(DROP)
+            if self._pushes_are_noted():
+                self._run(FORGET_STORE, {"store": present["key"]})
+        column: Any = filled("")
+        if about["n_features"] is not None:
+            column = filled(VECTOR_COLUMN, vector_schema=self._schema, dims=about["n_features"])
+        self._run(CREATE, bits=about["n_bits"], vector_column=column)
+        self._run(COMMENT, text=mark(**about))
+
+    def _find_extension(self, *, make: bool) -> None:
+        """Find pgvector, which may be in any schema, or enable it."""
+        found = self._run(EXTENSION).fetchone()
+        if found is None and not self._number(AVAILABLE):
+            raise StoreError(f"{self.address.shown}: {NO_EXTENSION}")
+        if found is None and make:
+            try:
+                self._connection.execute(MAKE_EXTENSION)
+            except _psycopg().errors.InsufficientPrivilege:
+                raise StoreError(f"{self.address.shown}: {NO_RIGHT_TO_EXTENSION}") from None
+            found = self._run(EXTENSION).fetchone()
+        if found is None:
+            raise StoreError(f"{self.address.shown}: {NO_RIGHT_TO_EXTENSION}")
+        if tuple(int(part) for part in found[0].split(".")[:2]) < OLDEST:
+            raise StoreError(
+                f"{self.address.shown}: pgvector {found[0]} has no bit strings: 0.7 is needed. Install a "
+                "newer one there, then run: ALTER EXTENSION vector UPDATE;"
+            )
+        self._schema = quoted(found[1])
+
+    def _pushes_are_noted(self) -> bool:
+        row = self._comment(PUSHES)
+        if row is not None and not (read_mark(row[1] or "") or {}).get("pushes"):
+            raise StoreExists(
+                f"there is a table {PUSHES!r} that auxbit has not made, and pushes are noted "
+                "under this name. Rename it, or push to another schema."
+            )
+        return row is not None
+
+    # ---- adding rows
+
+    def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
+        """By COPY, in one transaction: all or none."""
+        span = {"least": int(rows.ids.min()), "largest": int(rows.ids.max())}
+        with self.transaction():
+            if upsert and self._number(ANY_BETWEEN, span):
+                self._replace(rows, progress)
+                return
+            try:
+                with self._connection.transaction():  # a savepoint
+                    self._copy(_psycopg("psycopg.sql").Identifier(self.name), rows, progress)
+            except _psycopg().errors.UniqueViolation:
+                if not upsert:
+                    raise
+                self._replace(rows, lambda n: None)  # somebody else has just added one of them
+
+    def _columns(self) -> list[Any]:
+        """The names of the columns in the order of COPY, as identifiers."""
+        vector = ["vector"] if self.n_features is not None else []
+        return [quoted(name) for name in ("id", "code", *vector, "metadata")]
+
+    def _copy(self, target: Any, rows: Rows, progress: Progress) -> None:
         """COPY into `target`, an identifier in which % stands once: COPY has no parameters."""
-        sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
-        columns = sql.SQL(", ").join(self._table.columns())
+        columns = _psycopg("psycopg.sql").SQL(", ").join(self._columns())
         statement = filled(COPY, table=target, columns=columns)
-        with self._table.connection.cursor() as cursor, cursor.copy(statement) as copy:
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.write(HEADER)
             for part in rows.parts(COPY_ROWS):
                 copy.write(copy_block(part, self.n_bits))
-                if progress is not None:
-                    progress(len(part))
+                progress(len(part))
             copy.write(TRAILER)
 
-    def _replace(self, rows: Rows, progress: Progress | None) -> None:
+    def _replace(self, rows: Rows, progress: Progress) -> None:
         """Add rows of which some may be there: into a temporary table, and from there into ours."""
-        sql = require("psycopg.sql", extra="pgvector", purpose="PostgreSQL")
+        sql = _psycopg("psycopg.sql")
         incoming = sql.Identifier("pg_temp", INCOMING)
-        self._table.run(MAKE_INCOMING, incoming=incoming)
-        self._table.run(EMPTY_INCOMING, incoming=incoming)
-        with translated(self._table.address, self.name):
+        self._run(MAKE_INCOMING, incoming=incoming)
+        self._run(EMPTY_INCOMING, incoming=incoming)
+        with self._translated():
             self._copy(incoming, rows, progress)
-        columns = self._table.columns()
+        columns = self._columns()
         changes = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(each) for each in columns[1:])
-        names = sql.SQL(", ").join(columns)
-        self._table.run(TAKE_IN, incoming=incoming, columns=names, changes=changes)
+        self._run(TAKE_IN, incoming=incoming, columns=sql.SQL(", ").join(columns), changes=changes)
+
+    # ---- searching
+
+    def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
+        if where is not None or self.exact:
+            return self._found(EXACT, queries, where, {"k": k})
+        n_bits, wanted = self.n_bits, min(k, self.count())
+        found: list[Answer] = []
+        with self.transaction():
+            self._search_as_far_as(max(self.ef_search, k))
+            for code in bit_strings(queries, n_bits):
+                rows = self._run(APPROXIMATE, {"code": code, "k": k}, bits=n_bits).fetchall()
+                ids, distances = _arrays(rows, (np.int64, np.int32))
+                found.append(by_distance_then_id(distances, ids))
+        # the index may find too few: these queries are searched exactly
+        few = [query for query, (ids, _) in enumerate(found) if len(ids) < wanted]
+        for query, answer in zip(few, self._found(EXACT, queries[few], None, {"k": k})):
+            found[query] = answer
+        return found
+
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Answer]:
+        return self._found(WITHIN, queries, where, {"r": r})
+
+    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
+        approximate = where is None and not self.exact
+        with self.transaction():
+            if approximate:
+                self._search_as_far_as(max(self.ef_search, candidates))
+            ties = filled("" if approximate else " + 0, id")
+            values = {"k": k, "candidates": candidates}
+            found = self._found(RERANK, queries, where, values, X, exactly=ties)
+        return [(distances**2, ids) for distances, ids in found]
+
+    def _found(
+        self, statement: str, queries: Packed, where: Any, values: dict[str, Any], X: Float32 | None = None,
+        **parts: Any,
+    ) -> list[Answer]:  # fmt: skip
+        """What a statement finds for each query, many in one go."""
+        n_bits, found = self.n_bits, list[Answer]()
+        for first in range(0, len(queries), QUERIES_AT_ONCE):
+            some = slice(first, min(first + QUERIES_AT_ONCE, len(queries)))
+            parameters = Parameters(values | {"codes": bit_strings(queries[some], n_bits)})
+            if X is not None:
+                parameters["vectors"] = vector_texts(X[some])
+            condition = condition_sql(where, parameters)
+            rows = self._run(statement, parameters, where=condition, bits=n_bits, **parts).fetchall()
+            kinds = (np.int64, np.int64, np.int32 if X is None else np.float64)
+            numbers, ids, distances = _arrays(rows, kinds)
+            lims = np.searchsorted(numbers, np.arange(1, some.stop - some.start + 2))
+            found += [(distances[a:b], ids[a:b]) for a, b in itertools.pairwise(lims)]
+        return found
+
+    def _search_as_far_as(self, ef_search: int) -> None:
+        """Until the end of the transaction."""
+        value = str(min(ef_search, MOST_EF_SEARCH))
+        self._run(SETTING, {"name": "hnsw.ef_search", "value": value})
+
+    # ---- statements
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise errors of ours instead of the driver's."""
+        try:
+            yield
+        except _psycopg().Error as error:
+            raise _ours(error, self.address, self.name) from None
+
+    def _run(self, statement: str, values: dict[str, Any] | None = None, **parts: Any) -> Any:
+        """Run one of the statements above; returns the cursor."""
+        names = {"table": self._table, "pushes": self._pushes, "vector_schema": self._schema} | parts
+        used = {name: part for name, part in names.items() if f"{{{name}}}" in statement}
+        with self._translated():
+            # never prepared: a plan for all values would not use an index on one field of the metadata
+            return self._connection.execute(filled(statement, **used), values or {}, prepare=False)
+
+    def _number(self, statement: str, values: dict[str, Any] | None = None, **parts: Any) -> int:
+        """The first value of the first row that a statement finds, 0 if there is none."""
+        row = self._run(statement, values, **parts).fetchone()
+        return int(row[0]) if row else 0
+
+    def _comment(self, name: str) -> Any:
+        """Number, comment and kind of the table of that name, None if there is none."""
+        name = _psycopg("psycopg.sql").Identifier(name).as_string(self._connection)
+        return self._run(FIND_TABLE, {"quoted": name}).fetchone()
+
+
+def _connected(address: Address) -> Any:
+    psycopg = _psycopg()
+    try:
+        return psycopg.connect(address.text, autocommit=True)
+    except psycopg.ProgrammingError:  # its message may quote the password
+        raise InvalidParameter(
+            "to", address.shown, "a URL that PostgreSQL can read",
+            "Write special characters of a password as %40 and the like, and check what is after the ?.",
+        ) from None  # fmt: skip
+    except psycopg.Error as error:
+        raise _unreachable(error, address) from None
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidParameter("name", name, "the name of a table")
+    if len(name.encode()) > MOST_NAME_BYTES:
+        raise InvalidParameter(
+            "name", name, f"at most {MOST_NAME_BYTES} bytes, longer names PostgreSQL would cut"
+        )
+    return name
+
+
+def _arrays(rows: list[Any], kinds: tuple[Any, ...]) -> list[Array]:
+    columns = zip(*rows) if rows else [()] * len(kinds)
+    return [np.fromiter(column, dtype=kind, count=len(rows)) for column, kind in zip(columns, kinds)]

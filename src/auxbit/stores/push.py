@@ -1,9 +1,7 @@
-"""Bringing all rows of a collection, or of arrays, into a store: in batches, and on from where it stopped."""
+"""Pushes: all rows of a collection, or of arrays, go into a store in batches; a push can be resumed."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +28,9 @@ CHUNK_BYTES = 2**22
 
 @dataclass(frozen=True)
 class Source:
-    """Rows to push. identity : names them and no others, so that a push of them can go on.
+    """Rows to push. identity : names them and no others, so that a push of them can be resumed.
 
-    read : of a slice of the rows, what Store.add takes beside ids. n_features : None without vectors.
+    read : for a slice of the rows, what Store.add takes beside ids. n_features : None without vectors.
     """
 
     identity: str
@@ -57,7 +55,7 @@ class Pushed:
 def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
 
-    Vectors are divided by their norms where the model does so, as the collection's own re-ranking has it.
+    Vectors are divided by their norms if the model does so, as the collection's own re-ranking does.
     """
     state = collection.manifest
     if vectors and state.vectors is None:
@@ -87,7 +85,7 @@ def of_arrays(
     vectors: npt.ArrayLike | None = None,
     identity: str = "",
 ) -> Source:
-    """Packed codes (n, ceil(n_bits/8)) uint8 with ids (n,), 0 to n − 1 unless given, metadata and vectors.
+    """Packed codes (n, ceil(n_bits/8)) uint8 with ids (n,), 0 to n − 1 by default, metadata and vectors.
 
     identity : see `identity_of_files`; without one a push cannot be resumed.
     """
@@ -99,7 +97,7 @@ def of_arrays(
         raise InvalidInput(f"metadata has {len(metadata)} rows for {len(packed)} codes.")
     X = None if vectors is None else np.asarray(vectors)
     if X is not None and (X.ndim != 2 or len(X) != len(packed)):
-        raise InvalidInput(f"vectors must be {len(packed)} rows, one a code; got shape {X.shape}.")
+        raise InvalidInput(f"vectors must be {len(packed)} rows, one per code; got shape {X.shape}.")
 
     def read(rows: slice) -> dict[str, Any]:
         batch: dict[str, Any] = {"codes": packed[rows]}
@@ -187,14 +185,14 @@ def push(
     progress: Progress | None = None,
     stopped: Callable[[int], object] | None = None,
 ) -> Pushed:
-    """Bring all rows of a source into a store, which is made where it is not there; ids replace their rows.
+    """Bring all rows of a source into a store, which is made if it is missing; ids replace their rows.
 
-    resume : go on where an interrupted push of the same source stopped; without such, begin. overwrite :
-    replace the store by an empty one first. index : build this approximate index afterwards. stopped :
-    called with the number of rows that are in where it ends early.
+    resume : continue an interrupted push of the same source; if there is none, begin. overwrite : replace
+    the store by an empty one first. index : build this approximate index afterwards. stopped : called with
+    the number of rows that are in, if it ends early.
     """
     if resume and overwrite:
-        raise InvalidInput("what is replaced cannot be gone on with: resume or overwrite, not both.")
+        raise InvalidInput("what is replaced cannot be resumed: resume or overwrite, not both.")
     created = overwrite or not store.exists
     if created:
         store.create(source.n_bits, n_features=source.n_features, overwrite=overwrite)
@@ -226,7 +224,7 @@ def push(
 
 
 def _check_same(store: Store, source: Source) -> None:
-    """Refuse rows that do not go with what is there."""
+    """Refuse rows that do not fit what is there."""
     remedy = "Choose another name, or replace it with --force (overwrite=True)."
     if store.n_bits != source.n_bits:
         raise StoreError(
@@ -240,50 +238,7 @@ def _check_same(store: Store, source: Source) -> None:
 
 
 def normalized(X: Array) -> Array:
-    """Rows divided by their norms, those of zeros left."""
+    """Rows divided by their norms; rows of zeros are left."""
     norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
     divided: Array = (X / np.where(norms > 0, norms, 1)).astype(np.float32)
     return divided
-
-
-# ---- How far pushes are, noted in a small file here, for stores that cannot note it themselves
-
-
-def state_folder() -> Path:
-    """Where the notes are: $XDG_STATE_HOME/auxbit/pushes, or that of ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "auxbit" / "pushes"
-
-
-class LocalPushes:
-    """Notes about pushes into one store, which its `key` names; a store that is made anew has another key.
-
-    A note is written after its rows are in, so it never says too much; rows that are pushed again because it
-    says too little replace themselves.
-    """
-
-    def __init__(self, key: str) -> None:
-        self._path = state_folder() / f"{key}.json"
-
-    def pushed(self, source: str) -> int:
-        """How many rows of a source are in, 0 where nothing is known."""
-        return self._read().get(source, 0)
-
-    def remember(self, source: str, rows: int | None) -> None:
-        """Note that so many rows are in; None: all of them, and the note is removed."""
-        notes = self._read()
-        notes.pop(source, None)
-        if rows is not None:
-            notes[source] = rows
-        if notes:
-            files.write_text(self._path, json.dumps(notes))
-        else:
-            self._path.unlink(missing_ok=True)
-
-    def _read(self) -> dict[str, int]:
-        try:
-            notes = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # no note, or one that is damaged: then everything is pushed again
-            return {}
-        whole = isinstance(notes, dict) and all(isinstance(rows, int) for rows in notes.values())
-        return notes if whole else {}
