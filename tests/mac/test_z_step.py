@@ -133,7 +133,7 @@ def test_the_reduction_changes_every_codes_energy_by_the_same_amount(case):
     assert (full >= reduced - 1e-5 * scale).all()
 
 
-# theorem 2 and the finite μ
+# theorem 4.3 and the finite μ
 
 
 @pytest.mark.parametrize("solver", ["exact", "enumerate", "alternating"])
@@ -146,7 +146,7 @@ def test_above_the_finite_mu_every_point_gets_its_hash_code(solver, start, case)
     np.testing.assert_array_equal(Z, case.H)
     assert counts.pruned == len(Z)
     assert counts.codes_evaluated == 0
-    if solver != "alternating":  # theorem 2 says that h(x) is global, so searching finds it too
+    if solver != "alternating":  # theorem 4.3 says that h(x) is global, so searching finds it too
         for switches in ({"theorem_4_3": False}, {"theorem_4_3": False, "optimality": False}):
             np.testing.assert_array_equal(case.solve(solver, start, **switches)[0], case.H)
 
