@@ -346,9 +346,7 @@ def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
     """
     lists = np.asarray(ids)
     if lists.ndim != 2 or lists.dtype.kind not in "iu" or 0 in lists.shape:
-        raise InvalidInput(
-            f"ids must be a (q, R) array of integers, got shape {lists.shape} of {lists.dtype}."
-        )
+        raise InvalidInput(f"ids must be a (q, R) array of integers, got {lists.shape} of {lists.dtype}.")
     in_order = np.sort(lists, axis=1)
     if ((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)).any():
         raise InvalidInput("ids must not name a row twice for one query.")

@@ -62,7 +62,7 @@ def choose_bits(
     Precision is measured on a sample of `max_rows` rows, of which `n_queries`, at most a fifth, are held out
     as queries and the others are trained on and searched. L_eff is that of the codes of all rows.
     """
-    plan = Plan.of(method, bits, seed)
+    label, counts = _planned(method, bits)
     sample, asked = _split(X, n_queries, max_rows, seed)
     base, queries = np.asarray(X[sample]), np.asarray(X[asked])
     sizes = Sizes.of(len(base))
@@ -82,13 +82,16 @@ def choose_bits(
             on_bits(row)
         return row
 
-    about = {"data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries)}
-    return plan.advice(measure, about, sizes)
+    settings = {
+        "data": name, "rows": len(X), "sample_rows": len(base), "queries": len(queries), "method": label,
+        "bits": counts, "seed": seed,
+    }  # fmt: skip
+    return _advice(measure, sizes, settings)
 
 
 def run(fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: int = 0) -> Result:
     """The same for a problem of the experiments, from the codes of its fits."""
-    plan = Plan.of(method, bits, seed)
+    label, counts = _planned(method, bits)
     n_rows, n_queries = len(fits.problem.train), len(fits.problem.queries)
     sizes = Sizes.of(n_rows)
 
@@ -99,40 +102,30 @@ def run(fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: in
         made = fits.get(Cell(method.lower(), L, seed))
         return made.skipped or _row(L, made.train) | fits.derived(made.cell, {"bits": asdict(sizes)}, compute)
 
-    about = {"data": fits.problem.name, "rows": n_rows, "sample_rows": n_rows, "queries": n_queries}
-    return as_result(plan.advice(measure, about, sizes))
+    settings = {
+        "data": fits.problem.name, "rows": n_rows, "sample_rows": n_rows, "queries": n_queries,
+        "method": label, "bits": counts, "seed": seed,
+    }  # fmt: skip
+    return as_result(_advice(measure, sizes, settings))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is tried: a method, by its label, and numbers of bits, rising."""
+def _planned(method: str, bits: Iterable[int]) -> tuple[str, list[int]]:
+    """The method's label and the numbers of bits, rising; refuses before the work what cannot be tried."""
+    label, counts = find_method(method, METHODS).label, sorted({check_n_bits(each) for each in bits})
+    if not counts:
+        raise InvalidInput("bits must not be empty.")
+    return label, counts
 
-    label: str
-    bits: list[int]
-    seed: int
 
-    @classmethod
-    def of(cls, method: str, bits: Iterable[int], seed: int) -> Plan:
-        """Refuse before the work what cannot be tried."""
-        label, counts = find_method(method, METHODS).label, sorted({check_n_bits(each) for each in bits})
-        if not counts:
-            raise InvalidInput("bits must not be empty.")
-        return cls(label, counts, seed)
-
-    def advice(self, measure: Callable[[int], Row | str], about: Row, sizes: Sizes) -> Advice:
-        """From what `measure` gives for each number of bits: a row, or why there is none."""
-        found = {L: measure(L) for L in self.bits}
-        rows = [row for row in found.values() if not isinstance(row, str)]
-        left_out = {L: why for L, why in found.items() if isinstance(why, str)}
-        if not rows:
-            raise InvalidInput(
-                f"{self.label} can have none of these numbers of bits: {left_out[self.bits[0]]}"
-            )
-        settings = about | {
-            "method": self.label, "bits": self.bits, "seed": self.seed, "K": sizes.K, "k": sizes.K,
-            "wanted": sizes.wanted, "shortlist": sizes.shortlist,
-        }  # fmt: skip
-        return advise(rows, about["rows"], left_out, settings)
+def _advice(measure: Callable[[int], Row | str], sizes: Sizes, settings: dict[str, Any]) -> Advice:
+    """From what `measure` gives for each number of bits: a row, or why there is none."""
+    found = {L: measure(L) for L in settings["bits"]}
+    rows = [row for row in found.values() if not isinstance(row, str)]
+    left_out = {L: why for L, why in found.items() if isinstance(why, str)}
+    if not rows:
+        why = next(iter(left_out.values()))
+        raise InvalidInput(f"{settings['method']} can have none of these numbers of bits: {why}")
+    return advise(rows, settings["rows"], left_out, settings | {"K": sizes.K, "k": sizes.K} | asdict(sizes))
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         run = partial(parallel.run, seed=seed)
     elif name == "solvers":
         bits = settings.bits or solvers.BITS
-        cells, run = solvers.cells(bits), partial(solvers.run, bits=bits)
+        cells, run = retrieval.cells([solvers.METHOD], bits, [0]), partial(solvers.run, bits=bits)
     else:
         preset = retrieval.preset_of(settings.preset, problem)
         bits = settings.bits or preset.bits
@@ -88,7 +88,8 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         elif name == "entropy":
             run = partial(entropy.run, methods=methods, bits=bits, seeds=seeds)
         elif name == "samples":
-            cells, run = samples.cells(max(bits), seed), partial(samples.run, bits=max(bits), seed=seed)
+            cells = retrieval.cells(samples.METHODS, [max(bits)], [seed])
+            run = partial(samples.run, bits=max(bits), seed=seed)
         else:
             bits = settings.bits or tuple(L for L in bits if L in (16, 32))
             cells = [path.cell_of(L, seed) for L in bits]

@@ -150,7 +150,12 @@ def speedups(rows: Sequence[Row]) -> list[Row]:
         {"bits": bits, "processors": processors, "repeats": len(groups[bits, processors])}
         | {"iterations": groups[bits, processors][0]["iterations"]}
         | seconds
-        | {name.replace("seconds", "speedup"): _ratio(best[bits, 1][name], seconds[name]) for name in TIMES}
+        | {
+            name.replace("seconds", "speedup"): best[bits, 1][name] / seconds[name]
+            if seconds[name] > 0
+            else None
+            for name in TIMES
+        }
         for (bits, processors), seconds in sorted(best.items())
     ]
 
@@ -210,10 +215,6 @@ def _by_setting(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
     return groups
 
 
-def _ratio(alone: float, shared: float) -> float | None:
-    return alone / shared if shared > 0 else None
-
-
 def _check_same_codes(rows: Sequence[Row], row: Row, kept: Path | None) -> None:
     other = next((each for each in rows if each["bits"] == row["bits"]), row)
     if other["codes"] != row["codes"]:
@@ -270,12 +271,6 @@ def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
     text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
     if processors < 2:
         return Claim(text, "only one processor may be used here", None, "parallel", data)
-    last = [row for row in rows if row["processors"] == processors]
-    worst = min(row["speedup"] for row in last)
-    return Claim(
-        text,
-        f"{worst:.2f} times as fast on {processors} processors",
-        worst >= NEARLY * processors,
-        "parallel",
-        data,
-    )
+    worst = min(row["speedup"] for row in rows if row["processors"] == processors)
+    ours = f"{worst:.2f} times as fast on {processors} processors"
+    return Claim(text, ours, worst >= NEARLY * processors, "parallel", data)

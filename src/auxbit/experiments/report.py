@@ -85,11 +85,9 @@ def anchors(results: Iterable[tuple[str, Result]]) -> list[str]:
     """A unique name for the section of each result."""
     made: list[str] = []
     for data, result in results:
-        name, n = f"{_slug(data)}-{_slug(result.name)}", 1
-        while name in made:
-            n += 1
-            name = f"{_slug(data)}-{_slug(result.name)}-{n}"
-        made.append(name)
+        name = f"{_slug(data)}-{_slug(result.name)}"
+        others = (f"{name}-{n}" for n in range(2, len(made) + 2))
+        made.append(next(each for each in (name, *others) if each not in made))
     return made
 
 

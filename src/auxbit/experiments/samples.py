@@ -12,8 +12,8 @@ import numpy.typing as npt
 from auxbit.core.codes import hamming_distances
 from auxbit.core.types import Array, Ids
 from auxbit.errors import InvalidInput
-from auxbit.experiments import retrieval
-from auxbit.experiments.study import Cell, Fits, Problem, Result, Row, Trained
+from auxbit.experiments.retrieval import cells
+from auxbit.experiments.study import Fits, Problem, Result, Row, Trained
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
 from auxbit.plot.figures import EXACT
@@ -25,18 +25,13 @@ METHODS = ("ba", "bfa", "itq", "sph", "agh", "klsh", "sh", "tpca", "lsh")
 BITS, SHOWN, NEAREST = 32, 6, 10
 
 
-def cells(bits: int = BITS, seed: int = 0, methods: Iterable[str] = METHODS) -> list[Cell]:
-    """The fits that are shown."""
-    return retrieval.cells(methods, [bits], [seed])
-
-
 def run(
     fits: Fits, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
     n_queries: int = SHOWN, seed: int = 0,
 ) -> Result:  # fmt: skip
     """The k nearest codes of some queries for every method, beside the true neighbours."""
     problem, methods, k = fits.problem, tuple(methods), min(k, len(fits.problem.train))
-    shown = fits.all(cells(bits, seed, methods))
+    shown = fits.all(cells(methods, [bits], [seed]))
     if not shown:
         raise InvalidInput(f"none of {', '.join(methods)} can have {bits} bits on {problem.name}.")
     lists = {EXACT: fits.truth(k)}
