@@ -123,7 +123,7 @@ def validation(results: Results) -> str:
 def zsteps(results: Results) -> str:
     """The Z steps of one path on digits at 12 bits, the paper's enumeration with each switch off in turn."""
     X = digits()
-    switches = ("theorem2", "running_bound", "incremental", "optimality")
+    switches = ("theorem_4_3", "running_bound", "incremental", "optimality")
     settings = {"all on": {}} | {f"{name} off": {name: False} for name in switches}
     settings |= {"all off": dict.fromkeys(switches, False)}
     runs = {name: ("enumerate", options) for name, options in settings.items()}

@@ -50,7 +50,7 @@ def seconds_a_row() -> dict[str, float]:
         assert isinstance(f, LinearDecoder)
         W = np.vstack([h.weights, h.bias]).astype(np.float64)
         codes, out = (shard.empty_codes(len(rows), BITS) for _ in range(2))
-        shard.begin(rows, W, codes, workers)
+        shard.begin(rows, None, W, codes, None, workers)
         queries = scaling.apply(X[:QUERIES])
         truth = nearest_scaled(rows, queries, 100, workers)[1]
         judges = shard.Judges.of(pack_bools(h(queries)), BITS, truth, 0, len(rows))

@@ -25,11 +25,12 @@ import numpy as np
 
 import auxbit
 from auxbit.core.codes import pack_bools
+from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
 from auxbit.data.rows import Budget
 from auxbit.data.vectors import write_npy_rows
-from auxbit.mac.fit import LocalTable
-from auxbit.mac.rows import ZTask
+from auxbit.mac import rows as passes_of
+from auxbit.mac.fit import FileTable
 from auxbit.mac.validation import neighbours_to_find
 from auxbit.mac.z_step import ZOptions
 from real_data import sift_photos
@@ -221,28 +222,28 @@ def passes(results: Results) -> str:
     """CPU and wall time of one pass of each kind over rows of 128 float32 in a mapped file, 32 bits."""
     rng = np.random.default_rng(0)
     with photo_rows(SMALLER) as path, Workers() as workers:
-        rows_ = LocalTable(np.load(path, mmap_mode="r"), Budget.parse(MEMORY), workers)
+        rows_ = FileTable(np.load(path, mmap_mode="r"), Budget.parse(MEMORY), workers)
         scaling = rows_.measure(False, None)
-        made = rows_.passes(scaling, None, BITS, None, 0)
+        made = rows_.rows(scaling, None, BITS, None, 0)
         queries = scaling.apply(rows_.take(np.arange(1000)))
         made.truth = made.nearest(queries, neighbours_to_find(made.n_rows))
         W = np.vstack([rng.standard_normal((128, BITS)), np.zeros((1, BITS))])
         made.begin(W)
         P, bits, sizes = W / 10, np.arange(BITS), np.ones((4, BITS))
-        f = fitted_decoder(made, W)
-        task = ZTask(W, f, 0.01, ZOptions.resolve(BITS, "auto", "best", 1, None))
+        h = LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
+        f, z = fitted_decoder(made, h), ZOptions.resolve(BITS, "auto", "best", 1, None)
         judged = pack_bools(queries @ W[:-1] >= 0)
         kinds: dict[str, Callable[[], Any]] = {
             "mean and range": lambda: rows_.measure(False, None),
             "XᵀX": made.moments,
             "neighbours of 1,000 queries": lambda: made.nearest(queries, 100),
             "first codes and their sums": lambda: made.begin(W),
-            "along the SVMs' step, 4 sizes": lambda: made.along_step(W, P, bits, sizes),
-            "SVMs' gradient": lambda: made.slack_sums(W),
-            "SVMs' Hessian times a step": lambda: made.hessian_product(W, P, bits),
-            "Z step, without queries": lambda: made.z_pass(task, None),
-            "Z step, judged by 1,000 queries": lambda: made.z_pass(task, judged),
-            "sums of h(x), for the decoder": lambda: made.hash_sums(W),
+            "along the SVMs' step, 4 sizes": lambda: made._sums(passes_of.along_step, W, P, bits, sizes),
+            "SVMs' gradient": lambda: made._sums(passes_of.slack_sums, W),
+            "SVMs' Hessian times a step": lambda: made.hessian_product(P, bits),
+            "Z step, without queries": lambda: made.z_pass(h, f, 0.01, z, None),
+            "Z step, judged by 1,000 queries": lambda: made.z_pass(h, f, 0.01, z, judged),
+            "sums of h(x), for the decoder": lambda: made.hash_sums(h),
         }
         for kind, read in kinds.items():
             for _ in range(3):
@@ -266,12 +267,12 @@ def passes(results: Results) -> str:
     return table(("pass", "CPU a million rows", "wall"), lines)
 
 
-def fitted_decoder(made: Any, W: Any) -> Any:
-    """The decoder of the codes of W."""
+def fitted_decoder(made: Any, h: Any) -> Any:
+    """The decoder of the codes of h."""
     from auxbit.mac.f_step import DecoderSums, f_step
 
     total = made.moments()[1]
-    ZZ, z, XZ = made.hash_sums(W)
+    ZZ, z, XZ = made.hash_sums(h)
     return f_step(DecoderSums(made.n_rows, ZZ, z, XZ.T, total))
 
 

@@ -18,9 +18,9 @@ from sklearn.svm import LinearSVC
 
 from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
-from auxbit.hashers import autoencoder
+from auxbit.mac import fit as mac_fit
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.steps import Rows
+from auxbit.mac.steps import MemoryRows, Steps
 from auxbit.mac.z_step import ZOptions
 from real_data import rotated_mnist, total_error
 from record import Results, measured, run, table
@@ -62,7 +62,8 @@ def h_step(results: Results) -> str:
     X = rotated_mnist()
     codes = with_flips(fitted(X, 32).transform(X))
     with Workers() as workers:
-        rows = Rows(X, codes, workers, svm=SvmOptions(C=C), z=ZOptions("alternating", start="warm"))
+        options = {"svm": SvmOptions(C=C), "z": ZOptions("alternating", start="warm")}
+        rows = Steps(MemoryRows(X, codes, workers), **options)
         with measured() as cost:
             h = rows.h_step(None, exact=True)
     results.add(side="auxbit", **cost)
@@ -91,12 +92,12 @@ def loop(results: Results) -> str:
     for seed in range(2):
         with measured() as ours:
             error = total_error(fitted(X, 32, random_state=seed), X)
-        autoencoder.Rows = LibLinearRows
+        mac_fit.Steps = LibLinearSteps
         try:
             with measured() as theirs:
                 truth = total_error(fitted(X, 32, random_state=seed), X)
         finally:
-            autoencoder.Rows = Rows
+            mac_fit.Steps = Steps
         results.add(seed=seed, ours=error, liblinear=truth, ours_cost=ours, liblinear_cost=theirs)
         difference = f"**{100 * (error / truth - 1):+.2f} %**"
         seconds = f"{ours['cpu_seconds']:.2f}", f"{theirs['cpu_seconds']:.0f}"
@@ -105,13 +106,13 @@ def loop(results: Results) -> str:
     return table(head, rows)
 
 
-class LibLinearRows(Rows):
+class LibLinearSteps(Steps):
     """The slow truth of the h step: LinearSVC for each bit, to its end."""
 
     def h_step(self, h: LinearEncoder | None, *, exact: bool = False) -> LinearEncoder:
         with ThreadPoolExecutor() as pool, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            models = list(pool.map(lambda labels: linear_svc().fit(self.X, labels), self.Z.T))
+            models = list(pool.map(lambda labels: linear_svc().fit(self.rows.X, labels), self.rows.Z.T))
         weights = np.stack([model.coef_[0] for model in models], axis=1)
         bias = np.array([model.intercept_[0] for model in models])
         return LinearEncoder(weights.astype(np.float32), bias.astype(np.float32))

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from auxbit import BinaryAutoencoder
-from auxbit.hashers import start
+from auxbit.hashers import autoencoder
 from real_data import (
     AUTHORS_CPU_SECONDS,
     AUTHORS_ERROR,
@@ -203,7 +203,7 @@ def exact(results: Results) -> str:
 
 def sample(results: Results) -> str:
     """32 bits, three seeds: the start's rotation found on some rows and on all, then the same loop."""
-    usual, lines = start.ITQ_ROWS, []
+    usual, lines = autoencoder.ITQ_ROWS, []
     for data, X, counts in (
         ("sift_photos, 128 dimensions", sift_photos(200_000), (10_000, 100_000, usual)),
         ("rotated MNIST, 320 dimensions", rotated_mnist(), (10_000, 50_000)),
@@ -211,12 +211,12 @@ def sample(results: Results) -> str:
         compile_kernels(X)
         unit = float(np.ptp(X, axis=0).max()) ** 2
         for count in counts:
-            start.ITQ_ROWS = count
+            autoencoder.ITQ_ROWS = count
             for seed in range(3):
                 with measured() as cost:
                     model = fitted(X, 32, random_state=seed)
                 results.add(data=data, rows=count, seed=seed, E_BA=total_error(model, X) / unit, **cost)
-        start.ITQ_ROWS = usual
+        autoencoder.ITQ_ROWS = usual
         every = results.mean("E_BA", data=data, rows=counts[-1])
         for count in counts:
             error = results.mean("E_BA", data=data, rows=count)

@@ -112,7 +112,7 @@ def test_the_embedded_digits_can_be_read_out_of_core_too(place):
         (
             ("rows.npy", "--memory", "1GB", "--decoder", "tables"),
             2,
-            "'linear' for data that are not in memory",
+            "'linear' for rows that are not in memory",
         ),
         (("none.npy", "--memory", "1GB"), 1, "none.npy does not exist"),
         (("rows.npy", "--checkpoint", "rows.parquet"), 1, "rows.parquet is a file; expected a folder"),

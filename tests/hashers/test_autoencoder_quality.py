@@ -9,7 +9,7 @@ import pytest
 
 from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
 from auxbit.errors import InvalidParameter
-from auxbit.mac.steps import Rows
+from auxbit.mac.steps import Steps
 from helpers import autoencoder_models
 from helpers.autoencoder_models import MODELS, error_of, short
 
@@ -35,13 +35,13 @@ def test_factor_analysis_ends_when_its_energy_settles(tol, some):
 
 
 def test_the_classifiers_of_factor_analysis_are_fitted_to_its_last_codes_to_the_end(some, monkeypatch):
-    h_step, fitted = Rows.h_step, []
+    h_step, fitted = Steps.h_step, []
 
     def spied(self, h, **options):
-        fitted.append((self.Z.copy(), options, h_step(self, h, **options)))
+        fitted.append((self.rows.Z.copy(), options, h_step(self, h, **options)))
         return fitted[-1][-1]
 
-    monkeypatch.setattr(Rows, "h_step", spied)
+    monkeypatch.setattr(Steps, "h_step", spied)
     model = BinaryFactorAnalysis(8, max_iter=3, random_state=0).fit(some)
     *_, (before, _, _), (codes, options, h) = fitted
     assert len(fitted) == model.n_iter_  # the first step took the start's own function, the last is one more

@@ -236,7 +236,7 @@ def test_a_fit_that_fails_halfway_leaves_the_fitted_model_as_it_was(hasher, monk
     def fail(*arguments, **options):
         raise MemoryError("halfway")
 
-    monkeypatch.setattr(hasher, "_learn", fail)
+    monkeypatch.setattr(hasher, "_adopt", fail)
     with pytest.raises(MemoryError, match="halfway"):
         model.fit(np.random.default_rng(1).normal(size=(50, 9)))
     assert state(model)[:-1] == before[:-1]

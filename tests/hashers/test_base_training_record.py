@@ -20,6 +20,7 @@ from auxbit.core.parallel import sample_rows
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers import base, registry
 from auxbit.hashers.base import MOST_ROWS, TrainingRecord, record_of
+from auxbit.mac.validation import choose_queries
 from helpers.every_hasher import DEGENERATE, every_hasher
 
 X = np.random.default_rng(0).normal(size=(300, 10)) @ np.random.default_rng(1).normal(size=(10, 10)) + 5
@@ -61,7 +62,7 @@ def test_fit_records_the_codes_and_the_error_of_the_rows_it_trained_on(hasher):
 
 def test_rows_held_out_for_validation_are_not_recorded():
     model = BinaryAutoencoder(6, random_state=0, n_jobs=1).fit(X)
-    held_out = model._hold_out(len(X), np.random.RandomState(0))
+    held_out = choose_queries(len(X), np.random.RandomState(0))
     trained = np.delete(X, held_out, axis=0)
     assert len(held_out) == 30
     assert model.training_.n_rows == 270

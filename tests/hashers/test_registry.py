@@ -42,7 +42,7 @@ MODELS = {
     "AnchorGraphHashing": AnchorGraphHashing(5, n_layers=2, n_anchors=40, random_state=0),
     "SphericalHashing": SphericalHashing(5, random_state=0),
     "BinaryAutoencoder": BinaryAutoencoder(
-        5, mu_factor=2.0, normalize=True, z_options={"theorem2": False}, random_state=0
+        5, mu_factor=2.0, normalize=True, z_options={"theorem_4_3": False}, random_state=0
     ),
     "BinaryFactorAnalysis": BinaryFactorAnalysis(5, random_state=0, max_iter=4),
 }

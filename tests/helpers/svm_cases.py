@@ -8,8 +8,8 @@ from sklearn.svm import LinearSVC
 
 from auxbit.core.parallel import Workers
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.steps import Rows
 from auxbit.mac.z_step import ZOptions
+from helpers.memory_steps import MemorySteps
 
 TIGHT = SvmOptions(tol=1e-6, max_newton=100, max_cg=200, forcing=1e-3)
 
@@ -27,7 +27,7 @@ def flip(Z, share, seed=1):
 
 
 def rows_of(X, Z, workers, svm=TIGHT):
-    return Rows(X, Z, workers, svm=svm, z=ZOptions("alternating", start="warm"))
+    return MemorySteps(X, Z, workers, svm=svm, z=ZOptions("alternating", start="warm"))
 
 
 def fit(X, Z, h=None, svm=TIGHT, n_jobs=1):

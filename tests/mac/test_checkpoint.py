@@ -87,9 +87,7 @@ def test_codes_of_a_fit_that_left_no_state_are_not_used(tmp_path):
 
 def test_a_state_that_is_there_is_not_overwritten(folder):
     before = (folder / "state.safetensors").read_bytes()
-    with pytest.raises(
-        FileExists, match=r"holds the state of a fit\. Go on with it \(resume=True\), or remove"
-    ):
+    with pytest.raises(FileExists, match=r"holds the state of a fit\. Resume it \(resume=True\), or remove"):
         quick(**LONG).fit(X, checkpoint=folder)
     assert (folder / "state.safetensors").read_bytes() == before
 
@@ -102,7 +100,7 @@ def test_a_state_that_is_there_is_not_overwritten(folder):
         ({"max_iter": 9}, X, None, "another max_iter"),
         ({"random_state": 1}, X, None, "another random_state"),
         ({"h_solver": "ridge"}, X, None, "another h_solver"),
-        ({"z_options": {"theorem2": False}}, X, None, "another z_options"),
+        ({"z_options": {"theorem_4_3": False}}, X, None, "another z_options"),
         ({"validation": X[:20]}, X, None, "another validation"),
         ({}, X, "500MB", "another memory, which was 1000000000, and is 500000000"),
         ({}, X[:-1], None, "another number of rows, which was 600, and is 599"),
@@ -156,7 +154,7 @@ def test_codes_that_are_not_those_of_the_state_are_refused(folder, damage):
         now.unlink()
     else:
         now.write_bytes({"flip": content, "cut": content[:-50], "other": other.read_bytes()}[damage])
-    with pytest.raises(FileProblem, match=r"codes are not those of its state\. Remove it and start anew"):
+    with pytest.raises(FileProblem, match=r"codes are not those of its state\. Remove it and start again"):
         quick(**LONG).fit(X, checkpoint=folder, resume=True)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from auxbit.core.decoders import LinearDecoder
 from auxbit.core.maps import Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers
-from auxbit.mac import objective
 from auxbit.mac.f_step import decoder_sums, f_step
+from helpers import objective
 from helpers.slow_truths import random_rows
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import auxbit
-from auxbit import ITQ, BinaryAutoencoder
+from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
 from auxbit.core.codes import pack_bools
 from auxbit.core.parallel import draw_rows
 from auxbit.data.rows import Budget
@@ -117,7 +117,7 @@ def test_sizes_of_steps_from_a_sample_give_nearly_the_same_bits(monkeypatch):
     rows = clustered(20_000, 16)
     in_memory = quick(16, max_iter=8).fit(rows)
     monkeypatch.setattr(Budget, "rows_of", lambda self, row_bytes, share, most, least=1000: min(most, 5000))
-    monkeypatch.setattr("auxbit.hashers.start.ITQ_ROWS", 5000)
+    monkeypatch.setattr("auxbit.hashers.autoencoder.ITQ_ROWS", 5000)
     wanted = quick(16, max_iter=8).fit(rows)
     model = quick(16, max_iter=8).fit(OnlySlices(rows))
     assert (model.transform(rows) == wanted.transform(rows)).mean() > 0.995
@@ -200,3 +200,32 @@ def test_the_callback_and_the_history_are_those_of_any_fit():
     model = quick(callback=seen.append).fit(OnlySlices(X))
     assert seen == model.history_
     assert [record.iteration for record in seen] == list(range(1, model.n_iter_ + 1))
+
+
+@pytest.mark.parametrize("parameters", [{}, {"n_bits": 20}, {"init": "itq", "normalize": True}])
+def test_factor_analysis_is_fitted_out_of_core_as_in_memory(tmp_path, parameters):
+    options = {"n_bits": 8, "random_state": 0, "max_iter": 4} | parameters
+    wanted = BinaryFactorAnalysis(**options).fit(X)
+    model = BinaryFactorAnalysis(**options).fit(stored(".npy", X, tmp_path))
+    assert np.mean(model.transform(X) == wanted.transform(X)) > 0.999
+    assert model.score(X) == pytest.approx(wanted.score(X), rel=1e-3)
+    assert [record.mu for record in model.history_] == [record.mu for record in wanted.history_]
+    assert model.n_passes_ > model.n_iter_
+    assert wanted.n_passes_ is None
+
+
+def test_factor_analysis_resumes_from_its_checkpoint(tmp_path):
+    rows, seen = stored(".npy", X, tmp_path), []
+
+    def stop(record):
+        seen.append(record)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    options = {"n_bits": 8, "random_state": 0, "tol": 1e-9, "max_iter": 4}
+    with pytest.raises(KeyboardInterrupt):
+        BinaryFactorAnalysis(**options, callback=stop).fit(rows, checkpoint=tmp_path / "state")
+    resumed = BinaryFactorAnalysis(**options).fit(rows, checkpoint=tmp_path / "state", resume=True)
+    whole = BinaryFactorAnalysis(**options).fit(rows, checkpoint=tmp_path / "other")
+    assert resumed.encoder_.weights.tobytes() == whole.encoder_.weights.tobytes()
+    assert resumed.n_iter_ == whole.n_iter_

@@ -54,7 +54,7 @@ def test_what_is_not_rows_to_learn_from_is_refused(rows, why):
     ("parameters", "why"),
     [
         ({"decoder": "tables"}, "decoder='tables'.*fit_decoder on a sample"),
-        ({"n_bits": 20, "z_options": {"admm_iterations": 5}}, "no admm_iterations for data that are not in"),
+        ({"n_bits": 20, "z_options": {"admm_iterations": 5}}, "no admm_iterations for rows that are not in"),
         ({"init": "pca"}, "init='pca' is invalid: expected one of itq, agh"),
         ({"init": ITQ(16)}, "init has 16 bits, but n_bits=8"),
         ({"init": ITQ(8, random_state=0).fit(X[:, :10])}, "init is for 10 columns; X has 24"),

@@ -178,14 +178,14 @@ def test_bits_not_solved_to_tolerance_are_gone_on_with(digits, bits_solved):
     assert bits_solved == [4, 4, 4, 4]
 
 
-def test_an_adopted_encoder_keeps_its_codes_and_gets_the_scale_of_an_svm(digits):
+def test_an_encoder_to_begin_with_keeps_its_codes_and_gets_the_scale_of_an_svm(digits):
     X = digits[0]
     h = LinearEncoder(
         1e-3 * np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32), np.zeros(4, "f")
     )
     with Workers(1) as workers:
         rows = rows_of(X, h(X), workers)
-        adopted = rows.adopt(h)
+        adopted = rows.begin(h)
     np.testing.assert_array_equal(adopted(X), h(X))
     ratio = adopted.weights / h.weights
     np.testing.assert_allclose(ratio, np.broadcast_to(ratio[0], ratio.shape), rtol=1e-5)
@@ -194,11 +194,11 @@ def test_an_adopted_encoder_keeps_its_codes_and_gets_the_scale_of_an_svm(digits)
     np.testing.assert_allclose(best, 1, rtol=1e-5)
 
 
-def test_an_adopted_encoder_without_scores_stays_as_it_is():
+def test_an_encoder_to_begin_with_without_scores_stays_as_it_is():
     X = np.zeros((5, 2), np.float32)
     h = LinearEncoder(np.ones((2, 3), np.float32), np.zeros(3, np.float32))
     with Workers(1) as workers:
-        adopted = rows_of(X, h(X), workers).adopt(h)
+        adopted = rows_of(X, h(X), workers).begin(h)
     np.testing.assert_array_equal(adopted.weights, h.weights)
 
 
@@ -232,9 +232,9 @@ def test_a_z_step_says_mismatched_if_h_itself_disagrees_though_its_noted_scores_
     with Workers(1) as workers:
         rows = rows_of(X, Z.copy(), workers)
         h = rows.h_step(None, exact=True)
-        nearest = int(np.abs(rows._svms.scores[:, 0]).argmin())
-        rows._svms.scores[nearest, 0] *= -1  # the drift of many added steps, larger than it ever is
-        drifted = (rows._svms.scores >= 0).astype(np.uint8)
+        nearest = int(np.abs(rows.rows.scores[:, 0]).argmin())
+        rows.rows.scores[nearest, 0] *= -1  # the drift of many added steps, larger than it ever is
+        drifted = (rows.rows.scores >= 0).astype(np.uint8)
         report = rows.z_step(h, rows.f_step(), 1e6)
         np.testing.assert_array_equal(rows.Z, drifted)
         assert report.mismatched == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -48,8 +47,8 @@ def cold(X, Z, workers, options):
     rows, bits = Counted(X, Z, workers), np.arange(Z.shape[1])
     zero_norm = 2 * options.C * np.linalg.norm(ones.T @ (2.0 * Z - 1), axis=0)
     W = np.zeros((X.shape[1] + 1, Z.shape[1]))
-    gram_solve, search = gram_solver(ones.T @ ones, options.C), partial(line_search, rows)
-    return rows, (W, bits, rows.count(bits), gram_solve, zero_norm, options, search)
+    gram_solve = gram_solver(ones.T @ ones, options.C)
+    return rows, (W, bits, rows.count(bits), gram_solve, zero_norm, options)
 
 
 def test_a_bit_that_float32_cannot_take_further_is_left_alone(digits):

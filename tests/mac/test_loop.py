@@ -11,48 +11,17 @@ from auxbit import BinaryAutoencoder, BinaryFactorAnalysis
 from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
-from auxbit.mac import objective
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.loop import Step, alternate, follow
-from auxbit.mac.steps import Rows, ZReport
+from auxbit.mac.loop import alternate
 from auxbit.mac.z_step import ZOptions
+from helpers import objective
+from helpers.mac_script import Script
+from helpers.memory_steps import MemorySteps
 
 
 @pytest.fixture(scope="module")
 def digits():
     return load_digits().data[:400]
-
-
-def report(mismatched=1, E_Q=8.0, E_BA=9.0):
-    return ZReport(E_Q, E_BA, 2, mismatched, 3, 4, 5, 6, 7)
-
-
-class Script:
-    """Data that only notes what is asked of it; Z = h(X) after the Z step number `matches_at`."""
-
-    def __init__(self, matches_at=None):
-        self.calls, self.matches_at, self.n_z = [], matches_at, 0
-
-    def h_step(self, h):
-        self.calls.append(("h", h))
-        return f"h{sum(name == 'h' for name, _ in self.calls)}"
-
-    def f_step(self):
-        self.calls.append(("f", None))
-        return "f"
-
-    def z_step(self, h, f, mu):
-        self.n_z += 1
-        self.calls.append(("z", (h, f, mu)))
-        return report(mismatched=0 if self.n_z == self.matches_at else 1)
-
-
-def path(mus, mismatched=()):
-    """Steps along μ, each with the encoder named by its place."""
-    mus = list(mus)
-    for i, mu in enumerate(mus):
-        ends_mu = mus[i + 1 : i + 2] != [mu]
-        yield Step(mu, i, None, report(0 if i in mismatched else 1), (0.1, 0.2, 0.3), ends_mu)
 
 
 # alternate
@@ -71,7 +40,7 @@ def test_an_iteration_is_the_h_step_the_f_step_and_the_z_step_with_their_results
 
 def test_the_first_step_takes_the_encoder_given_and_fits_no_svms():
     data = Script()
-    steps = list(alternate(data, [0.1, 0.2], first="start"))
+    steps = list(alternate(data, [0.1, 0.2], h="start", fitted=True))
     assert data.calls == [
         ("f", None), ("z", ("start", "f", 0.1)),
         ("h", "start"), ("f", None), ("z", ("h1", "f", 0.2)),
@@ -92,7 +61,7 @@ def test_on_real_rows_it_ends_exactly_where_the_codes_are_those_of_h(digits, sol
     Z = np.random.default_rng(0).integers(0, 2, (len(X), 6)).astype(np.uint8)
     schedule = [0.01 * 2.0**i for i in range(30)]
     with Workers(1) as workers:
-        rows = Rows(X, Z, workers, svm=SvmOptions(), z=ZOptions.resolve(6, solver, "best", 1, None))
+        rows = MemorySteps(X, Z, workers, svm=SvmOptions(), z=ZOptions.resolve(6, solver, "best", 1, None))
         for step in alternate(rows, schedule):
             same = (step.h(X) == rows.Z).all()
             assert same == (step.report.mismatched == 0)
@@ -103,77 +72,6 @@ def test_on_real_rows_it_ends_exactly_where_the_codes_are_those_of_h(digits, sol
         # at this μ nothing changes any more but what the decoder still gains
         bound = np.square(X - step.f(step.h(X))).sum(axis=1).max()
         assert rows.z_step(step.h, step.f, 1.01 * float(bound)).changed == 0
-
-
-# follow
-
-
-def test_without_validation_the_last_encoder_is_kept():
-    outcome = follow(path([1, 2, 3]))
-    assert (outcome.h, outcome.stopped) == (2, "schedule")
-    assert [record.kept for record in outcome.history] == [True] * 3
-    assert [record.precision for record in outcome.history] == [None] * 3
-    assert follow(path([1, 2], mismatched=[1])).stopped == "matched"
-
-
-def test_a_record_holds_the_report_and_energies_in_the_unit_asked_for():
-    seen = []
-    outcome = follow(path([0.5]), energy_unit=10.0, callback=seen.append)
-    assert seen == outcome.history
-    record = seen[0]
-    assert (record.iteration, record.mu, record.E_Q, record.E_BA) == (1, 0.5, 80.0, 90.0)
-    assert (record.changed, record.mismatched) == (2, 1)
-    assert (record.pruned, record.certified, record.unproven) == (3, 4, 5)
-    assert (record.seconds_h, record.seconds_f, record.seconds_z) == (0.1, 0.2, 0.3)
-
-
-def test_the_most_precise_encoder_is_kept_and_the_others_skipped():
-    precision = [0.3, 0.2, 0.5, 0.5, 0.4, 0.1, 0.9]
-    outcome = follow(path(range(1, 8)), precision=precision.__getitem__, patience=3)
-    assert outcome.h == 2
-    assert outcome.stopped == "patience"
-    assert [record.precision for record in outcome.history] == precision[:6]
-    assert [record.kept for record in outcome.history] == [True, False, True, False, False, False]
-
-
-@pytest.mark.parametrize("patience", [1, 2, 5])
-def test_the_walk_ends_after_as_many_misses_as_patience_allows(patience):
-    outcome = follow(path(range(1, 20)), precision=lambda h: 1.0 - h, patience=patience)
-    assert len(outcome.history) == 1 + patience
-    assert (outcome.h, outcome.stopped) == (0, "patience")
-
-
-def test_an_improvement_gives_patience_back():
-    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.9]
-    outcome = follow(path(range(1, 9)), precision=precision.__getitem__, patience=3)
-    assert outcome.h == 3
-    assert len(outcome.history) == 7
-
-
-def test_several_steps_at_one_mu_are_one_miss():
-    mus = [1, 1, 2, 2, 3, 3, 4, 4]
-    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1]
-    outcome = follow(path(mus), precision=precision.__getitem__, patience=2)
-    assert outcome.h == 3
-    assert len(outcome.history) == 8
-    outcome = follow(path([*mus, 5]), precision=[*precision, 1.0].__getitem__, patience=2)
-    assert (outcome.h, outcome.stopped, len(outcome.history)) == (3, "patience", 8)
-
-
-def test_no_iteration_is_computed_after_patience_has_run_out():
-    data = Script()
-    outcome = follow(alternate(data, [1, 1, 2, 2, 3, 3]), precision=lambda h: 0.5, patience=1)
-    assert (outcome.stopped, len(outcome.history), data.n_z) == ("patience", 4, 4)
-
-
-def test_a_model_of_no_precision_at_all_is_still_a_model():
-    outcome = follow(path([1, 2]), precision=lambda h: 0.0)
-    assert outcome.h == 0
-
-
-def test_a_schedule_without_a_value_is_an_error():
-    with pytest.raises(ValueError, match="the schedule has no value of mu"):
-        follow(path([]))
 
 
 # the estimators

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from auxbit.core.parallel import BLOCK_ROWS, Workers
-from auxbit.mac import objective
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.steps import Rows
 from auxbit.mac.z_step import ZOptions
+from helpers import objective
+from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import point_energy, random_rows
 
 
@@ -56,14 +56,14 @@ def test_a_score_of_exactly_zero_is_a_bit_of_one():
 
 
 @pytest.mark.parametrize("solver", ["exact", "enumerate", "alternating"])
-@pytest.mark.parametrize("theorem2", [True, False])
+@pytest.mark.parametrize("theorem_4_3", [True, False])
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("bits", [5, 9])
-def test_the_z_step_reports_the_objectives_after_the_step(solver, theorem2, mu, bits):
+def test_the_z_step_reports_the_objectives_after_the_step(solver, theorem_4_3, mu, bits):
     X, Z, h, f = random_rows(n=BLOCK_ROWS + 100 if bits == 5 else 150, L=bits)
-    options = ZOptions.resolve(bits, solver, "best", 2, {"theorem2": theorem2})
+    options = ZOptions.resolve(bits, solver, "best", 2, {"theorem_4_3": theorem_4_3})
     with Workers(2) as workers:
-        rows = Rows(X, Z.copy(), workers, svm=SvmOptions(), z=options)
+        rows = MemorySteps(X, Z.copy(), workers, svm=SvmOptions(), z=options)
         report = rows.z_step(h, f, mu)
         before, after = (objective.E_Q(X, codes, h, f, mu, workers) for codes in (Z, rows.Z))
         nested = objective.E_BA(X, h, f, workers)
@@ -73,4 +73,4 @@ def test_the_z_step_reports_the_objectives_after_the_step(solver, theorem2, mu, 
     assert report.changed == (Z != rows.Z).sum()
     assert report.mismatched == (h(X) != rows.Z).sum()
     assert 0 <= report.pruned + report.certified <= len(X)
-    assert theorem2 or report.pruned == 0
+    assert theorem_4_3 or report.pruned == 0

@@ -72,7 +72,7 @@ def test_moments(workers):
 
 def test_begin_writes_codes_and_returns_what_the_first_steps_need(workers):
     out = np.zeros_like(CODES)
-    found = rows.begin(X, W, out, workers)
+    found = rows.begin(X, None, W, out, None, workers)
     H = (scores(W) >= 0).astype(np.uint8)
     np.testing.assert_array_equal(unpack(out, L), H)
     t = scores(W)
@@ -150,7 +150,7 @@ def test_codes_may_be_written_over_those_that_are_read(workers):
 
 PASSES = {
     "moments": lambda X, Z, out, judges, workers: rows.moments(X, workers),
-    "begin": lambda X, Z, out, judges, workers: rows.begin(X, W, out, workers),
+    "begin": lambda X, Z, out, judges, workers: rows.begin(X, None, W, out, None, workers),
     "code_sums": lambda X, Z, out, judges, workers: rows.code_sums(X, Z, L, workers),
     "hash_sums": lambda X, Z, out, judges, workers: rows.hash_sums(X, W, workers),
     "slack_sums": lambda X, Z, out, judges, workers: rows.slack_sums(X, Z, W, workers),

@@ -18,9 +18,9 @@ from helpers.slow_truths import (
     points,
 )
 
-SWITCHES = ("theorem2", "optimality", "running_bound", "incremental")
+SWITCHES = ("theorem_4_3", "optimality", "running_bound", "incremental")
 COMBINATIONS = [dict(zip(SWITCHES, on, strict=True)) for on in itertools.product([True, False], repeat=4)]
-EXACT = [{"theorem2": a, "optimality": b} for a in (True, False) for b in (True, False)]
+EXACT = [{"theorem_4_3": a, "optimality": b} for a in (True, False) for b in (True, False)]
 
 
 def check_global(case, Z):
@@ -36,7 +36,7 @@ def check_global(case, Z):
 @example(case=make_points("zero", 3, 5, 1e4, 0))
 @example(case=make_points("low rank", 2, 9, 1e-8, 0))
 def test_exact_solvers_equal_brute_force(solver, case):
-    for switches in ({}, {"theorem2": False, "optimality": False}):
+    for switches in ({}, {"theorem_4_3": False, "optimality": False}):
         Z, counts = case.solve(solver, **switches)
         check_global(case, Z)
         assert counts.unproven == 0
@@ -48,7 +48,7 @@ def test_exact_solvers_equal_brute_force(solver, case):
 def test_exact_solvers_equal_brute_force_at_14_bits(solver, kind, D, mu):
     case = make_points(kind, D, 14, mu, seed=D, n=3)
     check_global(case, case.solve(solver)[0])
-    check_global(case, case.solve(solver, theorem2=False, optimality=False)[0])
+    check_global(case, case.solve(solver, theorem_4_3=False, optimality=False)[0])
 
 
 @pytest.mark.parametrize(("L", "n"), [(20, 3), (24, 1)])
@@ -57,7 +57,7 @@ def test_exact_solvers_equal_brute_force_at_14_bits(solver, kind, D, mu):
 )
 def test_branch_and_bound_equals_enumeration_at_20_and_24_bits(kind, D, L, n):
     case = make_points(kind, D, L, 0.05, seed=L, n=n)
-    Z, counts = case.solve("exact", theorem2=False, optimality=False)
+    Z, counts = case.solve("exact", theorem_4_3=False, optimality=False)
     assert counts.unproven == 0
     wanted = [brute_force_in_halves(case.problem, y, h) for y, h in zip(case.Y, case.H, strict=True)]
     np.testing.assert_allclose(case.energies(Z), wanted, rtol=1e-11, atol=float(case.rounding.max()))
@@ -113,8 +113,8 @@ def test_no_switch_of_enumeration_changes_the_energy_or_costs_evaluations(case):
 def test_no_switch_of_branch_and_bound_changes_the_energy_or_costs_nodes(case):
     counts = all_counts(case, "exact", EXACT)
     check_switching_off_saves_nothing(counts)
-    for (theorem2, optimality), count in counts.items():
-        assert theorem2 or count.pruned == 0
+    for (theorem_4_3, optimality), count in counts.items():
+        assert theorem_4_3 or count.pruned == 0
         assert optimality or count.certified == 0
 
 
@@ -135,7 +135,7 @@ def test_the_running_bound_stops_at_the_distance_of_theorem_2():
     case = make_points("random", 6, 7, 1.0, seed=0, n=1)
     case.Z = case.H.copy()
     case.mu = float(case.energies(case.H)[0]) / 1.999
-    only = {"theorem2": False, "optimality": False, "incremental": False}
+    only = {"theorem_4_3": False, "optimality": False, "incremental": False}
     _, counts = case.solve("enumerate", **only)
     assert counts.codes_evaluated <= 1 + 7
     assert case.solve("enumerate", running_bound=False, **only)[1].codes_evaluated == 2**7
@@ -217,15 +217,15 @@ def test_the_search_decides_first_the_columns_with_most_to_say():
 
 def test_branch_and_bound_visits_a_small_part_of_the_tree():
     case = make_points("random", 40, 14, 0.01, seed=0, n=50)
-    counts = case.solve("exact", theorem2=False, optimality=False)[1]
+    counts = case.solve("exact", theorem_4_3=False, optimality=False)[1]
     assert 14 * 50 <= counts.codes_evaluated < 0.01 * 50 * 2**14
 
 
 @settings(max_examples=60)
 @given(points(st.integers(2, 9)), st.integers(0, 40))
 def test_points_out_of_nodes_are_reported_and_never_worse_than_their_start(case, max_nodes):
-    free, unlimited = case.solve("exact", theorem2=False, optimality=False)
-    Z, counts = case.solve("exact", theorem2=False, optimality=False, max_nodes=max_nodes)
+    free, unlimited = case.solve("exact", theorem_4_3=False, optimality=False)
+    Z, counts = case.solve("exact", theorem_4_3=False, optimality=False, max_nodes=max_nodes)
     assert (case.energies(Z) <= case.energies(case.Z) * (1 + 1e-9) + case.rounding).all()
     assert counts.codes_evaluated <= min(unlimited.codes_evaluated, max_nodes * len(Z))
     assert 0 <= counts.unproven <= len(Z)
@@ -236,7 +236,7 @@ def test_points_out_of_nodes_are_reported_and_never_worse_than_their_start(case,
 
 def test_the_points_that_hit_the_budget_are_the_ones_that_need_more():
     case = make_points("correlated", 10, 12, 0.01, seed=1, n=40)
-    off = {"theorem2": False, "optimality": False}
+    off = {"theorem_4_3": False, "optimality": False}
     needed = []
     for i in range(40):
         alone = type(case)(case.X[i : i + 1], case.f, case.H[i : i + 1], case.Z[i : i + 1], case.mu)
@@ -249,15 +249,15 @@ def test_the_points_that_hit_the_budget_are_the_ones_that_need_more():
 
 def test_a_budget_that_is_too_small_leaves_every_point_unproven_and_a_sufficient_one_none():
     case = make_points("correlated", 10, 12, 0.01, seed=1, n=20)
-    _, counts = case.solve("exact", theorem2=False, optimality=False, max_nodes=3)
+    _, counts = case.solve("exact", theorem_4_3=False, optimality=False, max_nodes=3)
     assert counts.unproven == 20
     assert counts.codes_evaluated == 60
-    nodes = case.solve("exact", theorem2=False, optimality=False)[1].codes_evaluated
-    assert case.solve("exact", theorem2=False, optimality=False, max_nodes=nodes)[1].unproven == 0
+    nodes = case.solve("exact", theorem_4_3=False, optimality=False)[1].codes_evaluated
+    assert case.solve("exact", theorem_4_3=False, optimality=False, max_nodes=nodes)[1].unproven == 0
 
 
 @pytest.mark.parametrize("solver", ["exact", "enumerate"])
-@pytest.mark.parametrize("switches", [{}, {"theorem2": False, "optimality": False}])
+@pytest.mark.parametrize("switches", [{}, {"theorem_4_3": False, "optimality": False}])
 def test_a_global_old_code_is_kept_where_another_is_as_good(solver, switches):
     case = make_points("repeated", 9, 8, 1e-3, seed=4, n=30)
     case.H[:] = 0

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidParameter
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.steps import Rows
 from auxbit.mac.z_step import EXACT_UP_TO, ZOptions
+from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import (
     DECODERS,
     all_codes,
@@ -41,11 +41,11 @@ def best_change_of_a_group(case, Z, g):
 @given(
     case=points(st.integers(1, 12)),
     g=group_sizes,
-    theorem2=st.booleans(),
+    theorem_4_3=st.booleans(),
     admm_iterations=st.sampled_from([0, 10]),
 )
-def test_no_points_energy_ever_rises(start, case, g, theorem2, admm_iterations):
-    Z, counts = case.solve("alternating", start, g, theorem2=theorem2, admm_iterations=admm_iterations)
+def test_no_points_energy_ever_rises(start, case, g, theorem_4_3, admm_iterations):
+    Z, counts = case.solve("alternating", start, g, theorem_4_3=theorem_4_3, admm_iterations=admm_iterations)
     before, after = case.energies(case.Z), case.energies(Z)
     assert (after <= before * (1 + 1e-9) + case.rounding).all()
     assert counts.energy == pytest.approx(after.sum(), rel=1e-9, abs=10 * case.rounding.sum())
@@ -56,7 +56,7 @@ def test_no_points_energy_ever_rises(start, case, g, theorem2, admm_iterations):
 @settings(max_examples=40)
 @given(case=points(st.integers(1, 10)), g=group_sizes)
 def test_the_result_is_a_local_minimum_for_its_groups(start, admm_iterations, case, g):
-    Z, _ = case.solve("alternating", start, g, theorem2=False, admm_iterations=admm_iterations)
+    Z, _ = case.solve("alternating", start, g, theorem_4_3=False, admm_iterations=admm_iterations)
     after = case.energies(Z)
     assert (after <= best_change_of_a_group(case, Z, g) * (1 + 1e-9) + 10 * case.rounding).all()
 
@@ -68,7 +68,7 @@ def test_old_codes_next_to_the_best_ones_are_neither_left_alone_nor_made_worse(s
     case = make_points(kind, 10, 12, 0.01, seed=g, n=200)
     case.Z = case.solve("exact")[0]
     case.Z[np.arange(200), np.random.default_rng(0).integers(0, 12, 200)] ^= 1
-    Z, _ = case.solve("alternating", start, g, theorem2=False)
+    Z, _ = case.solve("alternating", start, g, theorem_4_3=False)
     after = case.energies(Z)
     assert (after <= case.energies(case.Z) * (1 + 1e-9) + case.rounding).all()
     assert (after <= best_change_of_a_group(case, Z, g) * (1 + 1e-9) + 10 * case.rounding).all()
@@ -89,7 +89,7 @@ def test_one_group_of_all_bits_is_exact(start, case):
 @pytest.mark.parametrize("kind", DECODERS)
 def test_forty_bits_alternate_as_well(start, g, kind):
     case = make_points(kind, 30, 40, 0.05, seed=g, n=30)
-    Z, counts = case.solve("alternating", start, g, theorem2=False)
+    Z, counts = case.solve("alternating", start, g, theorem_4_3=False)
     after = case.energies(Z)
     assert (after <= case.energies(case.Z) * (1 + 1e-9) + case.rounding).all()
     assert (after <= best_change_of_a_group(case, Z, g) * (1 + 1e-9) + 10 * case.rounding).all()
@@ -100,7 +100,7 @@ def test_forty_bits_alternate_as_well(start, g, kind):
 
 @given(points(st.integers(1, 8)), group_sizes)
 def test_certified_points_of_the_alternating_solver_are_global(case, g):
-    Z, counts = case.solve("alternating", "best", g, theorem2=False)
+    Z, counts = case.solve("alternating", "best", g, theorem_4_3=False)
     best = case.energies(Z) <= brute_force(case.problem, case.Y, case.H) * (1 + 1e-9) + case.rounding
     assert counts.certified <= best.sum()
     assert case.solve("alternating", "best", g, optimality=False)[1].certified == 0
@@ -147,7 +147,7 @@ def test_above_the_finite_mu_every_point_gets_its_hash_code(solver, start, case)
     assert counts.pruned == len(Z)
     assert counts.codes_evaluated == 0
     if solver != "alternating":  # theorem 2 says that h(x) is global, so searching finds it too
-        for switches in ({"theorem2": False}, {"theorem2": False, "optimality": False}):
+        for switches in ({"theorem_4_3": False}, {"theorem_4_3": False, "optimality": False}):
             np.testing.assert_array_equal(case.solve(solver, start, **switches)[0], case.H)
 
 
@@ -173,7 +173,7 @@ def test_the_z_step_is_the_same_to_the_last_bit_for_any_number_of_jobs(solver, s
     for n_jobs in (1, 2):
         with Workers(n_jobs) as workers:
             options = ZOptions.resolve(7, solver, start, 2, None)
-            rows = Rows(X, Z.copy(), workers, svm=SvmOptions(), z=options)
+            rows = MemorySteps(X, Z.copy(), workers, svm=SvmOptions(), z=options)
             reports = [rows.z_step(h, f, mu) for mu in (0.1, 1.0)]
             results.append((rows.Z.tobytes(), reports))
     assert results[0] == results[1]
@@ -212,13 +212,13 @@ def test_a_group_larger_than_the_code_is_the_code():
         ((32, "enumerate", "best", 1, None), "at most 24 bits for enumeration, not 32"),
         (
             (8, "auto", "best", 1, {"magic": 1}),
-            "z_options=.* is invalid: expected a dict with keys among .*theorem2",
+            "z_options=.* is invalid: expected a dict with keys among .*theorem_4_3",
         ),
         ((8, "auto", "best", 1, {"solver": "exact"}), "z_options=.* is invalid"),
-        ((8, "auto", "best", 1, "theorem2"), "z_options='theorem2' is invalid: expected a dict"),
+        ((8, "auto", "best", 1, "theorem_4_3"), "z_options='theorem_4_3' is invalid: expected a dict"),
         (
-            (8, "auto", "best", 1, {"theorem2": 1}),
-            r"z_options\['theorem2'\]=1 is invalid: expected True or False",
+            (8, "auto", "best", 1, {"theorem_4_3": 1}),
+            r"z_options\['theorem_4_3'\]=1 is invalid: expected True or False",
         ),
         ((8, "auto", "best", 1, {"admm_tol": 0}), r"z_options\['admm_tol'\]=0 is invalid"),
         ((8, "auto", ["best"], 1, None), r"z_start=\['best'\] is invalid"),

@@ -9,8 +9,8 @@ from scipy.optimize import lsq_linear
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.mac import z_kernels, z_step
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.steps import Rows
 from auxbit.mac.z_step import RelaxedSolver, ZOptions
+from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import greedy_bits, make_points, points
 
 mus = st.floats(-3, 3).map(lambda power: 10.0**power)
@@ -89,7 +89,7 @@ def test_one_factorisation_serves_all_points(monkeypatch):
     Z = rng.integers(0, 2, (len(X), 6)).astype(np.uint8)
     with Workers(2) as workers:
         options = ZOptions("alternating", start="relaxed", admm_iterations=5)
-        rows = Rows(X, Z, workers, svm=SvmOptions(), z=options)
+        rows = MemorySteps(X, Z, workers, svm=SvmOptions(), z=options)
         h, f = rows.h_step(None), rows.f_step()
         rows.z_step(h, f, 0.01)
     assert n_calls == 1
@@ -98,12 +98,12 @@ def test_one_factorisation_serves_all_points(monkeypatch):
 def test_the_state_of_admm_is_kept_for_the_next_z_step():
     case = make_points("correlated", 8, 6, 0.01, seed=2, n=30)
     with Workers(1) as workers:
-        options = ZOptions("alternating", start="relaxed", theorem2=False, admm_iterations=3)
-        rows = Rows(case.X, case.Z.copy(), workers, svm=SvmOptions(), z=options)
+        options = ZOptions("alternating", start="relaxed", theorem_4_3=False, admm_iterations=3)
+        rows = MemorySteps(case.X, case.Z.copy(), workers, svm=SvmOptions(), z=options)
         h = rows.h_step(None)
         for _ in range(300):
             rows.z_step(h, case.f, case.mu)
-        kept = rows._warm[0]
+        kept = rows.rows._warm[0]
     case.H = h(case.X)
     np.testing.assert_allclose(kept, bounded_least_squares(case), atol=1e-3)
 

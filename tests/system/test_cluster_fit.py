@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from auxbit import ITQ, BinaryAutoencoder
+from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
 from helpers.dask_cluster import bytes_sent, count_bytes, local_cluster, rows_of_clusters, stop_counting
 
 N = 14_000  # four blocks of rows, less what is held out
@@ -132,3 +132,10 @@ def test_what_travels_in_an_iteration_does_not_depend_on_the_number_of_rows(clie
         stop_counting()
     assert few > 10_000
     assert many < 1.2 * few  # rows and codes: four times
+
+
+def test_factor_analysis_is_fitted_on_a_cluster_as_in_memory(client, path, X):
+    options = {"n_bits": 8, "random_state": 0, "max_iter": 3, "n_jobs": 1}
+    here = BinaryFactorAnalysis(**options).fit(X)
+    there = BinaryFactorAnalysis(**options).fit(path, client=client)
+    assert_same_model(there, here, X)

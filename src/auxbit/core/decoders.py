@@ -1,10 +1,10 @@
 """Decoders f(z): from a code back to a row, and what a search by ‖x − f(z)‖ needs of them.
 
-A linear decoder has a vector a bit; a decoder of tables a free vector for each value of each byte. The
+A linear decoder has one vector per bit; a decoder of tables a free vector for each value of each byte. The
 linear one is the special case in which the 256 vectors of a byte are the sums of eight columns.
 
-‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: an offset a query, a table entry a byte of the
-code (for both kinds the middle term is a sum over bytes), a norm a code.
+‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: one offset per query, one table entry per byte
+of the code (for both kinds the middle term is a sum over bytes), one norm per code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NORM_ROWS = 4096  # codes whose norms are taken at once
 
 
 class Decoder(Protocol):
-    """What both kinds answer."""
+    """What both kinds can do."""
 
     @property
     def b(self) -> Float64:
@@ -38,7 +38,7 @@ class Decoder(Protocol):
 
     @property
     def n_bits(self) -> int:
-        """L, the bits of a code."""
+        """L, the bits per code."""
 
     def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
         """The reconstruction of rows of bits, (n, L) → (n, D)."""
@@ -75,7 +75,7 @@ class LinearDecoder:
 
     @property
     def n_bits(self) -> int:
-        """L, the bits of a code."""
+        """L, the bits per code."""
         return int(self.A.shape[1])
 
     def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
@@ -208,7 +208,7 @@ class TableDecoder:
 
 
 def _without_derived(state: dict[str, Any]) -> dict[str, Any]:
-    """What copies and pickles keep: what was derived (names with a _) they make anew."""
+    """What copies and pickles keep: what was derived (names with a _) is derived again."""
     return {name: value for name, value in state.items() if not name.startswith("_")}
 
 

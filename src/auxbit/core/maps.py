@@ -17,7 +17,7 @@ from auxbit.core.codes import bytes_per_code, pack_bools
 from auxbit.core.parallel import BLOCK_ROWS, Workers, kernel, resolve_n_jobs
 from auxbit.core.types import Float32, Float64, Packed
 
-HARMLESS_MEAN = 8.0  # means of up to so many ranges cost three bits of float32's 24, of which margins know
+HARMLESS_MEAN = 8.0  # means of up to this many ranges cost 3 of float32's 24 bits, as margins allow for
 MARGIN = 2.0**-20  # of the largest sum of terms: 16 roundings of float32
 
 
@@ -146,7 +146,7 @@ class LinearEncoder:
         return kept
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.tensors()  # copies and pickles make anew what was derived
+        return self.tensors()  # copies and pickles derive the rest again
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,13 @@ class RawEncoder:
 
 
 def decoded_rows(X: npt.NDArray[Any], normalize: bool) -> Float64:
-    """Rows as a decoder reconstructs them: float64, divided by their norms where the hasher does so."""
+    """Rows as a decoder reconstructs them: float64, divided by their norms if the hasher does so."""
     rows = np.asarray(X, dtype=np.float64)
     return _readable(rows, normalize) if normalize else rows
 
 
 def _readable(X: npt.NDArray[Any], normalize: bool) -> npt.NDArray[Any]:
-    """A block of rows as the kernels take it: its own numbers where they are of a common type."""
+    """A block of rows as the kernels take it: its own numbers if they are of a common type."""
     common = X.dtype in (np.float32, np.float64, np.uint8)
     block: npt.NDArray[Any] = np.ascontiguousarray(X, dtype=None if common else np.float64)
     if not normalize:
@@ -287,8 +287,8 @@ def _normalize(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArr
 # wide enough for rows like those of fit; rows far away from these have larger scores too.)
 
 CACHED_ROWS = 1024  # whose scores stay in the cache until they are packed
-# Products of up to so many terms OpenBLAS computes on one thread of its own accord. Fewer than a few of
-# them take less time than to forbid it others, and none waits for a core that has something else to do.
+# Products of up to this many terms OpenBLAS computes on one thread by itself. A few of them take less time
+# than limiting its threads would, and none waits for a core that is busy.
 ONE_THREAD, FEW = 2**18, 4
 
 LARGEST_FLOAT32 = np.finfo(np.float32).max
@@ -346,7 +346,7 @@ def encode_block(X: npt.NDArray[Any], encoder: RawEncoder, out: Packed, at_once:
     """Write the packed codes of one block of rows. False: a number is not finite, and `out` means nothing.
 
     A NaN or an infinity among the numbers of a row makes its scores NaN or infinite, which need no pass
-    of their own: they are in doubt like scores near 0, and only rows in doubt are looked at again.
+    of their own: they are in doubt like scores near 0, and only rows in doubt are checked again.
     """
     if len(encoder.unused) and not acceptable(X[:, encoder.unused]).all():
         return False

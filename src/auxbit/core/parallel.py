@@ -89,7 +89,7 @@ class Workers:
     ) -> list[T]:
         """The results for these blocks: every thread, this one too, takes the next block when it is free.
 
-        One task a thread, not one a block: short passes would spend more time on handing over than on work.
+        One task per thread, not one per block: short passes would take longer to hand over than to do.
         """
         results: list[Any] = [None] * len(blocks)
         failures: list[tuple[int, BaseException]] = []
@@ -247,7 +247,7 @@ def map_rows(X: Any, function: Callable[[Array], Array], n_features: int, width:
 
 
 class NonEmpty:
-    """A function of blocks that is not asked about blocks without rows."""
+    """A function of blocks that is not called for blocks without rows."""
 
     def __init__(self, function: Callable[[Array], Array], width: int) -> None:
         self._function, self._width = function, width

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from itertools import pairwise, repeat
-from typing import Any, Self
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from auxbit.core.checks import check_finite, check_integer, check_positive, warn
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.checks import check_integer, check_positive, warn
+from auxbit.core.codes import bytes_per_code, check_n_bits, pack_bools, unpack
+from auxbit.core.maps import LinearEncoder, Scaling, encode
+from auxbit.core.parallel import Workers, draw_rows, resolve_n_jobs, sample_rows
+from auxbit.core.types import Array, Bits, Float64, Ids, Packed, PathLike
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.hashers.start import Start, first_codes
+from auxbit.hashers.anchor_graph import AnchorGraphHashing
+from auxbit.hashers.base import Hasher, check_kind
+from auxbit.hashers.linear import axes_of, principal_axes, random_rotation, rotated_axes
+from auxbit.mac.checkpoint import identity
+from auxbit.mac.fit import ArrayTable, Beginning, Plan, fit, fit_elsewhere, is_elsewhere
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.loop import Outcome, Record, alternate, follow
-from auxbit.mac.steps import Rows
-from auxbit.mac.validation import Validation, choose_queries
+from auxbit.mac.loop import Record
+from auxbit.mac.validation import Outcome
 from auxbit.mac.z_step import ZOptions
 
 logger = logging.getLogger("auxbit")
@@ -30,11 +36,12 @@ LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the pa
 
 
 class _Trained(Hasher):
-    """What both models share: parameters of the steps, history, saving."""
+    """What both models share: fitting, parameters of the steps, history, saving."""
 
     history_: list[Record]
     n_iter_: int
     n_passes_: int | None = None
+    init: Any
     C: float
     z_solver: str
     z_start: str
@@ -43,17 +50,79 @@ class _Trained(Hasher):
     callback: Callable[[Record], object] | None
     verbose: int
 
-    def _step_options(self, n_bits: int) -> dict[str, Any]:
-        """The options of the h and Z steps, checked: before the start is computed, which takes time."""
+    def fit(
+        self, X: Any, y: object = None, *, memory: str | int | None = None,
+        checkpoint: PathLike | None = None, resume: bool = False, client: Any = None,
+    ) -> Self:  # fmt: skip
+        """Learn the hash function from the rows of X, (n, D); y is ignored.
+
+        X : an array in memory. Or rows that are read out of core, about twice per iteration: the path of an
+            .npy, .fvecs, .bvecs, .parquet (or a folder of such) or .h5 file, or anything with `shape` and
+            row slices; or a dask array, whose chunks stay where they are.
+        memory : how much all arrays may take, "1GB"; if given, an array is read out of core as well.
+        checkpoint : a folder in which the state is kept after each iteration; with `resume`, a fit that was
+            interrupted resumes from there, to the same model.
+        client : a dask.distributed.Client, for a path that its workers can read.
+
+        All or nothing: if it fails, a model fitted before stays as it was.
+        """
+        if resume and checkpoint is None:
+            raise InvalidInput("resume=True needs the checkpoint folder to resume from: checkpoint=…")
+        with self._all_or_nothing():
+            n_bits, n_jobs = check_n_bits(self.n_bits), resolve_n_jobs(self.n_jobs)
+            check_kind(self.decoder)
+            rng, raw = self._generator(), None
+            if is_elsewhere(X, memory, checkpoint, client):
+                options: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "client": client}
+                self._refuse_tables()
+                fitted, self.n_features_in_ = fit_elsewhere(
+                    self._plan(n_bits), X, rng, n_jobs, memory=memory, **options
+                )
+                if hasattr(self, "feature_names_in_"):  # of a fit before
+                    del self.feature_names_in_
+            else:
+                raw = self._validate(X, reset=True)
+                with Workers(n_jobs) as workers:
+                    fitted = fit(self._plan(n_bits), ArrayTable(raw, workers), workers, rng)
+            self._warn_if_unfinished(fitted.outcome)
+            self.history_, self.n_passes_ = fitted.outcome.history, fitted.n_passes
+            self.n_iter_ = len(self.history_)
+            self._adopt(fitted.scaling, fitted.h, fitted.f, fitted.sample, None, fitted.n_rows)
+            if self.decoder == "tables" and raw is not None:
+                self._adopt_best_decoder(raw, "tables", 0.0, None)
+        return self
+
+    def _plan(self, n_bits: int) -> Plan:
+        """What is to be fitted, with all parameters checked: the start, which comes after, takes time."""
+        raise NotImplementedError
+
+    def _shared_plan(self, n_bits: int, schedule: list[float], **options: Any) -> Plan:
+        """The parts of a plan that both models have."""
         if self.callback is not None and not callable(self.callback):
             raise InvalidParameter("callback", self.callback, "None or something that can be called")
         z = ZOptions.resolve(n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
         h_solver = getattr(self, "h_solver", "svm")
         if h_solver not in H_SOLVERS:
             raise InvalidParameter("h_solver", h_solver, " or ".join(map(repr, H_SOLVERS)))
-        return {"svm": SvmOptions(C=check_positive("C", self.C), ridge=h_solver == "ridge"), "z": z}
+        svm = SvmOptions(C=check_positive("C", self.C), ridge=h_solver == "ridge")
+        parameters = identity(self.get_params(deep=False))
+        return Plan(
+            n_bits, schedule, svm, z, partial(first_codes, self.init), normalize=bool(self.normalize),
+            report=self._report, identity=parameters, **options,
+        )  # fmt: skip
 
-    def _report(self, record: Record) -> None:
+    def _refuse_tables(self) -> None:
+        if self.decoder != "linear":
+            raise InvalidParameter(
+                "decoder", self.decoder, "'linear' for rows that are not in memory",
+                "Call fit_decoder on a sample of the rows afterwards.",
+            )  # fmt: skip
+
+    def _warn_if_unfinished(self, outcome: Outcome) -> None:
+        """Nothing to warn of, in general."""
+
+    def _report(self, record: Record, n_passes: int | None) -> None:
+        self.n_passes_ = n_passes  # so far, for a callback
         if self.verbose:
             _show_log()
             precision = "" if record.precision is None else f" precision {record.precision:.4f}"
@@ -79,28 +148,28 @@ class BinaryAutoencoder(_Trained):
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
+    n_bits : bits per code, 1 to 1024.
     init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
         they are), or an array of codes with a row for each row of X.
     decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
         codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
-    mu0, mu_factor : the penalty starts at mu0 and grows by mu_factor each step; the paper's factor is 2, a
-        smaller one takes longer and ends lower (docs/training.md has the measurements).
+    mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
+        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md).
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
     C : weight of the slack in the SVMs of the h step.
-    h_solver : "svm"; or "ridge", least squares to ±1 in the place of SVMs: it needs no pass over the rows.
+    h_solver : "svm"; or "ridge", least squares to ±1 instead of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
     z_start : what alternation starts from: "warm", "relaxed", or both, the "best" result kept for each point.
     group_size : bits optimised jointly by alternation; costs 2^group_size.
-    z_options : switches of the Z step: theorem2, optimality, running_bound, incremental; admm_iterations
+    z_options : switches of the Z step: theorem_4_3, optimality, running_bound, incremental; admm_iterations
         (0: the relaxed solution is the one without the box, clipped to it) and admm_tol; max_nodes of
-        branch and bound a point, whose history_ counts the points that ran out of them as unproven.
+        branch and bound per point; history_ counts the points that ran out of them as unproven.
     validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with
         the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
-        None: run until Z = h(X).
+        None: run until Z = h(X) (theorem 4.1).
     patience : how many penalties in a row may fail to raise the validation precision.
     max_iter : iterations at most.
     callback : called with each Record.
@@ -111,9 +180,9 @@ class BinaryAutoencoder(_Trained):
     Attributes
     ----------
     encoder_, decoder_ : h on scaled rows, f in the units of X.
-    history_ : one Record an iteration.
+    history_ : one Record per iteration.
     n_iter_ : how many.
-    n_passes_ : how often all rows were read; None where they were in memory.
+    n_passes_ : how often all rows were read; None if they were in memory.
     """
 
     def __init__(
@@ -146,51 +215,9 @@ class BinaryAutoencoder(_Trained):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(
-        self, X: Any, y: object = None, *, memory: str | int | None = None,
-        checkpoint: str | os.PathLike[str] | None = None, resume: bool = False, client: Any = None,
-    ) -> Self:  # fmt: skip
-        """Learn the hash function from the rows of X, (n, D); y is ignored.
-
-        X : an array in memory. Or rows that are read by passes, some two an iteration: the path of an .npy,
-            .fvecs, .bvecs, .parquet (or a folder of such) or .h5 file, or anything with `shape` and row
-            slices; or a dask array, whose chunks stay where they are.
-        memory : how much all arrays may take, "1GB"; given, an array is read by passes, too.
-        checkpoint : a folder in which the state is kept after each μ; with `resume`, a fit that was broken
-            off goes on from there, to the same model.
-        client : a dask.distributed.Client, for a path that its workers can read.
-
-        All or nothing: where it fails, a model fitted before stays as it was.
-        """
-        from auxbit.mac import fit as large_fit
-
-        if not large_fit.is_large(X, memory, checkpoint, client):
-            if resume:
-                raise InvalidInput("resume=True needs the checkpoint folder to go on from: checkpoint=…")
-            return super().fit(X, y)
-        with self._all_or_nothing():
-            large_fit.fit(self, X, memory, checkpoint, resume, client)
-        return self
-
-    def _learn(self, training: Training) -> Learned:
-        schedule = self._schedule()
+    def _plan(self, n_bits: int) -> Plan:
         patience = check_integer("patience", self.patience, 1)
-        options = self._step_options(training.n_bits)
-        queries = self._queries(training)
-        start = first_codes(self.init, training)
-        data = Rows(training.X, start.codes, training.workers, **options)
-        judge = Validation(training.X, queries, training.workers) if queries is not None else None
-        outcome = follow(
-            alternate(data, schedule, first=_first(data, start)),
-            precision=judge.precision if judge is not None else None,
-            patience=patience,
-            callback=self._report,
-            energy_unit=training.scaling.scale**2,
-        )
-        self._warn_if_unfinished(outcome)
-        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history), "n_passes_": None}
-        h = data.refine(outcome.h) if outcome.stopped == "matched" and judge is None else outcome.h
-        return Learned(h, data.decoder_of(h), attributes)
+        return self._shared_plan(n_bits, self._schedule(), validation=self.validation, patience=patience)
 
     def _schedule(self) -> list[float]:
         steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
@@ -210,28 +237,6 @@ class BinaryAutoencoder(_Trained):
                 mu0 *= factor
         return [mu for mu in values for _ in range(steps)][:max_iter]
 
-    def _hold_out(self, n_rows: int, rng: np.random.RandomState) -> np.ndarray | None:
-        if isinstance(self.validation, str):
-            if self.validation != "auto":
-                allowed = "'auto', None, or an array of query rows"
-                raise InvalidParameter("validation", self.validation, allowed)
-            return choose_queries(n_rows, rng)
-        return None
-
-    def _queries(self, training: Training) -> Any:
-        """The validation queries, scaled, or None."""
-        if self.validation is None or isinstance(self.validation, str):
-            return training.held_out
-        rows = np.asarray(self.validation)
-        D = training.X.shape[1]
-        if rows.ndim != 2 or rows.shape[1] != D or not len(rows) or rows.dtype.kind not in "buif":
-            raise InvalidInput(
-                f"validation must be 'auto', None, or query rows (q, {D}) of numbers, "
-                f"got shape {rows.shape} of {rows.dtype}."
-            )
-        check_finite(rows, training.workers, "validation")
-        return training.scaling.apply(rows)
-
     def _warn_if_unfinished(self, outcome: Outcome) -> None:
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
@@ -249,7 +254,7 @@ class BinaryFactorAnalysis(_Trained):
 
     Parameters
     ----------
-    n_bits : bits a code, 1 to 1024.
+    n_bits : bits per code, 1 to 1024.
     init : as for BinaryAutoencoder; "tpca" works best for BFA in the paper.
     mu : the constant penalty, on data scaled to a largest range of 1.
     tol : the alternation ends when E_Q falls by less than this share.
@@ -280,32 +285,10 @@ class BinaryFactorAnalysis(_Trained):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _learn(self, training: Training) -> Learned:
+    def _plan(self, n_bits: int) -> Plan:
         mu, tol = check_positive("mu", self.mu, most=LARGEST_MU), check_positive("tol", self.tol)
         max_iter = check_integer("max_iter", self.max_iter, 1)
-        options = self._step_options(training.n_bits)
-        start = first_codes(self.init, training)
-        data = Rows(training.X, start.codes, training.workers, **options)
-        steps = _until_settled(alternate(data, repeat(mu, max_iter), first=_first(data, start)), tol)
-        outcome = follow(steps, callback=self._report, energy_unit=training.scaling.scale**2)
-        h = data.h_step(outcome.h, exact=True)
-        attributes = {"history_": outcome.history, "n_iter_": len(outcome.history)}
-        return Learned(h, data.decoder_of(h), attributes)
-
-
-def _first(data: Rows, start: Start) -> LinearEncoder | None:
-    """The first hash function: the start's own, where it is linear, so that no SVM is fitted to its codes."""
-    return data.adopt(start.encoder) if start.encoder is not None else None
-
-
-def _until_settled(steps: Iterable[Any], tol: float) -> Iterable[Any]:
-    """Pass steps on until E_Q falls by less than `tol` of itself."""
-    previous = np.inf
-    for step in steps:
-        yield step
-        if previous - step.report.E_Q <= tol * abs(step.report.E_Q):
-            return
-        previous = step.report.E_Q
+        return self._shared_plan(n_bits, [mu] * max_iter, settled=tol)
 
 
 def _show_log() -> None:
@@ -314,3 +297,172 @@ def _show_log() -> None:
         logger.addHandler(logging.StreamHandler())
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
+
+
+# ---- Where MAC starts (section 6): the first codes Z, from a method's name, a hasher, or an array
+
+STARTS = ("itq", "agh", "tpca", "lsh", "random")
+
+# ITQ as a start is run from a few rotations to its end, which momentum brings nearer and makes a better
+# one: where MAC ends depends on the start as much as on the schedule (docs/performance.md)
+ITQ_ITERATIONS, ITQ_ROWS, ITQ_MOMENTUM = 50, 200_000, 1.0
+MOST_ROTATIONS, ROTATED_BITS = 8, 256  # the more bits, the less rotations differ and the more they cost
+AGH_ANCHORS = 300
+FITTED_ROWS = 100_000  # out of core: rows that another method, to start from, is fitted to, and
+FITTED_COPIES = 8  # copies of them that it may make
+
+
+def first_codes(init: Any, given: Beginning) -> LinearEncoder | FirstCodes:
+    """The hash function that MAC starts from, or, if the start has no linear one, its codes."""
+    if isinstance(init, Hasher):
+        return _by_hasher(init, given)
+    if not isinstance(init, str):
+        return GivenCodes(_check_codes(init, given.table.shape[0], given.n_bits))
+    if init not in STARTS:
+        raise InvalidParameter("init", init, f"one of {', '.join(STARTS)}, a hasher, or an array of codes")
+    if init == "random":
+        return _random_codes(given)
+    if init == "agh":
+        seed = given.rng.randint(np.iinfo(np.int32).max)
+        anchors = max(AGH_ANCHORS, given.n_bits + 1)
+        hasher = AnchorGraphHashing(given.n_bits, n_anchors=anchors, random_state=seed)
+        return HasherCodes(hasher.fit(given.scaling.apply(_rows_to_fit(given))), given.scaling)
+    if init == "lsh":
+        directions = given.rng.standard_normal((given.shape[1], given.n_bits))
+    else:
+        directions = _directions(init, given)
+    return LinearEncoder(directions.astype(np.float32), np.zeros(given.n_bits, np.float32))
+
+
+def _directions(name: str, given: Beginning) -> Float64:
+    """The projections that "itq" and "tpca" start with, (D, n_bits), whose signs are the bits."""
+    (n, D), n_bits, rng = given.shape, given.n_bits, given.rng
+    n_axes = min(n_bits, n, D)
+    if n >= D:
+        directions = axes_of(given.moments.gram[:-1, :-1], given.moments.total, n, n_axes)
+    else:
+        directions = principal_axes(given.scaled(None), n_axes, given.workers)
+    if name == "itq":
+        n_init = max(1, min(MOST_ROTATIONS, ROTATED_BITS // n_bits))
+        most = given.fitting(4 * (D + 4 * n_bits), 0.4, ITQ_ROWS)  # a row, and what ITQ makes of it
+        rows = given.scaled(None if n <= most else draw_rows(n, most, rng))
+        directions = rotated_axes(
+            rows, directions, given.workers, rng,
+            n_iter=ITQ_ITERATIONS, n_init=n_init, momentum=ITQ_MOMENTUM,
+        )  # fmt: skip
+    if n_axes < n_bits:
+        directions = np.hstack([directions, _random_directions(directions, n_bits - n_axes, rng)])
+        warn(
+            f"n_bits={n_bits} is more than init={name!r} has axes for ({n_axes}): "
+            f"{n_bits - n_axes} bits start from signs of random rotations.",
+        )
+    return directions
+
+
+def _random_directions(axes: Float64, n: int, rng: np.random.RandomState) -> Float64:
+    """`n` directions in the span of `axes`, from as many random rotations as it takes."""
+    rotations = [axes @ random_rotation(axes.shape[1], rng) for _ in range(-(-n // axes.shape[1]))]
+    return np.hstack(rotations)[:, :n]
+
+
+def _by_hasher(init: Hasher, given: Beginning) -> HasherCodes:
+    """The codes of a hasher: as it is if fitted, else a clone that is fitted to these rows."""
+    hasher, D = init, given.shape[1]
+    if init.n_bits != given.n_bits:
+        raise InvalidInput(f"init has {init.n_bits} bits, but n_bits={given.n_bits}.")
+    if not hasattr(init, "encoder_"):
+        hasher = clone(init)
+        if hasher.random_state is None:  # so that our own seed decides
+            hasher.set_params(random_state=given.rng.randint(np.iinfo(np.int32).max))
+        hasher.fit(_rows_to_fit(given))
+    if hasher.n_features_in_ != D:
+        raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {D}.")
+    return HasherCodes(hasher, None)
+
+
+def _rows_to_fit(given: Beginning) -> Array:
+    """The rows that another method is fitted to, as they came: all, or as many as memory has room for."""
+    n, D = given.shape
+    most = n if given.budget is None else given.fitting(FITTED_COPIES * 8 * D, 1.0, FITTED_ROWS)
+    return given.raw(sample_rows(n, most))
+
+
+def _random_codes(given: Beginning) -> RandomCodes | GivenCodes:
+    n, n_bits = given.shape[0], given.n_bits
+    if given.budget is not None:  # blocks that know nothing of each other
+        return RandomCodes(int(given.rng.randint(np.iinfo(np.int32).max)), n_bits)
+    bits = np.zeros((given.table.shape[0], n_bits), dtype=np.uint8)
+    bits[given.places(np.arange(n))] = given.rng.randint(0, 2, (n, n_bits))
+    return GivenCodes(bits)
+
+
+class FirstCodes(Protocol):
+    """What makes first codes."""
+
+    def __call__(self, raw: Array, places: Ids) -> Packed:
+        """The codes of rows as they came, whose numbers in the table are `places`."""
+
+    def part(self, start: int, stop: int) -> FirstCodes:
+        """The same, for no more than the rows start..stop of the table: what another machine needs of it."""
+
+
+@dataclass(frozen=True)
+class RandomCodes:
+    """Random bits, the same for the same block of rows and seed."""
+
+    seed: int
+    n_bits: int
+
+    def __call__(self, raw: Array, places: Ids) -> Packed:
+        rng = np.random.default_rng([self.seed, int(places[0])])
+        return pack_bools(rng.integers(0, 2, (len(raw), self.n_bits), dtype=np.uint8))
+
+    def part(self, start: int, stop: int) -> RandomCodes:
+        return self
+
+
+@dataclass(frozen=True)
+class HasherCodes:
+    """The codes of a fitted hasher. scaling : of the rows before, if it was fitted to scaled ones."""
+
+    hasher: Hasher
+    scaling: Scaling | None
+
+    def __call__(self, raw: Array, places: Ids) -> Packed:
+        hasher = self.hasher
+        rows = raw if self.scaling is None else self.scaling.apply(raw)
+        return encode(rows, hasher.encoder_, hasher.scaling_, hasher.decoder_.n_bits, 1)
+
+    def part(self, start: int, stop: int) -> HasherCodes:
+        return self
+
+
+@dataclass(frozen=True)
+class GivenCodes:
+    """Codes that the user gave, (m, n_bits) of 0/1, for the rows of the table from `first` on."""
+
+    bits: Bits
+    first: int = 0
+
+    def __call__(self, raw: Array, places: Ids) -> Packed:
+        return pack_bools(self.bits[places - self.first])
+
+    def part(self, start: int, stop: int) -> GivenCodes:
+        return GivenCodes(self.bits[start - self.first : stop - self.first], start)
+
+
+def _check_codes(init: Any, n_rows: int, n_bits: int) -> Bits:
+    """Codes that the user gave, packed or not, as (n, n_bits) of 0/1."""
+    codes = np.asarray(init)
+    wanted = f"an (n, {n_bits}) array of 0 and 1 or packed codes (n, {bytes_per_code(n_bits)}) of uint8"
+    if codes.ndim != 2 or codes.dtype.kind not in "uib" or len(codes) != n_rows:
+        raise InvalidInput(
+            f"init must be {wanted} with n={n_rows}, got shape {codes.shape} of {codes.dtype}."
+        )
+    if codes.shape[1] == n_bits and ((codes == 0) | (codes == 1)).all():
+        return np.array(codes, dtype=np.uint8, order="C")
+    if codes.shape[1] == bytes_per_code(n_bits) and codes.dtype == np.uint8:
+        return unpack(codes, n_bits)
+    raise InvalidInput(
+        f"init must be {wanted}, got shape {codes.shape} with values {codes.min()} to {codes.max()}."
+    )

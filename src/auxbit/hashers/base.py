@@ -24,7 +24,7 @@ from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, 
 from auxbit.core.decoders import Decoder, LinearDecoder, TableDecoder
 from auxbit.core.maps import Encoder, Scaling, encode, encode_into
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
-from auxbit.core.types import Bits, Float32, Float64, Packed
+from auxbit.core.types import Array, Bits, Float32, Float64, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.f_step import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
@@ -41,7 +41,7 @@ class TrainingRecord:
 
     codes : (m, ceil(n_bits/8)) uint8, packed; n_rows : how many rows were trained on, of which m are here;
     error : mean over the m rows of ‖x − f(z)‖², in the units of X; variation : the standard deviation of
-    that over its mean; n_vectors : how many vectors f is made of, which tells how closely n_rows fit it;
+    that over its mean; n_vectors : how many vectors f is made of, which says how closely n_rows fit it;
     coding, mu : how the codes were made, as in encode.
     """
 
@@ -66,7 +66,7 @@ class TrainingRecord:
     def from_parts(
         cls, header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], n_bits: int
     ) -> TrainingRecord:
-        """The record of `parts`; a KeyError, TypeError or ValueError where that is not what they are."""
+        """The record of `parts`; a KeyError, TypeError or ValueError if they are something else."""
         record = cls(check_packed(tensors["codes"], n_bits, "training.codes"), **header)
         numbers = (record.n_rows, record.error, record.variation, record.n_vectors, record.mu)
         if not isinstance(record.coding, str) or not 1 <= len(record.codes) <= min(record.n_rows, MOST_ROWS):
@@ -107,7 +107,7 @@ def record_of(
 
 
 def _n_vectors(decoder: Decoder) -> int:
-    """How many vectors a least-squares fit of the decoder chooses: one a bit, or one a value of each byte."""
+    """How many vectors a least-squares fit chooses: one per bit, or one per value of each byte."""
     if isinstance(decoder, TableDecoder):
         return 1 + sum(1 << min(8, decoder.n_bits - first) for first in range(0, decoder.n_bits, 8))
     return 1 + decoder.n_bits
@@ -120,11 +120,7 @@ CODINGS = ("hash", "optimal")
 
 @dataclass(frozen=True)
 class Training:
-    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled.
-
-    Where some are held out for validation: X are the others, `chosen` their indices in raw, and `held_out`
-    those, scaled as well.
-    """
+    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled."""
 
     raw: npt.NDArray[Any]
     X: Float32
@@ -132,16 +128,13 @@ class Training:
     n_bits: int
     workers: Workers
     rng: np.random.RandomState
-    chosen: npt.NDArray[np.intp] | None = None
-    held_out: Float32 | None = None
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What `_learn` returns: the encoder, a decoder if it has one of its own, further fitted attributes."""
+    """What `_learn` returns: the encoder, and further fitted attributes."""
 
     encoder: Encoder
-    decoder: LinearDecoder | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -149,7 +142,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     """Base of all hashing methods. Subclasses declare `n_bits`, `random_state` and `n_jobs`.
 
     `training_` records codes and error of a sample of the rows that `decoder_` was fitted to; it is None
-    where the model comes from a file that has no record.
+    if the model comes from a file that has no record.
     """
 
     n_bits: int
@@ -163,14 +156,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
 
-    def _hold_out(self, n_rows: int, rng: np.random.RandomState) -> npt.NDArray[np.intp] | None:
-        """Which rows not to train on: none, unless a method validates on some."""
-        return None
-
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Learn the hash function from the rows of X, (n, D); y is ignored.
 
-        All or nothing: where it fails, a model fitted before stays as it was.
+        All or nothing: if it fails, a model fitted before stays as it was.
         """
         with self._all_or_nothing():
             return self._fit(X)
@@ -187,42 +176,30 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _fit(self, X: npt.ArrayLike) -> Self:
         n_bits = check_n_bits(self.n_bits)
         resolve_n_jobs(self.n_jobs)
-        _check_kind(self.decoder)
         rng = self._generator()
         raw = self._validate(X, reset=True)
         with Workers(self.n_jobs) as workers:
             scaling = Scaling.measure(raw, workers, normalize=bool(self.normalize))
-            held_out = self._hold_out(len(raw), rng)
-            if held_out is None:
-                rows = scaling.apply_all(raw, workers)
-                training = Training(raw, rows, scaling, n_bits, workers, rng)
-            else:
-                chosen = np.setdiff1d(np.arange(len(raw)), held_out)
-                rows = scaling.apply_all(raw, workers, chosen)
-                queries = scaling.apply(raw[held_out])
-                training = Training(raw, rows, scaling, n_bits, workers, rng, chosen, queries)
-            learned = self._learn(training)
-            decoder, codes = learned.decoder, None
-            if decoder is None:  # a method that holds out rows has one
-                codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
-                encode_into(codes, raw, learned.encoder, scaling, workers)
-                Z = unpack(codes, n_bits)
-                Z = Z if training.chosen is None else Z[training.chosen]
-                decoder = f_step(decoder_sums(rows, Z, workers))
-        self.scaling_ = scaling
-        self.encoder_ = learned.encoder
-        self.decoder_ = decoder.in_units_of(scaling)
+            rows = scaling.apply_all(raw, workers)
+            learned = self._learn(Training(raw, rows, scaling, n_bits, workers, rng))
+            codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
+            encode_into(codes, raw, learned.encoder, scaling, workers)
+            decoder = f_step(decoder_sums(rows, unpack(codes, n_bits), workers))
+        sample = sample_rows(len(rows))
+        self._adopt(scaling, learned.encoder, decoder, raw[sample], codes[sample], len(rows))
         for name, value in learned.attributes.items():
             setattr(self, name, value)
-        if self.decoder == "tables":
-            self._adopt_best_decoder(raw, "tables", 0.0, None)
-        else:
-            sample = sample_rows(len(rows))
-            sample = sample if training.chosen is None else training.chosen[sample]
-            some = raw[sample]
-            found = self._hash_codes(some) if codes is None else codes[sample]
-            self.training_ = record_of(some, found, self.decoder_, self.scaling_, len(rows))
         return self
+
+    def _adopt(
+        self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
+        n_rows: int,
+    ) -> None:  # fmt: skip
+        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : some of the rows."""
+        self.scaling_, self.encoder_ = scaling, encoder
+        self.decoder_ = decoder.in_units_of(scaling)
+        found = self._hash_codes(sample) if codes is None else codes
+        self.training_ = record_of(sample, found, self.decoder_, scaling, n_rows)
 
     def fit_decoder(
         self,
@@ -235,20 +212,20 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     ) -> Self:
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
-        Codes and decoder are improved by turns, n_iter times (None: 15), on the rows of X, (n, D). The new
+        Codes and decoder are improved in turn, n_iter times (None: 15), on the rows of X, (n, D). The new
         decoder fits those codes, no longer h(X): score, which is about h(X), may fall, by much for a mu of 0.
 
-        decoder : "linear", a vector a bit, starting from the present one; or "tables", a free vector for
+        decoder : "linear", one vector per bit, starting from the present one; or "tables", a free vector for
             each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
-            search, and wants many rows (256 vectors a byte). With mu = 0 they start from product
+            search, and wants many rows (256 vectors per byte). With mu = 0 they start from product
             quantisation.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
         callback : called after each turn with its number, from 1, and the number of turns.
 
-        All or nothing: where it fails, the model stays as it was.
+        All or nothing: if it fails, the model stays as it was.
         """
-        _check_kind(decoder)
+        check_kind(decoder)
         with self._all_or_nothing():
             self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter, callback)
         return self
@@ -279,10 +256,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
-            f = `decoder_`, for search by ‖query − f(z)‖, where the query needs no code. To 16 bits it is the
-            very best; above it is as good as a local search of some 50 µs a row finds at 64 bits.
+            f = `decoder_`, for search by ‖query − f(z)‖, in which the query needs no code. Up to 16 bits it
+            is the very best; above, the best that a local search finds in about 50 µs per row at 64 bits.
         mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
-            best ranking by f) to large (h(x) itself); not looked at for coding="hash".
+            best ranking by f) to large (h(x) itself); unused for coding="hash".
         """
         if not isinstance(coding, str) or coding not in CODINGS:
             raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
@@ -406,6 +383,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return tags
 
 
-def _check_kind(decoder: object) -> None:
+def check_kind(decoder: object) -> None:
+    """Refuse what is no kind of decoder."""
     if not isinstance(decoder, str) or decoder not in KINDS:
         raise InvalidParameter("decoder", decoder, " or ".join(map(repr, KINDS)))

@@ -1,1 +1,1 @@
-"""The method of auxiliary coordinates, one idea of the paper a file."""
+"""The paper: binary autoencoders by the method of auxiliary coordinates, one idea per file."""

@@ -1,4 +1,4 @@
-"""A fit that can go on after a crash: its state after each iteration, in a folder beside the codes.
+"""A fit that can be resumed after a crash: its state after each iteration, in a folder beside the codes.
 
 The state names the file of codes that belongs to it; the next iteration writes to the other one, and ends
 with a state of its own. So whatever moment a process ends at, the last state on disk and its codes are whole.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,14 @@ from auxbit.core import files
 from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.core.types import Float64
-from auxbit.data.rows import Budget
 from auxbit.errors import FileExists, FileProblem, InvalidInput
-from auxbit.mac.loop import Record, Walk
+from auxbit.mac.loop import Record
+from auxbit.mac.rows import FileRows
 from auxbit.mac.steps import State
-
-if TYPE_CHECKING:
-    from auxbit.hashers.autoencoder import BinaryAutoencoder
+from auxbit.mac.validation import Walk
 
 NAME, LOCK = "state.safetensors", "fit.lock"
-CONTENT = "content of X"  # what `about` calls a checksum, which tells people nothing
+CONTENT = "content of X"  # what `about` calls a checksum, which would mean nothing to people
 FORMAT = Format(
     "auxbit checkpoint", "checkpoint", 1, "the state of a fit",
     "Such states are made by fit(…, checkpoint=…).", FileProblem,
@@ -36,7 +34,7 @@ FORMAT = Format(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit knows before its first iteration, and needs to go on."""
+    """What a fit knows before its first iteration, and needs to resume."""
 
     scaling: Scaling
     gram: Float64
@@ -57,14 +55,14 @@ class Resumed:
 
 
 class Checkpoint:
-    """The folder of a fit. about : what must be the same for a fit to go on, as JSON holds it."""
+    """The folder of a fit. about : what must be the same for a fit to resume, as JSON."""
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
         self.folder, self.about = folder, json.loads(json.dumps(about))
         self._lock = WriterLock(folder / LOCK)
 
     def open(self, *, resume: bool) -> Resumed | None:
-        """The state to go on from, None where there is none; a folder with another's is refused.
+        """The state to resume from, None if there is none; a folder with another fit's is refused.
 
         No other process can have the folder until `close`.
         """
@@ -78,7 +76,7 @@ class Checkpoint:
         found = self._read(resume)
         if found is not None and not resume:
             raise FileExists(
-                f"{self.folder} holds the state of a fit. Go on with it (resume=True), or remove it."
+                f"{self.folder} holds the state of a fit. Resume it (resume=True), or remove it."
             )
         return found
 
@@ -86,16 +84,16 @@ class Checkpoint:
         """Let others have the folder."""
         self._lock.release()
 
-    def check_codes(self, resumed: Resumed, passes: Any) -> None:
-        """Refuse codes that are not those of the state. passes : with `checksum`."""
-        if passes.checksum() != resumed.checksum:
+    def check_codes(self, resumed: Resumed, rows: FileRows) -> None:
+        """Refuse codes that are not those of the state."""
+        if rows.codes.checksum() != resumed.checksum:
             raise FileProblem(
-                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start anew."
+                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
             )
 
-    def write(self, prepared: Prepared, state: State, walk: Walk, passes: Any) -> None:
-        """Make this the state, durably. passes : with `sync`, `present`, `checksum`, `count`."""
-        passes.sync()
+    def write(self, prepared: Prepared, state: State, walk: Walk, rows: FileRows) -> None:
+        """Make this the state, durably: codes first, then the state that names them."""
+        rows.codes.sync()
         assert walk.best is not None or not walk.history
         arrays = {f"state.{name}": np.asarray(value) for name, value in vars(state).items()}
         arrays |= {"scaling.mean": prepared.scaling.mean, "gram": prepared.gram}
@@ -109,14 +107,14 @@ class Checkpoint:
             "scaling": {"scale": prepared.scaling.scale, "normalize": prepared.scaling.normalize},
             "history": [asdict(record) for record in walk.history],
             "walk": {"best_precision": walk.best_precision, "improved": walk.improved, "misses": walk.misses},
-            "present": passes.present,
-            "checksum": passes.checksum(),
-            "passes": passes.count,
+            "present": rows.codes.present,
+            "checksum": rows.codes.checksum(),
+            "passes": rows.n_passes,
         }
         FORMAT.write(self.folder / NAME, header, arrays)
 
     def _read(self, resume: bool) -> Resumed | None:
-        """The state of the folder, None where it has none; an error where it is of another fit."""
+        """The state of the folder, None if it has none; an error if it is of another fit."""
         if not (self.folder / NAME).exists():
             return None
         header, arrays = FORMAT.read(self.folder / NAME)
@@ -126,7 +124,7 @@ class Checkpoint:
                 values = "" if name == CONTENT else f", which was {was!r}, and is {value!r} now"
                 raise InvalidInput(
                     f"{self.folder} holds the state of a fit with another {name}{values}. "
-                    "Go on with what it was begun with, or use another folder."
+                    "Resume with what it was begun with, or use another folder."
                 )
         scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
         prepared = Prepared(scaling, arrays["gram"], arrays.get("held_out"), arrays.get("truth"))
@@ -140,17 +138,15 @@ class Checkpoint:
         return Resumed(prepared, state, walk, header["present"], header["checksum"], header["passes"])
 
 
-# ---- What tells one fit from another: a fit that goes on from a checkpoint must be the one that began it
+# ---- What distinguishes fits: one that resumes from a checkpoint must be the one that began it
 
 # threads and messages change nothing
 FREE = frozenset({"n_jobs", "verbose", "callback"})
 
 
-def identity(model: BinaryAutoencoder, budget: Budget) -> dict[str, Any]:
-    """The parameters that the result depends on, as JSON; the budget decides on the sizes of samples."""
-    parameters = model.get_params(deep=False)
-    kept = {name: _plain(value) for name, value in sorted(parameters.items()) if name not in FREE}
-    return kept | {"memory": budget.total}
+def identity(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator that its result depends on, as JSON."""
+    return {name: _plain(value) for name, value in sorted(parameters.items()) if name not in FREE}
 
 
 def _plain(value: Any) -> Any:

@@ -24,12 +24,13 @@ from auxbit.core.checks import check_numbers, first_unusable, refuse_number, req
 from auxbit.core.codes import query_words
 from auxbit.core.maps import Extent, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
-from auxbit.core.types import Array, Float32, Float64, Ids, Indices, Packed
+from auxbit.core.types import Array, Float32, Float64, Ids, Packed
 from auxbit.data.rows import open_rows, take_rows
 from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import nearest_scaled
 from auxbit.mac import rows as shard
-from auxbit.mac.rows import Judges, ScaledRows, Sums, ZTask, neighbours_among, places_of
+from auxbit.mac.rows import Judges, ScaledRows, StreamedRows, neighbours_among, places_of
+from auxbit.mac.steps import Sums
 
 FAN_IN = 8  # sums that one task adds up
 PATIENCE = 60  # seconds that a cluster without workers is waited for
@@ -235,42 +236,16 @@ class Setting:
         return Judges(query_words(codes, self.n_bits), *near)
 
 
-class DaskPasses:
-    """Passes over shards with their codes; `count` says how many there were."""
+class ClusterRows(StreamedRows):
+    """Rows in shards on workers, with their codes there."""
 
-    def __init__(
-        self, shards: Shards, n_features: int, scaling: Scaling, held_out: Ids | None, n_bits: int
-    ) -> None:
-        self._held_out = np.zeros(0, dtype=np.int64) if held_out is None else np.asarray(held_out)
-        self.n_rows, self.n_features = shards.starts[-1] - len(self._held_out), n_features
-        self.count, self.present = 0, 0
-        self._shards = shards
-        self._setting = shards.hold(Setting(scaling, self._held_out, n_bits))
-        self._n_bits = n_bits
+    def __init__(self, shards: Shards, n_features: int, setting: Setting) -> None:
+        super().__init__(shards.starts[-1] - len(setting.held_out), n_features, setting.n_bits)
+        self._shards, self._setting = shards, shards.hold(setting)
         self._states: list[Future] = [None] * len(shards)
-        self._truth: Ids | None = None
-        self._neighbours: list[Future] = [None] * len(shards)  # what each shard has to know of the truth
-
-    @property
-    def truth(self) -> Ids | None:
-        """(q, K) the true neighbours of validation queries."""
-        return self._truth
-
-    @truth.setter
-    def truth(self, truth: Ids | None) -> None:
-        self._truth, shards = truth, self._shards
-        if truth is not None:
-            whole = shards.hold(truth)
-
-            def unit(i: int, where: dict[str, Any]) -> Future:
-                return shards.submit(
-                    _neighbours, shards.rows[i], self._setting, whole, shards.starts[i], **where
-                )
-
-            self._neighbours = shards.each(unit)
+        self._neighbours: list[Future] | None = None  # what each shard has to know of the truth
 
     def fill(self, codes_of: Any) -> None:
-        """Let codes be made of the rows as they came and their numbers in the table. A pass."""
         shards = self._shards
 
         def unit(i: int, where: dict[str, Any]) -> Future:
@@ -278,125 +253,90 @@ class DaskPasses:
             part = shards.hold(codes_of.part(start, stop))
             return shards.submit(_fill, shards.rows[i], self._setting, part, start, **where)
 
-        self.count += 1
+        self.n_passes += 1
         self._states = shards.each(unit)
 
     def nearest(self, queries: Float32, k: int) -> Ids:
-        """The k nearest rows to each query, (q, k). A pass."""
         shards, asked = self._shards, self._shards.hold(queries)
 
         def unit(i: int, where: dict[str, Any]) -> Future:
             return shards.submit(_nearest, shards.rows[i], self._setting, asked, k, shards.starts[i], **where)
 
-        self.count += 1
+        self.n_passes += 1
         found: tuple[Float64, Ids] = shards.total(shards.each(unit), _merge_nearest)
         return found[1]
 
-    def moments(self) -> Sums:
-        return self._sums(shard.moments, coded=False)
-
-    def hash_sums(self, W: Float64) -> Sums:
-        return self._sums(shard.hash_sums, W, coded=False)
-
-    def code_sums(self) -> Sums:
-        return self._sums(shard.code_sums, self._n_bits)
-
-    def slack_sums(self, W: Float64) -> Sums:
-        return self._sums(shard.slack_sums, W)
-
-    def hessian_product(self, W: Float64, P: Float64, bits: Indices) -> Sums:
-        return self._sums(shard.hessian_product, W, P, bits)
-
-    def along_step(self, W: Float64, P: Float64, bits: Indices, sizes: Float64) -> Sums:
-        return self._sums(shard.along_step, W, P, bits, sizes)
-
-    def differing(self, W: Float64) -> Sums:
-        return self._sums(shard.differing, W)
-
-    def judge(self, W: Float64, judged: Packed) -> Sums:
-        return self._sums(shard.judge_pass, W, judged, coded=False, judges=True)
-
-    def begin(self, W: Float64) -> Sums:
-        return self._new_codes(_begin, W)
-
-    def z_pass(self, task: ZTask, judged: Packed | None) -> Sums:
-        return self._new_codes(_z_pass, task, judged)
-
     def sample(self) -> None:
-        """No sample: rows are in memory, and to look again takes less than codes of a sample each time."""
+        """No sample: rows are in memory, and evaluating them again is quicker than fetching codes of some."""
 
-    def places(self, rows: Array) -> Array:
-        return places_of(rows, self._held_out)
-
-    def sync(self) -> None:
-        pass
-
-    def _sums(self, function: Any, *arguments: Any, coded: bool = True, judges: bool = False) -> Sums:
-        """The sums of a pass that leaves codes as they are."""
-        shards, given = self._shards, self._shards.hold(arguments)
+    def _sums(self, function: Any, *arguments: Any, coded: bool = True, judged: Any = None) -> Sums:
+        shards, given = self._shards, self._shards.hold((arguments, judged))
 
         def unit(i: int, where: dict[str, Any]) -> Future:
-            state, near = self._states[i] if coded else None, self._neighbours[i] if judges else None
+            state, near = self._states[i] if coded else None, self._near(i) if judged is not None else None
             parts = (shards.rows[i], state, self._setting, given, near, shards.starts[i])
             return shards.submit(_pass, function, *parts, **where)
 
-        self.count += 1
+        self.n_passes += 1
         sums: Sums = shards.total(shards.each(unit))
         return sums
 
-    def _new_codes(self, function: Any, *arguments: Any) -> Sums:
-        """The sums of a pass that makes new codes; these are the codes from then on."""
-        shards, given = self._shards, self._shards.hold(arguments)
+    def _new_codes(self, function: Any, argument: Any, judged: Any = None) -> Sums:
+        shards, given = self._shards, self._shards.hold((argument, judged))
         states: list[Future] = [None] * len(shards)
 
         def unit(i: int, where: dict[str, Any]) -> Future:
-            near = self._neighbours[i]
+            near = self._near(i) if judged is not None else None
             parts = (shards.rows[i], self._states[i], self._setting, given, near, shards.starts[i])
-            states[i] = shards.submit(function, *parts, **where)
+            states[i] = shards.submit(_code_pass, function, *parts, **where)
             return shards.submit(_sums_of, states[i], **where)
 
-        self.count += 1
+        self.n_passes += 1
         sums: Sums = shards.total(shards.each(unit))
         self._states = states
         return sums
 
+    def _near(self, shard: int) -> Future:
+        """The true neighbours of validation queries in a shard, which stay with it."""
+        if self._neighbours is None:
+            shards, whole = self._shards, self._shards.hold(self.truth)
 
-# ---- what workers do: raw are the rows of a shard, the first of which is row `first` of the table, and near
+            def unit(i: int, where: dict[str, Any]) -> Future:
+                return shards.submit(
+                    _neighbours, shards.rows[i], self._setting, whole, shards.starts[i], **where
+                )
+
+            self._neighbours = shards.each(unit)
+        return self._neighbours[shard]
+
+
+# ---- What workers do: raw are the rows of a shard, the first of which is row `first` of the table, and near
 # those of them that are true neighbours of queries
 
 
 def _pass(
-    function: Any, raw: Array, state: State | None, setting: Setting, arguments: Any, near: Near, first: int
+    function: Any, raw: Array, state: State | None, setting: Setting, given: Any, near: Near, first: int
 ) -> Sums | None:
-    X = setting.rows(raw, first)
+    X, (arguments, judged) = setting.rows(raw, first), given
     if not len(X):
         return None
-    if near is not None:
-        *arguments, judged = arguments
-        arguments.append(setting.judges(judged, near))
     codes = () if state is None else (state[0],)
+    judges = () if near is None else (setting.judges(judged, near),)
     with threads_of_worker() as workers:
-        sums: Sums = function(X, *codes, *arguments, workers)
+        sums: Sums = function(X, *codes, *arguments, *judges, workers)
     return sums
 
 
-def _begin(raw: Array, state: None, setting: Setting, arguments: Any, near: Near, first: int) -> State:
-    X = setting.rows(raw, first)
+def _code_pass(
+    function: Any, raw: Array, state: State | None, setting: Setting, given: Any, near: Near, first: int
+) -> State:
+    X, (argument, judged) = setting.rows(raw, first), given
     codes = shard.empty_codes(len(X), setting.n_bits)
     if not len(X):
         return codes, None
+    old, judges = None if state is None else state[0], None if near is None else setting.judges(judged, near)
     with threads_of_worker() as workers:
-        return codes, shard.begin(X, arguments[0], codes, workers)
-
-
-def _z_pass(raw: Array, state: State, setting: Setting, arguments: Any, near: Near, first: int) -> State:
-    X, (task, judged) = setting.rows(raw, first), arguments
-    codes = shard.empty_codes(len(X), setting.n_bits)
-    if not len(X):
-        return codes, None
-    judges = None if judged is None or near is None else setting.judges(judged, near)
-    with threads_of_worker() as workers:
-        return codes, shard.z_pass(X, state[0], task, codes, judges, workers)
+        return codes, function(X, old, argument, codes, judges, workers)
 
 
 def _neighbours(raw: Array, setting: Setting, truth: Ids, first: int) -> Near:
@@ -439,13 +379,13 @@ CONNECTED_WITHIN = 10  # seconds
 LEAST_SHARDS = 16  # where the rows are enough for as many blocks
 
 
-def dask_table(X: Any, client: Any) -> DaskTable:
+def cluster_table(X: Any, client: Any) -> ClusterTable:
     """The rows of a dask array, or of a file by its path, on the workers of `client`, or the default one."""
     client = _checked(client)
     if is_dask_array(X):
-        return DaskTable(client, array=whole_rows(X))
+        return ClusterTable(client, array=whole_rows(X))
     if isinstance(X, str | os.PathLike):
-        return DaskTable(client, path=os.path.abspath(os.fspath(X)))
+        return ClusterTable(client, path=os.path.abspath(os.fspath(X)))
     if type(X).__module__.startswith("dask"):
         raise InvalidInput("X must be a dask array: X.to_dask_array(lengths=True) makes one of a dataframe.")
     raise InvalidInput(
@@ -462,12 +402,12 @@ def client_at(address: str) -> Any:
         return distributed.Client(address, timeout=CONNECTED_WITHIN)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         raise ClusterProblem(
-            f"No Dask scheduler answers at {address}: {error}. `dask scheduler` starts one and prints its "
+            f"No Dask scheduler responds at {address}: {error}. `dask scheduler` starts one and prints its "
             "address, as tcp://host:8786."
         ) from error
 
 
-class DaskTable:
+class ClusterTable:
     """Rows on a cluster: the chunks of `array`, or parts of the file at `path`."""
 
     def __init__(self, client: Any, *, array: Any = None, path: str | None = None) -> None:
@@ -501,10 +441,11 @@ class DaskTable:
         parts = shards.gather([shards.submit(_take, shards.rows[i], some) for i, some in wanted])
         return np.concatenate(parts) if parts else np.empty((0, self.shape[1]), dtype=self._dtype)
 
-    def passes(
+    def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> DaskPasses:
-        return DaskPasses(self._loaded(held_out), self.shape[1], scaling, held_out, n_bits)
+    ) -> ClusterRows:
+        left_out = np.zeros(0, dtype=np.int64) if held_out is None else np.asarray(held_out)
+        return ClusterRows(self._loaded(held_out), self.shape[1], Setting(scaling, left_out, n_bits))
 
     def _loaded(self, held_out: Ids | None) -> Shards:
         """The shards, with their rows on workers."""
@@ -575,7 +516,7 @@ def _pieces(starts: list[int], first: int, last: int) -> list[Piece]:
 def _starts(whole: Ids, n: int, left_out: Ids) -> list[int]:
     """Where shards begin, and n. whole : their first rows, numbered without those that are left out.
 
-    Where those are multiples of a block, blocks are those of a fit on one machine, and so are its sums.
+    If those are multiples of a block, blocks and sums are those of a fit on one machine.
     """
     return [0, *places_of(whole[whole > 0], left_out).tolist(), n]
 

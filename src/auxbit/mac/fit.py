@@ -1,74 +1,235 @@
-"""Fitting a binary autoencoder to rows that are not in memory: the same loop, by passes over a table."""
+"""The one driver of a fit: rows from anywhere, a start, the loop, validation, checkpoints.
+
+A `Table` is where rows come from: an array in memory, a file or anything that is sliced, a Dask cluster. It
+measures them and gives `Rows`, on which `Steps` are the same everywhere.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.core.checks import check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits, pack_bools
-from auxbit.core.maps import LinearEncoder, Scaling, encode
-from auxbit.core.parallel import Workers, block_slices, is_dask_array, resolve_n_jobs, sample_rows
-from auxbit.core.types import Array, Float32, Float64, Ids, Packed
+from auxbit.core.codes import bytes_per_code
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearEncoder, Scaling
+from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
+from auxbit.core.types import Array, Float32, Ids, PathLike
 from auxbit.data.rows import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.evaluate import Ranking, precision_recall_at_k
-from auxbit.hashers.base import Hasher, Training, record_of
-from auxbit.hashers.linear import axes_of
-from auxbit.hashers.start import NAMES, check_codes, directions_by_name, fitted_start, sampled_rows
-from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared, identity
-from auxbit.mac.cluster import dask_table
-from auxbit.mac.loop import Record, Step, Walk, alternate, follow
-from auxbit.mac.rows import CodePair, LocalPasses, ScaledRows
-from auxbit.mac.steps import Passes, SummedRows, with_one
-from auxbit.mac.validation import neighbours_to_find
+from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared
+from auxbit.mac.cluster import cluster_table
+from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.loop import Record, alternate
+from auxbit.mac.objective import Moments
+from auxbit.mac.rows import CodePair, FileRows, ScaledRows, places_of
+from auxbit.mac.steps import MemoryRows, Rows, Steps
+from auxbit.mac.validation import (
+    Outcome,
+    Walk,
+    follow,
+    given_queries,
+    hold_out,
+    neighbours_to_find,
+    precision_of,
+)
+from auxbit.mac.z_step import ZOptions
 
-if TYPE_CHECKING:
-    from auxbit.hashers.autoencoder import BinaryAutoencoder
-
-# ---- Tables of rows that are not in memory, and what a fit asks of them. Here: rows that this process reads
-#
-# dask_table.py has rows on a cluster.
-
-
-class CodesOf(Protocol):
-    """What makes first codes."""
-
-    def __call__(self, raw: Array, places: Ids) -> Packed:
-        """The codes of rows as they came, whose numbers in the table are `places`."""
-
-    def part(self, start: int, stop: int) -> CodesOf:
-        """The same, for no more than the rows start..stop of the table: what another machine needs of it."""
+CODES_SHARE = 0.25  # of the budget: codes that take more are kept in files
+TAKEN_ROWS = 16_384  # as they came, at a time
 
 
-class TablePasses(Passes, Protocol):
-    """Passes over the rows of a table that are not held out, with their codes."""
+# ---- What is fitted
 
-    count: int
-    truth: Ids | None  # (q, K) the true neighbours of validation queries
 
-    def fill(self, codes_of: CodesOf) -> None:
-        """Let codes be made of rows as they came and their numbers in the table. A pass."""
+@dataclass(frozen=True)
+class Plan:
+    """A fit, all but the rows.
 
-    def nearest(self, queries: Float32, k: int) -> Ids:
-        """The k nearest rows to each query, (q, k). A pass."""
+    start : makes the first codes: returns the linear hash function that gives them, or what makes them of
+        rows as they came. validation : "auto", None, or query rows. settled : the loop ends when E_Q falls by
+        less than this share, and the SVMs of the last codes are solved to full tolerance (BFA).
+    report : is given each record and how often all rows were read by then, None for rows in memory.
+    identity : what a fit that resumes must have in common with the one that was interrupted, as JSON.
+    """
+
+    n_bits: int
+    schedule: list[float]
+    svm: SvmOptions
+    z: ZOptions
+    start: Callable[[Beginning], Any]
+    validation: Any = None
+    patience: int = 3
+    settled: float | None = None
+    normalize: bool = False
+    report: Callable[[Record, int | None], object] | None = None
+    identity: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit found. f is for scaled rows; sample : some rows as they came; n_rows : trained on."""
+
+    scaling: Scaling
+    h: LinearEncoder
+    f: LinearDecoder
+    outcome: Outcome
+    n_passes: int | None
+    sample: Array
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a start may use: the rows that are trained on, their moments, and the generator of the fit."""
+
+    table: Table
+    rows: Rows
+    scaling: Scaling
+    held_out: Ids | None
+    moments: Moments
+    workers: Workers
+    rng: np.random.RandomState
+    budget: Budget | None
+
+    @property
+    def n_bits(self) -> int:
+        """Bits per code."""
+        return self.rows.n_bits
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D) of the rows that are trained on."""
+        return self.rows.n_rows, self.rows.n_features
 
     def places(self, rows: Ids) -> Ids:
         """The numbers in the table of these rows."""
+        return _places(rows, self.held_out)
 
-    @property
-    def present(self) -> int:
-        """Which of two files the codes are in."""
+    def raw(self, rows: Ids) -> Array:
+        """These rows, rising, as they came."""
+        return self.table.take(self.places(rows))
 
-    def sync(self) -> None:
-        """Make the codes durable, where they are in a file."""
+    def scaled(self, rows: Ids | None) -> Float32:
+        """These rows, rising, scaled; all of them for None."""
+        if isinstance(self.rows, MemoryRows):
+            return self.rows.X if rows is None else self.rows.X[rows]
+        wanted = np.arange(self.rows.n_rows) if rows is None else rows
+        out = np.empty((len(wanted), self.rows.n_features), dtype=np.float32)
+        for some in block_slices(len(wanted), TAKEN_ROWS):
+            out[some] = self.scaling.apply(self.raw(wanted[some]))
+        return out
+
+    def fitting(self, row_bytes: int, share: float, most: int) -> int:
+        """How many rows of this size fit into a share of the budget, at most `most`."""
+        return most if self.budget is None else self.budget.rows_of(row_bytes, share, most)
+
+
+def fit(
+    plan: Plan, table: Table, workers: Workers, rng: np.random.RandomState, *,
+    budget: Budget | None = None, checkpoint: Path | None = None, resume: bool = False,
+) -> Fitted:  # fmt: skip
+    """Fit by MAC to the rows of a table.
+
+    checkpoint : a folder for the state after each iteration; resume : from the one in it, if there is one.
+    """
+    if table.shape[0] < 2:
+        raise InvalidInput(f"X has {table.shape[0]} row; a model needs at least 2 to be fitted to.")
+    with ExitStack() as stack:
+        kept = None if checkpoint is None else Checkpoint(checkpoint, (plan.identity or {}) | table.about())
+        resumed = None
+        if kept is not None:
+            stack.callback(kept.close)
+            resumed = kept.open(resume=resume)
+        folder = checkpoint
+        code_bytes = 2 * table.shape[0] * bytes_per_code(plan.n_bits)
+        if folder is None and budget is not None and code_bytes > CODES_SHARE * budget.total:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="auxbit-")))
+        prepared = resumed.prepared if resumed is not None else _measured(plan, table, rng)
+        present = 0 if resumed is None else resumed.present
+        rows: Any = table.rows(prepared.scaling, prepared.held_out, plan.n_bits, folder, present)
+        if rows.n_passes is not None:  # to measure was the first one
+            rows.n_passes = 1 if resumed is None else resumed.passes
+        queries = _queries(plan, table, prepared, workers)
+        if kept is not None and resumed is not None:
+            kept.check_codes(resumed, rows)
+        else:
+            prepared = _prepared(prepared, rows, queries)
+        rows.truth, moments = prepared.truth, Moments.of_gram(prepared.gram)
+        steps = Steps(rows, svm=plan.svm, z=plan.z, moments=moments, queries=queries)
+        h: LinearEncoder | None
+        if resumed is not None:
+            walk, h = resumed.walk, steps.restore(resumed.state)
+        else:
+            facts = (table, rows, prepared.scaling, prepared.held_out, moments, workers, rng, budget)
+            walk, h = Walk(), _begin(steps, plan.start(Beginning(*facts)))
+
+        def report(record: Record) -> None:
+            if plan.report is not None:
+                plan.report(record, rows.n_passes)
+
+        def keep(walk: Walk) -> None:
+            if kept is not None:
+                kept.write(prepared, steps.state(), walk, rows)
+
+        outcome = follow(
+            alternate(steps, plan.schedule[len(walk.history) :], h=h, fitted=resumed is None),
+            precision=None if queries is None else lambda h: precision_of(steps.ranking(h)),
+            patience=plan.patience, settled=plan.settled, callback=report,
+            energy_unit=prepared.scaling.scale**2, walk=walk, on_step=keep,
+        )  # fmt: skip
+        found = _finished(plan, steps, outcome, validated=queries is not None)
+        f = steps.decoder_of(found)
+        sample = table.take(_places(sample_rows(rows.n_rows), prepared.held_out))
+        return Fitted(prepared.scaling, found, f, outcome, rows.n_passes, sample, rows.n_rows)
+
+
+def _begin(steps: Steps, made: Any) -> LinearEncoder | None:
+    """Make the first codes; returns the linear hash function whose codes they are, if there is one."""
+    if isinstance(made, LinearEncoder):
+        return steps.begin(made)
+    steps.rows.fill(made)
+    return None
+
+
+def _finished(plan: Plan, steps: Steps, outcome: Outcome, *, validated: bool) -> LinearEncoder:
+    if plan.settled is not None:
+        return steps.h_step(outcome.h, exact=True)
+    return steps.refine(outcome.h) if outcome.stopped == "matched" and not validated else outcome.h
+
+
+def _measured(plan: Plan, table: Table, rng: np.random.RandomState) -> Prepared:
+    held_out = hold_out(plan.validation, table.shape[0], rng)
+    scaling = table.measure(plan.normalize, held_out)
+    return Prepared(scaling, np.zeros((0, 0)), held_out, None)
+
+
+def _prepared(measured: Prepared, rows: Rows, queries: Float32 | None) -> Prepared:
+    moments = Moments.of(*rows.moments(), rows.n_rows)
+    truth = None if queries is None else rows.nearest(queries, neighbours_to_find(rows.n_rows))
+    return replace(measured, gram=moments.gram, truth=truth)
+
+
+def _queries(plan: Plan, table: Table, prepared: Prepared, workers: Workers) -> Float32 | None:
+    """The validation queries, scaled."""
+    if prepared.held_out is not None:
+        return prepared.scaling.apply(table.take(prepared.held_out))
+    if plan.validation is None or isinstance(plan.validation, str):
+        return None
+    return given_queries(plan.validation, table.shape[1], prepared.scaling, workers)
+
+
+def _places(rows: Ids, held_out: Ids | None) -> Ids:
+    return rows if held_out is None else places_of(rows, held_out)
+
+
+# ---- Where rows come from
 
 
 class Table(Protocol):
@@ -79,24 +240,48 @@ class Table(Protocol):
         """(n, D)."""
 
     def about(self) -> dict[str, Any]:
-        """What tells this table from another: a fit that goes on must have the same."""
+        """What distinguishes this table from others: a fit that resumes must have the same."""
 
     def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
         """Mean and range of all rows; refuses what is not finite. A pass.
 
-        held_out : those that passes will leave out, as a table may lay out its shards by them.
+        held_out : those that are not trained on, as a table may lay out its shards by them.
         """
 
     def take(self, rows: Ids) -> Array:
         """These rows, rising, as they came."""
 
-    def passes(
+    def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> TablePasses:
-        """Passes over the rows that are not held out; codes in files of `folder`, if one is given."""
+    ) -> Rows:
+        """The rows that are not held out; codes in files of `folder`, if one is given."""
 
 
-class LocalTable:
+class ArrayTable:
+    """Rows in memory, (n, D)."""
+
+    def __init__(self, raw: Array, workers: Workers) -> None:
+        self._raw, self._workers = raw, workers
+        self.shape: tuple[int, int] = raw.shape
+
+    def about(self) -> dict[str, Any]:
+        return {}
+
+    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
+        return Scaling.measure(self._raw, self._workers, normalize=normalize)
+
+    def take(self, rows: Ids) -> Array:
+        return self._raw[rows]
+
+    def rows(
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
+    ) -> MemoryRows:
+        chosen = None if held_out is None else np.setdiff1d(np.arange(len(self._raw)), held_out)
+        X = scaling.apply_all(self._raw, self._workers, chosen)
+        return MemoryRows(X, np.zeros((len(X), n_bits), np.uint8), self._workers, self._raw, chosen)
+
+
+class FileTable:
     """Rows that this process reads by slices."""
 
     def __init__(self, source: RowSource, budget: Budget, workers: Workers) -> None:
@@ -118,25 +303,17 @@ class LocalTable:
     def take(self, rows: Ids) -> Array:
         return take_rows(self._source, rows)
 
-    def passes(
+    def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> LocalPasses:
+    ) -> FileRows:
         rows = ScaledRows(self._source, scaling, held_out)
-        row_bytes = 4 * self.shape[1] + 9 * n_bits  # of the sample: a row, two scores and a label a bit
+        row_bytes = 4 * self.shape[1] + 9 * n_bits  # of the sample: a row, two scores and a label per bit
         sampled = self._budget.rows_of(row_bytes, 0.2, most=2**20)
-        return LocalPasses(rows, CodePair(len(rows), n_bits, folder, present), self._workers, sampled)
+        return FileRows(rows, CodePair(len(rows), n_bits, folder, present), self._workers, sampled)
 
 
-# ---- Fitting a binary autoencoder to rows that are not in memory
-
-CODES_SHARE = 0.25  # of the budget: codes that take more are kept in files
-TAKEN_ROWS = 16_384  # as they came, at a time
-FITTED_ROWS = 100_000  # that another method, to start from, is fitted to, and
-FITTED_COPIES = 8  # of them that it may make
-
-
-def is_large(X: Any, memory: object, checkpoint: object, client: object) -> bool:
-    """Whether rows are to be read by passes: asked for, or X is no array, nor meant to become one."""
+def is_elsewhere(X: Any, memory: object, checkpoint: object, client: object) -> bool:
+    """Whether rows are read out of core: requested, or X is no array, nor meant to become one."""
     if memory is not None or checkpoint is not None or client is not None:
         return True
     if isinstance(X, str | os.PathLike):
@@ -148,247 +325,30 @@ def is_large(X: Any, memory: object, checkpoint: object, client: object) -> bool
     return elsewhere or (sliced and not known)
 
 
-def fit(
-    model: BinaryAutoencoder, X: Any, memory: str | int | None,
-    checkpoint: str | os.PathLike[str] | None, resume: bool, client: Any,
-) -> None:  # fmt: skip
-    """Fit `model` to rows that are read by passes, here or by the workers of a cluster."""
+def fit_elsewhere(
+    plan: Plan, X: Any, rng: np.random.RandomState, n_jobs: int, *, memory: str | int | None,
+    checkpoint: PathLike | None, resume: bool, client: Any,
+) -> tuple[Fitted, int]:  # fmt: skip
+    """Fit to rows that are read out of core, here or by the workers of a cluster; and their columns."""
     budget = Budget.parse(DEFAULT if memory is None else memory)
-    folder = None if checkpoint is None else Path(checkpoint)
-    if resume and folder is None:
-        raise InvalidInput("resume=True needs the checkpoint folder to go on from: checkpoint=…")
     on_cluster = client is not None or is_dask_array(X)
-    if on_cluster and folder is not None:
+    if on_cluster and checkpoint is not None:
         raise InvalidInput(
             "checkpoint= needs the codes here, and on a cluster they stay with the workers; what a lost "
             "worker had is computed again. Fit without checkpoint=, or without a client."
         )
-    n_bits, n_jobs = check_n_bits(model.n_bits), resolve_n_jobs(model.n_jobs)
+    if plan.z.uses_relaxed:
+        raise InvalidParameter(
+            "z_options",
+            {"admm_iterations": plan.z.admm_iterations},
+            "no admm_iterations for rows that are not in memory",
+        )
     rows = None if on_cluster else open_rows(X)
     if rows is not None and memory is not None:
-        n_jobs = budget.threads(rows.shape[1], n_bits, n_jobs)
+        n_jobs = budget.threads(rows.shape[1], plan.n_bits, n_jobs)
+    identity = (plan.identity or {}) | {"memory": budget.total}  # which decides on the sizes of samples
+    folder = None if checkpoint is None else Path(checkpoint)
     with Workers(n_jobs) as workers:
-        table: Table = dask_table(X, client) if rows is None else LocalTable(rows, budget, workers)
-        fit_table(model, table, workers, budget, folder, resume)
-
-
-@dataclass
-class Fit:
-    """What the parts of a fit share."""
-
-    model: BinaryAutoencoder
-    table: Table
-    workers: Workers
-    budget: Budget
-    n_bits: int
-    rng: np.random.RandomState
-
-
-def fit_table(
-    model: BinaryAutoencoder, table: Table, workers: Workers, budget: Budget, checkpoint: Path | None,
-    resume: bool,
-) -> None:  # fmt: skip
-    """Fit `model` to the rows of a table, and set its attributes.
-
-    checkpoint : a folder for the state after each iteration; resume : go on from the one in it, if any.
-    """
-    fit = Fit(model, table, workers, budget, check_n_bits(model.n_bits), model._generator())
-    schedule, patience = model._schedule(), check_integer("patience", model.patience, 1)
-    options = model._step_options(fit.n_bits)
-    _refuse_what_needs_memory(model, options)
-    kept = Checkpoint(checkpoint, identity(model, budget) | table.about()) if checkpoint is not None else None
-    with ExitStack() as stack:
-        if kept is not None:
-            stack.callback(kept.close)
-        resumed = kept.open(resume=resume) if kept is not None else None
-        folder = checkpoint
-        if folder is None and 2 * table.shape[0] * bytes_per_code(fit.n_bits) > CODES_SHARE * budget.total:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="auxbit-")))
-        prepared = resumed.prepared if resumed is not None else _measured(fit)
-        present = resumed.present if resumed is not None else 0
-        passes = table.passes(prepared.scaling, prepared.held_out, fit.n_bits, folder, present)
-        passes.count = resumed.passes if resumed is not None else 1
-        if kept is not None and resumed is not None:
-            kept.check_codes(resumed, passes)
-        queries = _queries(fit, prepared)
-        if resumed is None:
-            prepared = _prepared(prepared, passes, queries)
-        passes.truth = prepared.truth
-        data = SummedRows(passes, prepared.gram, fit.n_bits, queries=queries, **options)
-        walk, first, after = Walk(), None, None
-        if resumed is not None:
-            walk, after = resumed.walk, data.restore(resumed.state)
-        else:
-            first = _start(fit, data, passes, prepared)
-
-        def report(record: Record) -> None:
-            model.n_passes_ = passes.count  # so far, for a callback
-            model._report(record)
-
-        def keep(step: Step, walk: Walk) -> None:
-            if kept is not None:
-                kept.write(prepared, data.state(), walk, passes)
-
-        outcome = follow(
-            alternate(data, schedule[len(walk.history) :], first=first, after=after),
-            precision=None if queries is None else lambda h: _precision(data, passes, h),
-            patience=patience, callback=report, energy_unit=prepared.scaling.scale**2,
-            walk=walk, on_step=keep,
-        )  # fmt: skip
-        model._warn_if_unfinished(outcome)
-        h = data.refine(outcome.h) if outcome.stopped == "matched" and queries is None else outcome.h
-        decoder = data.decoder_of(h)
-        _set_attributes(fit, prepared, passes, h, decoder, outcome.history)
-
-
-def _refuse_what_needs_memory(model: BinaryAutoencoder, options: dict[str, Any]) -> None:
-    if model.decoder != "linear":
-        raise InvalidParameter(
-            "decoder", model.decoder, "'linear' for data that are not in memory",
-            "Call fit_decoder on a sample of the rows afterwards.",
-        )  # fmt: skip
-    if options["z"].uses_relaxed:
-        raise InvalidParameter(
-            "z_options", model.z_options, "no admm_iterations for data that are not in memory"
-        )
-
-
-def _measured(fit: Fit) -> Prepared:
-    if fit.table.shape[0] < 2:
-        raise InvalidInput(f"X has {fit.table.shape[0]} row; a model needs at least 2 to be fitted to.")
-    held_out = fit.model._hold_out(fit.table.shape[0], fit.rng)
-    scaling = fit.table.measure(bool(fit.model.normalize), held_out)
-    return Prepared(scaling, np.zeros((0, 0)), held_out, None)
-
-
-def _prepared(measured: Prepared, passes: TablePasses, queries: Float32 | None) -> Prepared:
-    products, total = passes.moments()
-    gram = with_one(products, total, passes.n_rows)
-    truth = None if queries is None else passes.nearest(queries, neighbours_to_find(passes.n_rows))
-    return replace(measured, gram=gram, truth=truth)
-
-
-def _queries(fit: Fit, prepared: Prepared) -> Float32 | None:
-    """The validation queries, scaled."""
-    held_out, D = None, fit.table.shape[1]
-    if prepared.held_out is not None:
-        held_out = prepared.scaling.apply(fit.table.take(prepared.held_out))
-    nothing = np.empty((0, D), dtype=np.float32)
-    training = Training(nothing, nothing, prepared.scaling, fit.n_bits, fit.workers, fit.rng, None, held_out)
-    queries: Float32 | None = fit.model._queries(training)
-    return queries
-
-
-def _start(fit: Fit, data: SummedRows, passes: TablePasses, prepared: Prepared) -> LinearEncoder | None:
-    """Make the first codes; returns the linear hash function that made them, if one did."""
-    init, n, rng, n_bits = fit.model.init, passes.n_rows, fit.rng, fit.n_bits
-    if isinstance(init, str) and init not in NAMES:
-        raise InvalidParameter("init", init, f"one of {', '.join(NAMES)}, a hasher, or an array of codes")
-    if isinstance(init, str) and init in ("itq", "tpca"):
-
-        def take(rows: npt.NDArray[Any] | None) -> Float32:
-            wanted = passes.places(np.arange(n) if rows is None else rows)
-            out = np.empty((len(wanted), fit.table.shape[1]), dtype=np.float32)
-            for some in block_slices(len(wanted), TAKEN_ROWS):
-                out[some] = prepared.scaling.apply(fit.table.take(wanted[some]))
-            return out
-
-        def sample(most: int) -> Float32:
-            row_bytes = 4 * (fit.table.shape[1] + 4 * n_bits)  # a row, and what ITQ makes of it
-            return sampled_rows(n, fit.budget.rows_of(row_bytes, 0.4, most), rng, take)
-
-        def axes(n_axes: int) -> Float64:
-            return axes_of(prepared.gram[:-1, :-1], prepared.gram[-1, :-1], n, n_axes)
-
-        shape = (n, passes.n_features)
-        return data.begin(_encoder(directions_by_name(init, n_bits, shape, axes, sample, fit.workers, rng)))
-    if isinstance(init, str) and init == "lsh":
-        return data.begin(_encoder(rng.standard_normal((passes.n_features, n_bits))))
-    passes.fill(_codes_of(fit, passes, prepared))
-    return None
-
-
-def _codes_of(fit: Fit, passes: TablePasses, prepared: Prepared) -> Any:
-    """What makes the first codes of rows as they came, for starts that are not linear."""
-    init, n_bits = fit.model.init, fit.n_bits
-    if isinstance(init, str) and init == "random":
-        return RandomCodes(int(fit.rng.randint(np.iinfo(np.int32).max)), n_bits)
-    if isinstance(init, str | Hasher):
-        most = fit.budget.rows_of(FITTED_COPIES * 8 * fit.table.shape[1], 1.0, FITTED_ROWS)
-        rows = passes.places(sample_rows(passes.n_rows, most))
-        hasher = fitted_start(init, n_bits, fit.rng, lambda: fit.table.take(rows), prepared.scaling)
-        if hasher.n_features_in_ != fit.table.shape[1]:
-            raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {fit.table.shape[1]}.")
-        return HasherCodes(hasher, prepared.scaling if isinstance(init, str) else None)
-    return GivenCodes(check_codes(init, fit.table.shape[0], n_bits))
-
-
-@dataclass(frozen=True)
-class RandomCodes:
-    """Random bits, the same for the same block of rows and seed."""
-
-    seed: int
-    n_bits: int
-
-    def __call__(self, raw: Array, places: Ids) -> Packed:
-        rng = np.random.default_rng([self.seed, int(places[0])])
-        return pack_bools(rng.integers(0, 2, (len(raw), self.n_bits), dtype=np.uint8))
-
-    def part(self, start: int, stop: int) -> RandomCodes:
-        return self
-
-
-@dataclass(frozen=True)
-class HasherCodes:
-    """The codes of a fitted hasher. scaling : rows are scaled before, where it was fitted to such."""
-
-    hasher: Hasher
-    scaling: Scaling | None
-
-    def __call__(self, raw: Array, places: Ids) -> Packed:
-        hasher = self.hasher
-        rows = raw if self.scaling is None else self.scaling.apply(raw)
-        return encode(rows, hasher.encoder_, hasher.scaling_, hasher.decoder_.n_bits, 1)
-
-    def part(self, start: int, stop: int) -> HasherCodes:
-        return self
-
-
-@dataclass(frozen=True)
-class GivenCodes:
-    """Codes that the user gave, (m, n_bits) of 0/1, for the rows of the table from `first` on."""
-
-    bits: npt.NDArray[np.uint8]
-    first: int = 0
-
-    def __call__(self, raw: Array, places: Ids) -> Packed:
-        return pack_bools(self.bits[places - self.first])
-
-    def part(self, start: int, stop: int) -> GivenCodes:
-        return GivenCodes(self.bits[start - self.first : stop - self.first], start)
-
-
-def _precision(data: SummedRows, passes: TablePasses, h: LinearEncoder) -> float:
-    counts, hits = (each.astype(np.int64) for each in data.histograms(h))
-    assert passes.truth is not None
-    ranking = Ranking(np.zeros(passes.truth.shape, dtype=np.int64), counts, hits, passes.n_rows)
-    return precision_recall_at_k(ranking, passes.truth.shape[1], ties="average").precision
-
-
-def _set_attributes(
-    fit: Fit, prepared: Prepared, passes: TablePasses, h: LinearEncoder, decoder: Any, history: list[Any]
-) -> None:
-    model, scaling = fit.model, prepared.scaling
-    some = fit.table.take(passes.places(sample_rows(passes.n_rows)))
-    model.scaling_, model.encoder_ = scaling, h
-    model.decoder_ = decoder.in_units_of(scaling)
-    model.history_, model.n_iter_, model.n_passes_ = history, len(history), passes.count
-    model.n_features_in_ = fit.table.shape[1]
-    if hasattr(model, "feature_names_in_"):  # of a fit before
-        del model.feature_names_in_
-    codes = encode(some, h, scaling, fit.n_bits, 1)
-    model.training_ = record_of(some, codes, model.decoder_, scaling, passes.n_rows)
-
-
-def _encoder(directions: Float64) -> LinearEncoder:
-    return LinearEncoder(directions.astype(np.float32), np.zeros(directions.shape[1], np.float32))
+        table: Table = cluster_table(X, client) if rows is None else FileTable(rows, budget, workers)
+        options: dict[str, Any] = {"budget": budget, "checkpoint": folder, "resume": resume}
+        return fit(replace(plan, identity=identity), table, workers, rng, **options), table.shape[1]

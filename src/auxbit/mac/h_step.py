@@ -3,7 +3,7 @@
 Bit l minimises ½‖w‖² + C Σ max(0, 1 − y wᵀx)² with y = ±1 from its column of Z and the bias as a
 feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by truncated Newton: a few
 steps of preconditioned conjugate gradients, then an exact line search. Rows are touched only by matrix
-products with X (svm_rows.py), for the bits under way alone: a bit that has converged costs nothing more.
+products with X, for the bits under way alone: a bit that has converged costs nothing more.
 
 Inside the loop one step is enough, for many rows even with no conjugate gradients at all: a product with X
 and one with Xᵀ. The preconditioner knows the Hessian well: see `_precondition`.
@@ -27,12 +27,11 @@ MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0
 
 Solve = Callable[[Float64], Float64]
-Search = Callable[[Indices, Float64, Float64, Float64, Float64, float], Float64]
 
 
 @dataclass(frozen=True)
 class SlackSums:
-    """Sums over rows at the scores t that are noted, a column for each bit asked about.
+    """Sums over rows at the scores t that are noted, one column per bit of the call.
 
     slack : Σ max(0, 1 − yt)²; half_gradient : (D+1, L) half its gradient; active : rows with slack;
     active_square, square : Σ t² over those rows, over all.
@@ -63,6 +62,11 @@ class SvmRows(Protocol):
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
         """Σ over the rows with slack of x xᵀ P, (D+1, len(bits)). Two products."""
+
+    def search(
+        self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    ) -> Float64:
+        """`line_search` in these rows, whose scores follow: how far to go along each bit's step."""
 
 
 class LineRows(Protocol):
@@ -121,13 +125,11 @@ def solve_svms(
     gram_solve: Solve,
     zero_norm: Float64,
     options: SvmOptions,
-    search: Search,
 ) -> tuple[Float64, npt.NDArray[np.bool_]]:
-    """Newton steps on `bits` at once from W, (D+1, L), where `sums` are theirs; W and the bits solved.
+    """Newton steps on `bits` at once from W, (D+1, L), with `sums` there. → W, and which bits are solved.
 
     gram_solve : see `gram_solver`; zero_norm : (L,) what each bit's ‖gradient‖ is held against: at W = 0,
-    times the share of the rarer class; search : `line_search` in these rows. A bit leaves when it is within
-    tolerance or cannot be moved.
+    times the share of the rarer class. A bit leaves when it is within tolerance or cannot be moved.
     """
     W, solved = W.copy(), np.zeros(W.shape[1], dtype=bool)
     for newton in range(options.max_newton):
@@ -141,7 +143,7 @@ def solve_svms(
             break
         precondition = _precondition(W[:, bits], sums, gram_solve, rows.n_rows, options.C)
         step = _conjugate_gradients(rows, bits, gradient, precondition, options)
-        size = search(bits, W[:, bits], step, gradient, sums.slack, options.C)
+        size = rows.search(bits, W[:, bits], step, gradient, sums.slack, options.C)
         W[:, bits] += size * step
         bits = bits[size > 0]  # the others: float32 has no digits left for them
         if not len(bits):
@@ -194,7 +196,7 @@ def _conjugate_gradients(
 ) -> Float64:
     """Solve (I + 2C Σ x xᵀ) step = −gradient for every bit, each column with its own scalars.
 
-    With max_cg = 0 the preconditioner's own answer, which the line search gives its length.
+    With max_cg = 0 the preconditioner's own direction, to which the line search gives its length.
     """
     going = np.arange(len(bits))
     residual = -gradient
@@ -248,7 +250,7 @@ def line_search(
     return best
 
 
-# ---- Rows in memory that answer the h step: products with X, block by block, and what lies between them
+# ---- Rows in memory: products with X, block by block, and the kernels between them
 
 
 class ArraySvmRows:
@@ -323,6 +325,11 @@ class ArraySvmRows:
 
         product, bias_sum = self._workers.sum(block, self.n_rows)
         return np.vstack([product, bias_sum])
+
+    def search(
+        self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    ) -> Float64:
+        return line_search(self, bits, W, step, gradient, slack, C)
 
     def aim(self, P: Float64, bits: Indices) -> Float64:
         weights, bias = _split(P)
@@ -445,18 +452,18 @@ def slack_along(scores: Any, aimed: Any, size: Any, Z: Any) -> Float64:
     return sums
 
 
-# ---- The line search of the h step where rows are far away: looking at a sample first, and at all rows once
+# ---- The line search out of core: on a sample first, then once on all rows
 #
-# h_step.line_search asks for the objective at a few sizes of the step, each derived from what it saw
-# before. On a sample those sizes come out nearly the same. So all rows are looked at there, at all sizes
-# in one pass, and the search is repeated with what was seen: at sizes that differ a little, by the
-# parabola through it.
+# line_search evaluates the objective at a few sizes of the step, each derived from the values before. On a
+# sample those sizes come out nearly the same. So all rows are evaluated at all of the sample's sizes in one
+# pass, and the search is repeated with these values: at sizes that differ a little, by the parabola through
+# them.
 
-NEAR = 0.25  # of a size: farther from where was looked, the parabola is not trusted
+NEAR = 0.25  # of a size: farther away than this from one that was evaluated, the parabola is not trusted
 
 
 class SampledLine:
-    """A step seen on a sample, whose sums stand for those of all rows; notes the sizes that are asked for.
+    """A step seen on a sample, whose sums stand for those of all rows; notes the sizes that are evaluated.
 
     X : (s, D), W, P : (D+1, len(bits)), labels : (s, len(bits)) of 0/1; share : s over all rows.
     """
@@ -497,7 +504,7 @@ class SampledLine:
 
 
 class CorrectedLine:
-    """A step seen by all rows at `sizes`, (m, len(bits)), of which the first are 0; `look` sees more."""
+    """A step seen by all rows at `sizes`, (m, len(bits)), of which the first are 0; `look` sees others."""
 
     def __init__(self, sizes: Float64, look: Callable[[Float64], Float64]) -> None:
         self._look, self._sizes, self._seen, self._next = look, sizes, look(sizes), 1

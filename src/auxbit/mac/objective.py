@@ -1,43 +1,54 @@
-"""The objective functions of the paper: E_BA (eq. 2), E_BFA (eq. 3) and the penalised E_Q (eq. 5)."""
+"""The objective functions of the paper, from sums over rows.
+
+E_BA(h, f)   = Σ ‖x − f(h(x))‖²                       the binary autoencoder, eq. (2)
+E_BFA(Z, f)  = Σ ‖x − f(z)‖²                          binary factor analysis, eq. (3): the codes are free
+E_Q(Z, h, f) = Σ ‖x − f(z)‖² + μ‖z − h(x)‖²           the quadratic penalty that MAC descends on, eq. (5)
+
+Records of a fit have E_Q and E_BA. The Z step sums them up on its way, in the coordinates of theorem 4.2,
+y = Qᵀ(x − b): what it leaves out, Σ ‖x − b‖² − ‖y‖², depends on no code, so it is added here.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder
-from auxbit.core.parallel import Workers
-from auxbit.core.types import Bits, Float32
+from auxbit.core.types import Float64
 
 
-def E_BA(X: Float32, h: LinearEncoder, f: LinearDecoder, workers: Workers) -> float:
-    """Σ ‖x − f(h(x))‖², the nested objective of the binary autoencoder."""
+@dataclass(frozen=True)
+class Moments:
+    """Of n rows. gram : (D+1, D+1) XᵀX with a feature of 1; total : (D,) Σx; squared_norm : Σ‖x‖²."""
 
-    def block(rows: slice) -> tuple[float]:
-        return (_squared_error(X[rows], h(X[rows]), f),)
+    gram: Float64
+    total: Float64
+    squared_norm: float
 
-    return float(workers.sum(block, len(X))[0])
+    @classmethod
+    def of(cls, XX: Float64, total: Float64, n: int) -> Moments:
+        """From XᵀX, (D, D), and Σx."""
+        D = len(total)
+        gram = np.empty((D + 1, D + 1))
+        gram[:D, :D], gram[:D, D], gram[D, :D], gram[D, D] = XX, total, total, n
+        return cls.of_gram(gram)
 
+    @classmethod
+    def of_gram(cls, gram: Float64) -> Moments:
+        """From XᵀX with the feature of 1."""
+        return cls(gram, gram[-1, :-1].copy(), float(np.trace(gram[:-1, :-1])))
 
-def E_BFA(X: Float32, Z: Bits, f: LinearDecoder, workers: Workers) -> float:
-    """Σ ‖x − f(z)‖², the objective of binary factor analysis: the codes are free."""
-
-    def block(rows: slice) -> tuple[float]:
-        return (_squared_error(X[rows], Z[rows], f),)
-
-    return float(workers.sum(block, len(X))[0])
-
-
-def E_Q(X: Float32, Z: Bits, h: LinearEncoder, f: LinearDecoder, mu: float, workers: Workers) -> float:
-    """Σ ‖x − f(z)‖² + μ‖z − h(x)‖², the quadratic-penalty function that MAC descends on."""
-
-    def block(rows: slice) -> tuple[float]:
-        mismatch = np.count_nonzero(Z[rows] != h(X[rows]))
-        return (_squared_error(X[rows], Z[rows], f) + mu * mismatch,)
-
-    return float(workers.sum(block, len(X))[0])
+    @property
+    def n(self) -> int:
+        """How many rows."""
+        return int(self.gram[-1, -1])
 
 
-def _squared_error(X: Float32, Z: Bits, f: LinearDecoder) -> float:
-    residual = X - f(Z)
-    return float(np.einsum("nd,nd->", residual, residual))
+def energies(sums: Sequence[Any], f: LinearDecoder, rows: Moments) -> tuple[float, float]:
+    """E_Q and E_BA. sums : of the Z step, e(z), e(h(x)) without its penalty of 0, and ‖y‖²."""
+    energy, hash_energy, projected = (float(each) for each in sums[:3])
+    rest = rows.squared_norm - 2 * float(f.b @ rows.total) + rows.n * float(f.b @ f.b) - projected
+    return energy + rest, hash_energy + rest

@@ -1,8 +1,8 @@
-"""What a shard of rows computes in one pass: sums that the three steps of MAC are made from.
+"""Rows out of core: read again for every sum that a step of MAC needs. Here: rows that this process reads.
 
 A pass reads each block of rows once and does all that can be done with it: scores, the Z step, and the sums
-that the next h and f steps need. Nothing is kept but codes, so it does not matter where rows live: in memory,
-in a file, on a worker. Sums of shards are added up in the order of the shards.
+that the next h and f steps need. Nothing is kept but codes, so it does not matter where rows live: in a file
+here, or in shards on the workers of cluster.py, whose sums are added up in the order of the shards.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +29,24 @@ from auxbit.core.codes import (
     unpack,
 )
 from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
 from auxbit.core.types import Float32, Float64, Ids, Indices, Packed
 from auxbit.data.rows import RowSource, take_rows
 from auxbit.errors import FileProblem
-from auxbit.evaluate import nearest_scaled
-from auxbit.mac.h_step import mask_scores, slack_along, slack_of
+from auxbit.evaluate import Ranking, nearest_scaled
+from auxbit.mac.h_step import (
+    CorrectedLine,
+    SampledLine,
+    SlackSums,
+    line_search,
+    mask_scores,
+    slack_along,
+    slack_of,
+    slack_sums_of,
+)
+from auxbit.mac.steps import CodesOf, Sample, Sums, weights_of
 from auxbit.mac.z_step import ZOptions, ZSolver
-
-Sums = tuple[Any, ...]
 
 
 class Slices(Protocol):
@@ -50,13 +58,6 @@ class Slices(Protocol):
 
     def __getitem__(self, rows: slice) -> Float32:
         """These rows, scaled, float32."""
-
-
-class Sample(NamedTuple):
-    """Some of the rows, scaled, and what tells the codes that they have at the moment."""
-
-    rows: Float32
-    codes: Callable[[], Packed]
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def moments(X: Slices, workers: Workers) -> Sums:
     return workers.sum(block, X.shape[0])
 
 
-def begin(X: Slices, W: Float64, out: Packed, workers: Workers) -> Sums:
-    """Write the codes of W; ZᵀZ, Σz and XᵀZ of them, and Σ|t|, Σt² of each bit's scores t. W : (D+1, L)."""
+def begin(X: Slices, old: Any, W: Float64, out: Packed, judges: None, workers: Workers) -> Sums:
+    """Write the codes of W, (D+1, L). → ZᵀZ, Σz and XᵀZ of them, and Σ|t|, Σt² of each bit's scores t."""
 
     def block(rows: slice) -> Sums:
         some = X[rows]
@@ -289,8 +290,8 @@ class ScaledRows:
     """Rows of `source`, scaled as they are read. left_out : numbers of rows, rising, that are not among them.
 
     Row i is the i-th of those that are left, so blocks are the same as of rows in memory. What a slice
-    returns is the thread's own room, filled anew when that thread asks again: fresh memory for each block
-    costs as much as the work on it where the allocator gives memory back at once, as Dask tells it to.
+    returns is the thread's own buffer, filled again when that thread reads on: fresh memory for each block
+    costs as much as the work on it if the allocator gives memory back at once, as Dask configures it to.
     """
 
     def __init__(self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None) -> None:
@@ -349,16 +350,16 @@ def places_of(rows: npt.NDArray[Any], left_out: npt.NDArray[Any]) -> npt.NDArray
     return np.asarray(rows + np.searchsorted(gaps, rows, side="right"))
 
 
-# ---- Codes of rows that are not in memory: packed bits, twice, in memory where they fit, else mapped files
+# ---- Codes of rows that are not in memory: packed bits, twice, in memory if they fit, else in mapped files
 
 NAMES = ("codes-0.bits", "codes-1.bits")
 CHUNK_BYTES = 1 << 24
 
 
 class CodePair:
-    """Packed codes twice: those as they are, and room for the next; `swap` makes the next the present.
+    """Packed codes twice: the present ones, and room for the next; `swap` makes the next the present.
 
-    A pass that is broken off leaves the codes as they are whole.
+    A pass that is interrupted leaves the present codes whole.
     """
 
     def __init__(self, n: int, n_bits: int, folder: Path | None = None, present: int = 0) -> None:
@@ -371,7 +372,7 @@ class CodePair:
 
     @property
     def now(self) -> Packed:
-        """The codes as they are, (n, M)."""
+        """The present codes, (n, M)."""
         return self._pair[self.present]
 
     @property
@@ -380,11 +381,11 @@ class CodePair:
         return self._pair[1 - self.present]
 
     def swap(self) -> None:
-        """The codes just written are the codes as they are."""
+        """The codes just written are the present ones."""
         self.present = 1 - self.present
 
     def sync(self) -> None:
-        """Make the codes as they are durable, where they are in a file."""
+        """Make the present codes durable, if they are in a file."""
         if isinstance(self.now, np.memmap) and self._folder is not None:
             self.now.flush()
             descriptor = os.open(self._folder / NAMES[self.present], os.O_RDWR)
@@ -394,7 +395,7 @@ class CodePair:
                 os.close(descriptor)
 
     def checksum(self) -> int:
-        """CRC-32 of the codes as they are: tells codes that are torn, lost or another's."""
+        """CRC-32 of the present codes: detects codes that are torn, lost or of another fit."""
         flat, found = self.now.reshape(-1), 0
         for start in range(0, flat.size, CHUNK_BYTES):
             found = zlib.crc32(flat[start : start + CHUNK_BYTES].data, found)
@@ -416,95 +417,190 @@ def _mapped(path: Path, shape: tuple[int, int]) -> Packed:
     return mapped
 
 
-# ---- Passes over rows that this process reads: one shard, in blocks on threads
+# ---- Rows as `Steps` sees them
 
 SAMPLE_ROWS = 65_536  # for the size of a step
 
 
-class LocalPasses:
-    """Passes over X with its codes; `count` says how many there were."""
+class StreamedRows(ABC):
+    """Rows that are not kept: every sum is a pass over all of them. See the protocol `steps.Rows`.
+
+    A subclass says how a function of this file is run over all rows, in `_sums` and `_new_codes`.
+    """
+
+    def __init__(self, n_rows: int, n_features: int, n_bits: int) -> None:
+        self.n_rows, self.n_features, self.n_bits = n_rows, n_features, n_bits
+        self.n_passes = 0
+        self.W = np.zeros((n_features + 1, n_bits))
+        self.truth: Ids | None = None
+        self._slack: SlackSums | None = None  # at W, for the present codes
+        self._codes: Sums | None = None  # of the present codes
+        self._seen: tuple[LinearEncoder, Sums] | None = None  # histograms of an encoder's codes
+        self._sampled: Sample | None = None
+
+    @abstractmethod
+    def fill(self, codes_of: Any) -> None:
+        """Let codes be made of the rows as they came and their numbers in the table. A pass."""
+
+    @abstractmethod
+    def nearest(self, queries: Float32, k: int) -> Ids:
+        """The k nearest rows to each query, (q, k). A pass."""
+
+    @abstractmethod
+    def sample(self) -> Sample | None:
+        """Some of the rows, for the size of a step."""
+
+    @abstractmethod
+    def _sums(self, function: Any, *arguments: Any, coded: bool = True, judged: Any = None) -> Sums:
+        """The sums of a pass that leaves codes as they are: function(X, [codes,] *arguments, …)."""
+
+    @abstractmethod
+    def _new_codes(self, function: Any, argument: Any, judged: Any = None) -> Sums:
+        """The sums of a pass that makes new codes; these are the codes from then on."""
+
+    # ---- sums
+
+    def moments(self) -> tuple[Float64, Float64]:
+        XX, total = self._sums(moments, coded=False)
+        return XX, total
+
+    def begin(self, W: Float64) -> Sums:
+        self.note(W)
+        *codes, total, square = self._new_codes(begin, W)
+        self._codes = tuple(codes)
+        return *codes, total, square
+
+    def code_sums(self) -> Sums:
+        if self._codes is None:
+            self._codes = self._sums(code_sums, self.n_bits)
+        return self._codes
+
+    def label_sums(self) -> tuple[SlackSums, Float64, Float64, Float64]:
+        if self._slack is None:
+            self._slack = slack_sums_of(*self._sums(slack_sums, self.W))
+        ZZ, z, XZ = self.code_sums()
+        return self._slack, ZZ, z, XZ
+
+    def hash_sums(self, h: LinearEncoder) -> Sums:
+        return self._sums(hash_sums, weights_of(h), coded=False)
+
+    def differing(self, h: LinearEncoder) -> Ids:
+        return np.asarray(self._sums(differing, weights_of(h))[0])
+
+    def z_pass(self, h: LinearEncoder, f: LinearDecoder, mu: float, z: ZOptions, queries: Any) -> Sums:
+        sums = self._new_codes(z_pass, ZTask(self.W, f, mu, z), queries)
+        report, (slack, product, *codes), seen = sums[:10], sums[10:15], sums[15:]
+        self._slack, self._codes = slack_sums_of(slack, product), tuple(codes)
+        self._seen = (h, seen) if seen else None
+        return report
+
+    def ranking(self, h: LinearEncoder, queries: Packed) -> Ranking:
+        if self._seen is None or self._seen[0] is not h:
+            self._seen = (h, self._sums(judge_pass, weights_of(h), coded=False, judged=queries))
+        counts, hits = (each.astype(np.int64) for each in self._seen[1])
+        assert self.truth is not None
+        return Ranking(np.zeros(self.truth.shape, dtype=np.int64), counts, hits, self.n_rows)
+
+    # ---- W and its line search
+
+    def note(self, W: Float64) -> None:
+        self.W, self._slack = W, None
+
+    moved_to = note
+
+    def scale(self, by: Float64) -> None:
+        self.note(self.W * by)
+
+    def set_constant(self, bits: Indices, values: Float64) -> None:
+        W = self.W.copy()
+        W[:, bits] = 0.0
+        W[-1, bits] = values
+        self.note(W)
+
+    def restore(self, W: Float64, slack: SlackSums, codes: Sums) -> None:
+        """Take up W and the sums of the present codes again, as they were before an interruption."""
+        self.W, self._slack, self._codes = W, slack, codes
+
+    def count(self, bits: Indices) -> SlackSums:
+        self._slack = None
+        return self.label_sums()[0][bits]
+
+    def hessian_product(self, P: Float64, bits: Indices) -> Float64:
+        product, bias = self._sums(hessian_product, self.W, P, bits)
+        return np.vstack([product, bias])
+
+    def search(
+        self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
+    ) -> Float64:
+        """As h_step.line_search, in one pass: a sample finds the sizes to evaluate on all rows."""
+
+        def evaluate(sizes: Float64) -> Float64:
+            return np.asarray(self._sums(along_step, self.W, step, bits, sizes)[0])
+
+        line = CorrectedLine(self._sizes_on_sample(bits, W, step, C), evaluate)
+        size = line_search(line, bits, W, step, gradient, slack, C)
+        ahead = self.W.copy()
+        ahead[:, bits] += size * step
+        self.note(ahead)
+        return size
+
+    def _sizes_on_sample(self, bits: Indices, W: Float64, step: Float64, C: float) -> Float64:
+        """0 and the sizes that a search on the sample evaluates, (m, len(bits))."""
+        sample = self.sample()
+        if sample is None:
+            return np.zeros((1, len(bits)))
+        labels = np.ascontiguousarray(unpack(sample.codes(), self.n_bits)[:, bits])
+        trial = SampledLine(sample.rows, self.W[:, bits], step, labels, len(sample.rows) / self.n_rows)
+        line_search(trial, bits, W, step, trial.gradient(W, C), trial.slack, C)
+        return np.vstack([np.zeros(len(bits)), *trial.sizes])
+
+
+class FileRows(StreamedRows):
+    """Rows that this process reads, in blocks on threads, with their codes."""
 
     def __init__(
         self, X: ScaledRows, codes: CodePair, workers: Workers, sample_rows: int = SAMPLE_ROWS
     ) -> None:
-        self.n_rows, self.n_features = X.shape
-        self.X, self.codes, self.count = X, codes, 0
-        self._n_bits, self._workers = codes.n_bits, workers
-        self.truth: npt.NDArray[np.int64] | None = None
+        super().__init__(*X.shape, codes.n_bits)
+        self.X, self.codes, self._workers = X, codes, workers
         step = -(-self.n_rows // sample_rows)
-        self._sampled = np.arange(step // 2, self.n_rows, step)
+        self._chosen = np.arange(step // 2, self.n_rows, step)
 
-    def fill(self, codes_of: Callable[[npt.NDArray[Any], npt.NDArray[Any]], Packed]) -> None:
-        """Let codes be made of the rows as they came and their numbers in the source. A pass."""
+    def fill(self, codes_of: CodesOf) -> None:
         out = self.codes.now
 
         def block(rows: slice) -> None:
             out[rows] = codes_of(self.X.raw(rows), self.X.places(np.arange(rows.start, rows.stop)))
 
-        self.count += 1
+        self.n_passes += 1
         self._workers.run(block, self.n_rows)
 
-    def nearest(self, queries: Float32, k: int) -> npt.NDArray[np.int64]:
-        """The k nearest rows to each query, (q, k). A pass."""
-        self.count += 1
+    def nearest(self, queries: Float32, k: int) -> Ids:
+        self.n_passes += 1
         return nearest_scaled(self.X, queries, k, self._workers)[1]
 
-    def moments(self) -> Sums:
-        return self._pass(moments)
+    def sample(self) -> Sample:
+        if self._sampled is None:
+            rows = self.X.take(self._chosen)
+            self._sampled = Sample(rows, lambda: np.asarray(self.codes.now[self._chosen]))
+        return self._sampled
 
-    def begin(self, W: Float64) -> Sums:
-        return self._pass(begin, W, self.codes.now)
+    def _sums(self, function: Any, *arguments: Any, coded: bool = True, judged: Any = None) -> Sums:
+        codes = (self.codes.now,) if coded else ()
+        judges = () if judged is None else (self._judges(judged),)
+        self.n_passes += 1
+        sums: Sums = function(self.X, *codes, *arguments, *judges, self._workers)
+        return sums
 
-    def code_sums(self) -> Sums:
-        return self._pass(code_sums, self.codes.now, self._n_bits)
-
-    def hash_sums(self, W: Float64) -> Sums:
-        return self._pass(hash_sums, W)
-
-    def slack_sums(self, W: Float64) -> Sums:
-        return self._pass(slack_sums, self.codes.now, W)
-
-    def hessian_product(self, W: Float64, P: Float64, bits: Indices) -> Sums:
-        return self._pass(hessian_product, self.codes.now, W, P, bits)
-
-    def along_step(self, W: Float64, P: Float64, bits: Indices, sizes: Float64) -> Sums:
-        return self._pass(along_step, self.codes.now, W, P, bits, sizes)
-
-    def differing(self, W: Float64) -> Sums:
-        return self._pass(differing, self.codes.now, W)
-
-    def z_pass(self, task: ZTask, judged: Packed | None) -> Sums:
-        sums = self._pass(z_pass, self.codes.now, task, self.codes.following, self._judges(judged))
+    def _new_codes(self, function: Any, argument: Any, judged: Any = None) -> Sums:
+        """The new codes are written beside the present ones, so that a pass that fails leaves those whole."""
+        self.n_passes += 1
+        judges = None if judged is None else self._judges(judged)
+        sums: Sums = function(self.X, self.codes.now, argument, self.codes.following, judges, self._workers)
         self.codes.swap()
         return sums
 
-    def judge(self, W: Float64, judged: Packed) -> Sums:
-        judges = self._judges(judged)
-        assert judges is not None
-        return self._pass(judge_pass, W, judges)
-
-    def sample(self) -> Sample:
-        return Sample(self.X.take(self._sampled), lambda: np.asarray(self.codes.now[self._sampled]))
-
-    def places(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return self.X.places(rows)
-
-    @property
-    def present(self) -> int:
-        return self.codes.present
-
-    def sync(self) -> None:
-        self.codes.sync()
-
-    def checksum(self) -> int:
-        return self.codes.checksum()
-
-    def _judges(self, judged: Packed | None) -> Judges | None:
-        if judged is None or self.truth is None:
+    def _judges(self, judged: Packed) -> Judges | None:
+        if self.truth is None:
             return None
-        return Judges.of(judged, self._n_bits, self.truth, 0, self.n_rows)
-
-    def _pass(self, function: Any, *arguments: Any) -> Sums:
-        self.count += 1
-        sums: Sums = function(self.X, *arguments, self._workers)
-        return sums
+        return Judges.of(judged, self.n_bits, self.truth, 0, self.n_rows)

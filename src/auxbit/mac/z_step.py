@@ -100,12 +100,12 @@ LARGEST_GROUP = 20
 
 @dataclass(frozen=True)
 class ZOptions:
-    """How the Z step is solved; the switches are the paper's accelerations, on unless measured."""
+    """How the Z step is solved; the switches are the paper's accelerations, all on by default."""
 
     solver: str
     start: str = "best"
     group_size: int = 1
-    theorem2: bool = True
+    theorem_4_3: bool = True
     optimality: bool = True
     running_bound: bool = True
     incremental: bool = True
@@ -248,7 +248,7 @@ class ZSolver:
         V -= C
         counts = ZCounts(projected=float(np.vdot(Y, Y)))
         counts.hash_energy = z_kernels.at_hash_codes(
-            Y, H, C, V, problem.mu, self.options.theorem2, Z, block.energy, block.todo
+            Y, H, C, V, problem.mu, self.options.theorem_4_3, Z, block.energy, block.todo
         )
         C += problem.mu * H
         counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
@@ -267,7 +267,7 @@ class ZSolver:
     ) -> None:
         """Alternation; V : (n, L) Gh − c. What is not certified remains to do."""
         problem, options, limits = self.problem, self.options, self.problem.thresholds
-        relaxed = gradient = V  # not looked at by a warm start
+        relaxed = gradient = V  # unused by a warm start
         if self._start != "warm":
             if self._admm is not None and warm is not None:
                 relaxed = self._admm.solve(block.C, *warm, block.todo)

@@ -139,7 +139,7 @@ class TableCoder:
 
 @dataclass(frozen=True)
 class WideTableCoder:
-    """As TableCoder, for so many bytes that no table of pairs is kept: sweeps from one start."""
+    """As TableCoder, for codes too wide to keep a table of pairs: sweeps from one start."""
 
     b: Float64
     mu: float
@@ -270,7 +270,7 @@ def optimal_codes(X: Float32, H: Packed, start: Packed, coder: Coder, workers: W
 
 @dataclass(frozen=True)
 class ExactLinearCoder:
-    """All codes of at most 16 bits are tried, on y = Qᵀ(x − b) for A = QR: L numbers a row instead of D."""
+    """All codes of at most 16 bits are tried, on y = Qᵀ(x − b) for A = QR: L numbers per row instead of D."""
 
     b: Float64
     Q: Float64

@@ -20,7 +20,7 @@ from auxbit.quantiser.kernels import add_rows, count_pairs
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the tables as they are
 
-SOLVED_BYTES = 16  # a system of 4,096 equations; wider codes are fitted a byte at a time
+SOLVED_BYTES = 16  # a system of 4,096 equations; wider codes are fitted byte by byte
 SWEEPS = 2
 SUMMED_ROWS = 16_384  # sums of a block are as large as the tables
 

@@ -129,7 +129,7 @@ def _flip_whole(couplings: Any, sign: Any, change: Any, i: Any) -> None:
 def settle(G: Any, C: Any, start: Any, Z: Any) -> None:
     """Flip single bits and pairs of bits of each row of Z : (n, L) while that lowers e, in float64.
 
-    start : (n, L) codes that come instead, where e is lower there: whole numbers are only nearly right.
+    start : (n, L) codes that come instead if e is lower there: whole numbers are only nearly right.
     """
     n, L = Z.shape
     v, alone, sign = np.empty(L), np.empty(L), np.empty(L)

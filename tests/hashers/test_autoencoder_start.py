@@ -8,7 +8,7 @@ import pytest
 from auxbit import LSH, BinaryAutoencoder
 from auxbit.core.codes import pack
 from auxbit.errors import InvalidInput
-from auxbit.hashers.start import NAMES
+from auxbit.hashers.autoencoder import STARTS
 from helpers import autoencoder_models
 from helpers.autoencoder_models import both_models, error_of, short
 
@@ -19,7 +19,7 @@ some = autoencoder_models.some
 
 
 @both_models
-@pytest.mark.parametrize("init", NAMES)
+@pytest.mark.parametrize("init", STARTS)
 def test_every_named_start_ends_better_than_the_mean_of_all_rows(model_class, init, some):
     model = short(model_class, init=init).fit(some)
     assert error_of(model, some) < 0.9 * ((some - some.mean(axis=0)) ** 2).sum()
@@ -101,7 +101,7 @@ def test_packed_codes_of_more_bits_are_no_start(some):
 
 
 def test_a_hasher_fitted_to_other_dimensions_is_no_start(some):
-    with pytest.raises(InvalidInput, match="64 features, but LSH is expecting 10 features"):
+    with pytest.raises(InvalidInput, match="init is for 10 columns; X has 64"):
         short(BinaryAutoencoder, init=LSH(8).fit(some[:, :10])).fit(some)
 
 

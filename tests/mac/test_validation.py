@@ -1,0 +1,77 @@
+"""Early stopping: which hash function is kept along the path, and when the path ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from auxbit.mac.loop import alternate
+from auxbit.mac.validation import follow
+from helpers.mac_script import Script, path
+
+
+def test_without_validation_the_last_encoder_is_kept():
+    outcome = follow(path([1, 2, 3]))
+    assert (outcome.h, outcome.stopped) == (2, "schedule")
+    assert [record.kept for record in outcome.history] == [True] * 3
+    assert [record.precision for record in outcome.history] == [None] * 3
+    assert follow(path([1, 2], mismatched=[1])).stopped == "matched"
+
+
+def test_a_record_holds_the_report_and_energies_in_the_unit_asked_for():
+    seen = []
+    outcome = follow(path([0.5]), energy_unit=10.0, callback=seen.append)
+    assert seen == outcome.history
+    record = seen[0]
+    assert (record.iteration, record.mu, record.E_Q, record.E_BA) == (1, 0.5, 80.0, 90.0)
+    assert (record.changed, record.mismatched) == (2, 1)
+    assert (record.pruned, record.certified, record.unproven) == (3, 4, 5)
+    assert (record.seconds_h, record.seconds_f, record.seconds_z) == (0.1, 0.2, 0.3)
+
+
+def test_the_most_precise_encoder_is_kept_and_the_others_skipped():
+    precision = [0.3, 0.2, 0.5, 0.5, 0.4, 0.1, 0.9]
+    outcome = follow(path(range(1, 8)), precision=precision.__getitem__, patience=3)
+    assert outcome.h == 2
+    assert outcome.stopped == "patience"
+    assert [record.precision for record in outcome.history] == precision[:6]
+    assert [record.kept for record in outcome.history] == [True, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+def test_the_walk_ends_after_as_many_misses_as_patience_allows(patience):
+    outcome = follow(path(range(1, 20)), precision=lambda h: 1.0 - h, patience=patience)
+    assert len(outcome.history) == 1 + patience
+    assert (outcome.h, outcome.stopped) == (0, "patience")
+
+
+def test_an_improvement_gives_patience_back():
+    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.9]
+    outcome = follow(path(range(1, 9)), precision=precision.__getitem__, patience=3)
+    assert outcome.h == 3
+    assert len(outcome.history) == 7
+
+
+def test_several_steps_at_one_mu_are_one_miss():
+    mus = [1, 1, 2, 2, 3, 3, 4, 4]
+    precision = [0.3, 0.2, 0.2, 0.4, 0.1, 0.1, 0.1, 0.1]
+    outcome = follow(path(mus), precision=precision.__getitem__, patience=2)
+    assert outcome.h == 3
+    assert len(outcome.history) == 8
+    outcome = follow(path([*mus, 5]), precision=[*precision, 1.0].__getitem__, patience=2)
+    assert (outcome.h, outcome.stopped, len(outcome.history)) == (3, "patience", 8)
+
+
+def test_no_iteration_is_computed_after_patience_has_run_out():
+    data = Script()
+    outcome = follow(alternate(data, [1, 1, 2, 2, 3, 3]), precision=lambda h: 0.5, patience=1)
+    assert (outcome.stopped, len(outcome.history), data.n_z) == ("patience", 4, 4)
+
+
+def test_a_model_of_no_precision_at_all_is_still_a_model():
+    outcome = follow(path([1, 2]), precision=lambda h: 0.0)
+    assert outcome.h == 0
+
+
+def test_a_schedule_without_a_value_is_an_error():
+    with pytest.raises(ValueError, match="the schedule has no value of mu"):
+        follow(path([]))
