@@ -31,10 +31,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("method", ["ba", "bfa"])
 @pytest.mark.parametrize("data", ["rows.npy", "rows.parquet"])
-def test_within_a_budget_the_model_is_that_of_a_fit_in_memory(place, data):
-    inside = run_json("fit", "rows.npy", "-o", "a.safetensors", *QUICK)
-    summary = run_json("fit", data, "-o", "b.safetensors", *QUICK, "--memory", "500MB")
+def test_within_a_budget_the_model_is_that_of_a_fit_in_memory(place, data, method):
+    fit = ("--method", method, *QUICK)
+    inside = run_json("fit", "rows.npy", "-o", "a.safetensors", *fit)
+    summary = run_json("fit", data, "-o", "b.safetensors", *fit, "--memory", "500MB")
     a, b = auxbit.load("a.safetensors"), auxbit.load("b.safetensors")
     np.testing.assert_array_equal(a.transform(clustered()), b.transform(clustered()))
     assert inside["passes"] is None
@@ -106,7 +108,7 @@ def test_the_embedded_digits_can_be_read_out_of_core_too(place):
         (("rows.npy", "--memory", "1MB"), 2, "at least 128MB"),
         (("rows.npy", "--resume"), 2, "it needs the folder to resume from: --checkpoint FOLDER"),
         (("rows.npy", "--memory", "1GB", "--method", "itq"), 2, "does not apply to --method itq"),
-        (("rows.npy", "--checkpoint", "s", "--method", "bfa"), 2, "does not apply to --method bfa"),
+        (("rows.npy", "--checkpoint", "s", "--method", "sph"), 2, "does not apply to --method sph"),
         (("rows.npy", "--h-solver", "ridge", "--method", "bfa"), 2, "does not apply to --method bfa"),
         (("rows.npy", "--h-solver", "lda"), 2, "h_solver='lda' is invalid"),
         (

@@ -88,14 +88,15 @@ def fit(
         str | None,
         Option(
             metavar="BYTES",
-            help="ba: train out of core, using no more than this, as 1GB; DATA may be larger than memory.",
+            help="ba and bfa: train out of core, in no more than this, as 1GB; DATA may be larger than "
+            "memory.",
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
         Option(
             metavar="FOLDER",
-            help="ba: train out of core, and keep the state after each step in this folder.",
+            help="ba and bfa: train out of core, and keep the state after each step in this folder.",
         ),
     ] = None,
     resume: Annotated[
@@ -105,7 +106,8 @@ def fit(
         str | None,
         Option(
             metavar="ADDRESS",
-            help="ba: train on the Dask cluster of a scheduler, as tcp://host:8786; its workers read DATA.",
+            help="ba and bfa: train on the Dask cluster of a scheduler, as tcp://host:8786, whose workers "
+            "read DATA.",
         ),
     ] = None,
     seed: Seed = 0,
