@@ -1,9 +1,9 @@
-"""Codes as FAISS index files, with what turns float queries into answers where FAISS can hold it.
+"""Codes as FAISS index files, with the hash function or decoder if FAISS can hold it.
 
 lsh       IndexLSH behind the hash function: float queries, Hamming distances. Linear encoders only.
 binary    IndexBinaryFlat: queries are codes, which the hasher (or its ONNX model) makes. Any codes.
-additive  IndexLocalSearchQuantizer: float queries, ‖x − f(z)‖², as search_asymmetric. f(z) is a sum of a
-          vector a byte, which is what FAISS calls an additive quantizer.
+additive  IndexLocalSearchQuantizer: float queries, ‖x − f(z)‖², as search_asymmetric. f(z) is a sum of one
+          vector per byte, which is what FAISS calls an additive quantizer.
 
 Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around it.
 """
@@ -43,11 +43,11 @@ def to_faiss(
     form: str = "auto",
     overwrite: bool = True,
 ) -> str:
-    """Write packed codes, and the model where the form holds it, as a FAISS index file, atomically.
+    """Write packed codes, and the model if the form holds it, as a FAISS index file, atomically.
 
     model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
-    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal; 0 to n − 1 unless
-    given. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
+    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal, by default 0 to
+    n − 1. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
     → the form. faiss.read_index reads it, faiss.read_index_binary the binary form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
@@ -105,7 +105,7 @@ def _check_form(form: object, auto: str) -> str:
 
 
 def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -> tuple[Packed, Ids | None]:
-    """The codes, contiguous, and the ids, None where they are 0, 1, 2, …"""
+    """The codes, contiguous, and the ids, None if they are 0, 1, 2, …"""
     packed = np.ascontiguousarray(check_packed(codes, n_bits))
     if ids is None:
         return packed, None
@@ -132,7 +132,7 @@ def _write(path: str | os.PathLike[str], index: Any, ids: Ids | None, overwrite:
 
 
 def _under_ids(index: Any, ids: Ids, wrapper: Any) -> Any:
-    """Ids around an index. Its map from ids to rows is left empty: a file has none, who reads it makes it."""
+    """Ids around an index. Its map from ids to rows is left empty: a file has none, its reader makes it."""
     faiss = _faiss()
     n, index.ntotal = index.ntotal, 0  # FAISS wraps nothing but empty ones
     wrapped = wrapper(index)
@@ -158,7 +158,7 @@ def _binary(codes: Packed) -> Any:
 def _lsh(model: Hasher, codes: Packed) -> Any:
     """Signs of (x − mean)W + scale·bias: those of the scaled scores, by the very weights of the encoder.
 
-    The mean is in the bias unless it is large: then it is subtracted first, lest float32 lose digits.
+    The mean is in the bias, or subtracted first if it is so large that float32 would lose digits.
     """
     faiss = _faiss()
     encoder, scaling = model.encoder_, model.scaling_
@@ -183,7 +183,7 @@ def _lsh(model: Hasher, codes: Packed) -> Any:
 
 
 def _additive(codes: Packed, decoder: Decoder | None) -> Any:
-    """Tables of 256 vectors a byte, which FAISS calls codebooks; behind each code its norm, in float32."""
+    """Tables of 256 vectors per byte, which FAISS calls codebooks; behind each code its norm, in float32."""
     faiss = _faiss()
     if not isinstance(decoder, LinearDecoder | TableDecoder):
         raise InvalidInput(f"a {type(decoder).__name__} has no additive form.")

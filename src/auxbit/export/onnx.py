@@ -54,7 +54,7 @@ class Graph:
         return root._constants[key]
 
     def add(self, operation: str, *inputs: str, outputs: int = 1, name: str = "", **attributes: Any) -> Any:
-        """A node. → the name of its output, or a list of names where there are several."""
+        """A node. → the name of its output, or a list of names if there are several."""
         names = [name or self.new_name(operation) for _ in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(operation, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
@@ -113,7 +113,7 @@ class Graph:
     def amended(
         self, values: list[str], kinds: list[str], rows: str, amend: Callable[[Graph], list[str]]
     ) -> list[str]:
-        """Values of some rows replaced, at no cost where there are none. rows : as of rows_where.
+        """Values of some rows replaced, at no cost if there are none. rows : as of rows_where.
 
         amend : adds to a graph of its own what computes the new values of these rows. kinds : their types.
         """
@@ -201,7 +201,7 @@ def _rows(graph: Graph, X: str, raw: RawEncoder) -> str:
 
 
 def _normalized(graph: Graph, X: str, n_dims: int, in_order: bool) -> str:
-    """Rows divided by their norms, unless these are 0."""
+    """Rows divided by their norms, if these are not 0."""
     squared = _dot(graph, X, None, n_dims) if in_order else graph.sum(graph.add("Mul", X, X), 1)
     norm = graph.add("Sqrt", squared)
     is_zero = graph.add("Equal", norm, graph.constant(np.float64(0)))
@@ -241,7 +241,7 @@ def _dot(graph: Graph, X: str, weights: str | None, n_dims: int) -> str:
 # ---- Scores of the encoders that are not linear, as ONNX operations, in float64 as the encoders
 # compute them.
 #
-# Sums of BLAS and of onnxruntime differ in their last digits: a bit can differ only where a score is 0
+# Sums of BLAS and of onnxruntime differ in their last digits: a bit can differ only if a score is 0
 # but for that, and there `encode` itself may depend on the library that multiplies.
 
 KERNEL_ROUNDING = 1e-12  # of the sum of sizes of a kernel encoder's weights: smaller scores it calls 0
@@ -325,7 +325,7 @@ def _nearest(graph: Graph, distances: str, m: int, s: int) -> tuple[str, str]:
     """kernels.nearest_anchors, in any order. distances : (n, m) → (n, s) float64, (n, s) int64.
 
     Which of nearly equal ones are taken depends on the order in which anchors come. An anchor that is
-    (1 + TIE)^(s + 1) times as far as the s-th never is; so where the next is that far, sorting does. In the
+    (1 + TIE)^(s + 1) times as far as the s-th never is; so if the next is that far, sorting does. In the
     other rows anchors are inserted one by one.
     """
     k = graph.constant(np.array([min(s + 1, m)]))
