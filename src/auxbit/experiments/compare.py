@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,12 +14,11 @@ import numpy.typing as npt
 from auxbit import evaluate
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import check_n_bits
-from auxbit.core.parallel import Workers, block_slices
+from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.study import Row, RowKey
-from auxbit.export.faiss import faiss_threads
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, make_hasher
 
 if TYPE_CHECKING:
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 # with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_ROWS = 50_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
+
+
+@contextmanager
+def faiss_threads(n_jobs: int | None) -> Iterator[None]:
+    """Let FAISS use that many threads for the length of the block."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 class Shape(NamedTuple):

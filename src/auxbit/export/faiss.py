@@ -11,8 +11,6 @@ Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,7 @@ from auxbit.core import files
 from auxbit.core.codes import bytes_per_code, check_packed
 from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.core.maps import LinearEncoder
-from auxbit.core.parallel import resolve_n_jobs
-from auxbit.core.types import Float32, Ids, Packed
+from auxbit.core.types import Float32, Ids, Packed, PathLike
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats
@@ -35,14 +32,9 @@ PERTURBED = 4  # bytes that FAISS changes at random between local searches, its 
 
 
 def to_faiss(
-    path: str | os.PathLike[str],
-    model: Hasher | None,
-    codes: npt.ArrayLike,
-    ids: npt.ArrayLike | None = None,
-    *,
-    form: str = "auto",
-    overwrite: bool = True,
-) -> str:
+    path: PathLike, model: Hasher | None, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *,
+    form: str = "auto", overwrite: bool = True,
+) -> str:  # fmt: skip
     """Write packed codes, and the model if the form holds it, as a FAISS index file, atomically.
 
     model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
@@ -77,9 +69,7 @@ def check_model(model: Hasher, form: str) -> str:
     return "lsh" if linear else "binary"
 
 
-def index_to_faiss(
-    path: str | os.PathLike[str], index: HammingIndex, *, form: str = "auto", overwrite: bool = True
-) -> str:
+def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", overwrite: bool = True) -> str:
     """Write the codes and ids of a HammingIndex as a FAISS index file, atomically.
 
     form : "binary", which "auto" is too, or "additive", by the index's decoder. → the form.
@@ -118,7 +108,7 @@ def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -
     return packed, np.ascontiguousarray(numbers)
 
 
-def _write(path: str | os.PathLike[str], index: Any, ids: Ids | None, overwrite: bool) -> None:
+def _write(path: PathLike, index: Any, ids: Ids | None, overwrite: bool) -> None:
     faiss = _faiss()
     binary = isinstance(index, faiss.IndexBinary)
     if ids is not None:
@@ -204,7 +194,7 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
 
 
 def _tables(decoder: LinearDecoder | TableDecoder) -> Float32:
-    """(M, 256, D); in a last byte of fewer bits, what the bits that it has not say is not looked at."""
+    """(M, 256, D); values of a last byte that differ only in bits beyond n_bits have the same vector."""
     if isinstance(decoder, LinearDecoder):
         return _float32(byte_contributions(decoder))
     tables, used = decoder.tables.copy(), decoder.n_bits % 8
@@ -252,16 +242,3 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
     if not np.isfinite(rounded).all():
         raise InvalidInput("the model's numbers are too large for FAISS's float32. Rescale the rows.")
     return rounded
-
-
-@contextmanager
-def faiss_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let FAISS use that many threads for the length of the block."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
