@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 
 import numpy as np
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH
 from auxbit.collection import drift
-from auxbit.collection.drift import compare, expected_effective_bits, expected_growth, measure
-from auxbit.core.codes import bytes_per_code, pack, unpack
+from auxbit.collection.drift import compare, expected_effective_bits, expected_growth
+from auxbit.core.codes import pack, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import code_counts, effective_bits
 from auxbit.hashers.base import TrainingRecord
@@ -52,12 +52,9 @@ def sides(draw):
 # ---- what is measured
 
 
-def test_measure_tells_how_often_each_bit_is_set_and_the_effective_bits():
+def test_bit_means_tell_how_often_each_bit_is_set():
     codes = random_codes(9000, share=0.3)
-    found = measure(codes, N_BITS)
-    assert found.n_rows == 9000
-    assert np.array_equal(found.bit_means, unpack(codes, N_BITS).mean(axis=0))
-    assert found.effective_bits == effective_bits(codes)
+    assert np.array_equal(drift._bit_means(codes, N_BITS), unpack(codes, N_BITS).mean(axis=0))
 
 
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), share=st.floats(0, 1))
@@ -277,8 +274,8 @@ def test_codes_of_other_widths_are_refused():
         compare(record(codes), random_codes(300, 20), N_BITS)
     with pytest.raises(InvalidInput, match="the record's codes must be packed codes of 20 bits"):
         compare(record(codes), random_codes(300, 20), 20)
-    with pytest.raises(InvalidInput, match="codes are none"):
-        measure(np.zeros((0, bytes_per_code(N_BITS)), np.uint8), N_BITS)
+    with pytest.raises(InvalidInput, match="the record has no codes"):
+        compare(replace(record(codes), codes=codes[:0]), codes, N_BITS)
 
 
 @pytest.mark.parametrize("error", [-1.0, float("nan"), float("inf"), "much", True])

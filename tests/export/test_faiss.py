@@ -252,7 +252,7 @@ def test_what_cannot_be_a_faiss_index_is_refused(tmp_path):
         to_faiss(path, model, codes[:, :1])
     with pytest.raises(InvalidInput, match="beyond the first 13"):
         to_faiss(path, model, codes | 0x80)
-    with pytest.raises(InvalidInput, match="one integer a code"):
+    with pytest.raises(InvalidInput, match="one integer per code"):
         to_faiss(path, model, codes, [1, 2])
     with pytest.raises(InvalidInput, match="ids must differ, and 3 comes"):
         to_faiss(path, model, codes, [0, 1, 2, 3, 4, 5, 6, 7, 3])

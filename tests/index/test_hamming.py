@@ -134,7 +134,7 @@ def test_later_changes_do_not_reach_codes_and_ids_already_taken():
         (np.array([1, 2**63], dtype=np.uint64), "got 9223372036854775808"),
         ([1.0, 2.0], "ids must be integers, got float64"),
         ([True, False], "ids must be integers, got bool"),
-        ([1], r"one integer a code, shape \(2,\), got shape \(1,\)"),
+        ([1], r"one integer per code, shape \(2,\), got shape \(1,\)"),
         ([[1, 2]], r"got shape \(1, 2\)"),
     ],
 )
@@ -208,7 +208,7 @@ def test_an_id_that_was_removed_may_come_again():
 @pytest.mark.parametrize(
     ("among", "message"),
     [
-        (np.ones(2, dtype=bool), r"one truth value a code, shape \(3,\), got \(2,\); or a list of ids"),
+        (np.ones(2, dtype=bool), r"one truth value per code, shape \(3,\), got \(2,\); or a list of ids"),
         ([0.5, 1.0], "among must be integers, got float64"),
         ([-1], "got -1"),
         (np.zeros((1, 3), dtype=np.int64), r"among must be a list of ids, got shape \(1, 3\)"),

@@ -119,6 +119,6 @@ def test_a_milvus_that_is_not_there_is_told():
 
 def test_a_server_before_2_4_says_that_it_keeps_no_other_vectors(places):
     with connect(places.url("milvus"), "two") as store:
-        with pytest.raises(StoreError, match=r"keeps one vector a row, the code: 2\.4 and later"):
+        with pytest.raises(StoreError, match=r"keeps one vector per row, the code; 2\.4 and later"):
             store.create(8, n_features=4)
         assert not store.exists

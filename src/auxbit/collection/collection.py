@@ -20,7 +20,6 @@ from auxbit.collection.storage import (
     TRAINING_ROWS,
     Errors,
     Manifest,
-    Part,
     Snapshot,
     Storage,
     View,
@@ -67,6 +66,8 @@ class Collection:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.path = storage.folder
+        self.n_jobs = storage.n_jobs  # threads that search and encode; None: all cores
 
     @classmethod
     def create(
@@ -147,8 +148,7 @@ class Collection:
             if not n:
                 return given
             columns = new_columns(packed, manifest.n_bits, given, texts, vectors)
-            written = self._storage.write(manifest, n, columns)
-            part = Part(written.file, n, written.bytes, written.check, errors)
+            part = self._storage.write(manifest, n, columns, errors)
             after = manifest.but(
                 segments=(*manifest.segments, part),
                 next_file=manifest.next_file + 1,
@@ -360,8 +360,8 @@ class Collection:
         model = None if manifest.model is None else view.model()
         if form == "auto" and manifest.coding == "optimal":
             form = "additive"  # the ranking that such codes are for
-        codes, ids = view.snapshot.codes(present), view.ids.at(present)
-        return to_faiss(path, model, codes, ids, form=form, overwrite=overwrite)
+        codes = view.snapshot.codes(present)
+        return to_faiss(path, model, codes, view.ids.at(present), form=form, overwrite=overwrite)
 
     def stats(self) -> Statistics:
         """Sizes, and how what was added differs from what the model was trained on."""
@@ -372,7 +372,7 @@ class Collection:
     def check(self) -> list[str]:
         """Compare every byte with its checksum; returns what is damaged, a line each."""
         _ = self._storage.view  # says that it is closed
-        return list(Snapshot.salvage(self._storage.folder).damage)
+        return list(Snapshot.salvage(self.path).damage)
 
     @property
     def damage(self) -> list[str]:
@@ -384,11 +384,6 @@ class Collection:
         """How many rows are left out because of damage."""
         lost = self._storage.view.snapshot.lost
         return 0 if lost is None else len(lost)
-
-    @property
-    def n_jobs(self) -> int | None:
-        """How many threads search and encode; None: all cores."""
-        return self._storage.n_jobs
 
     @property
     def model(self) -> Hasher:
@@ -404,11 +399,6 @@ class Collection:
     def n_bits(self) -> int:
         """Bits of a code."""
         return self._storage.manifest.n_bits
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._storage.folder
 
     def lock(self) -> None:
         """Become the writer now, rather than at the first change; InUse if another process is."""

@@ -19,20 +19,20 @@ from auxbit.core.codes import check_packed, unpack
 from auxbit.core.parallel import block_slices
 from auxbit.core.types import Float64, Packed, Positions
 from auxbit.errors import InvalidInput, ModelFileError
-from auxbit.evaluate import code_counts, effective_bits
+from auxbit.evaluate import code_counts
 from auxbit.hashers.base import TrainingRecord
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
 
 ENOUGH_ROWS = 200
-COMPARED_ROWS = 4096  # effective bits depend on the number of rows, so both sides' are of so many at most
+COMPARED_ROWS = 4096  # at most: effective bits depend on the number of rows, so both sides have the same
 ERROR_TOLERANCE = 0.10
 MEAN_SHIFT_TOLERANCE = 0.06
 LARGEST_SHIFT_TOLERANCE = 0.10
 EFFECTIVE_BITS_TOLERANCE = 0.5
 SIGMAS = 4.0  # of sampling noise that are added to the tolerances
-VECTORS_A_BIT = 4  # that learning codes fits as closely as: 0 for LSH, 2 for ITQ, 4 for autoencoders
+VECTORS_A_BIT = 4  # learning codes fits as closely as that many vectors per bit: LSH 0, ITQ 2, autoencoders 4
 CLOSEST_FIT = 0.5  # vectors for each row trained on; with more, errors say nothing of new rows
 LARGEST_RATIO = 1e300  # of errors; JSON has no infinity
 
@@ -40,19 +40,10 @@ ERROR, EFFECTIVE_BITS = "reconstruction error", "effective bits"
 MEAN_SHIFT, LARGEST_SHIFT = "mean bit shift", "largest bit shift"
 
 
-@dataclass(frozen=True)
-class CodeStatistics:
-    """bit_means : (L,) float64, the share of codes that have each bit; effective_bits : L_eff of them all."""
-
-    n_rows: int
-    bit_means: Float64
-    effective_bits: float
-
-
 class Measure(NamedTuple):
     """One comparison. exceeded : change > limit; a limit of None: shown, but not judged.
 
-    reconstruction error : means of the squared error; change is their ratio. Not judged where too few rows
+    reconstruction error : means of the squared error; change is their ratio. Not judged if too few rows
         were trained on for the number of bits and tables.
     mean bit shift : the share of ones among all bits; change is the mean over bits of |shift of P(bit = 1)|.
     largest bit shift : P(bit = 1) of the bit that shifted most; change is |shift|.
@@ -71,7 +62,7 @@ class Measure(NamedTuple):
 class Drift:
     """What `compare` found. due : retraining is due, for these reasons.
 
-    enough : whether there are rows enough to tell; where not, due is False and reasons say what is missing.
+    enough : whether there are enough rows to tell; if not, due is False and reasons say what is missing.
     """
 
     measures: list[Measure]
@@ -79,12 +70,6 @@ class Drift:
     reasons: list[str]
     enough: bool
     n_added: int
-
-
-def measure(codes: npt.ArrayLike, n_bits: int) -> CodeStatistics:
-    """How often each bit is 1, and the effective bits. codes : (n, ceil(n_bits/8)) uint8, n at least 1."""
-    packed = _some(codes, n_bits, "codes")
-    return CodeStatistics(len(packed), _bit_means(packed, n_bits), effective_bits(packed))
 
 
 def compare(
@@ -98,7 +83,9 @@ def compare(
 
     The order of the rows does not matter.
     """
-    trained = _some(record.codes, n_bits, "the record's codes")
+    trained = check_packed(record.codes, n_bits, "the record's codes")
+    if not len(trained):
+        raise InvalidInput("the record has no codes: there is nothing to compare with.")
     added = check_packed(added_codes, n_bits, "added_codes")
     if added_error is not None and added_error != 0:
         added_error = check_positive("added_error", added_error)
@@ -128,7 +115,7 @@ def expected_growth(record: TrainingRecord, n_bits: int) -> float | None:
     """By what factor new rows of the same kind are reconstructed worse than those that were trained on.
 
     (1 + p/n) / (1 − p/n) for least squares of p vectors to n rows. Codes that were learned from the rows
-    count as further vectors, some for each bit. None where n is too small for it to mean anything.
+    count as further vectors, some for each bit. None if n is too small for it to mean anything.
     """
     share = (record.n_vectors + VECTORS_A_BIT * n_bits) / record.n_rows
     return (1 + share) / (1 - share) if share <= CLOSEST_FIT else None
@@ -149,7 +136,7 @@ def _bit_shifts(Z: npt.NDArray[np.uint8], added: Float64, n_added: int) -> list[
     Without drift shifts are about normal, with the covariances of the bits, which tell how large the mean
     of their sizes and the largest of them may well be.
     """
-    together = (Z.T.astype(np.float64) @ Z) / len(Z)  # sums of whole numbers: the order of rows is all one
+    together = (Z.T.astype(np.float64) @ Z) / len(Z)  # sums of whole numbers, exact in any order
     trained = np.diag(together)
     shift = np.abs(added - trained)
     covariance = (together - np.outer(trained, trained)) * (1 / n_added + 1 / len(Z))
@@ -187,7 +174,7 @@ def _effective_bits(trained: Packed, added: Packed) -> Measure:
 
 
 def expected_effective_bits(counts: npt.NDArray[np.int64], n: int) -> float:
-    """The mean of `effective_bits` over all ways to draw n rows without putting back. counts : (K,) of codes.
+    """The mean of `effective_bits` over all ways to draw n rows without replacement. counts : (K,) of codes.
 
     log2 n − Σ E[k log2 k] / n, where k, how many of a code's rows are drawn, is hypergeometric.
     """
@@ -213,7 +200,7 @@ def _surprise_variance(counts: npt.NDArray[np.int64]) -> float:
     return float(share @ (surprise - share @ surprise) ** 2)
 
 
-# ---- words
+# ---- sentences
 
 
 def _measure(name: str, trained: float, added: float, change: float, limit: float | None) -> Measure:
@@ -245,13 +232,6 @@ def _too_few(what: str, n_rows: int) -> str:
     return f"{n_rows} rows that were {what} are too few to tell: {ENOUGH_ROWS} are needed"
 
 
-def _some(codes: npt.ArrayLike, n_bits: int, name: str) -> Packed:
-    packed = check_packed(codes, n_bits, name)
-    if not len(packed):
-        raise InvalidInput(f"{name} are none: there is nothing to measure without a row.")
-    return packed
-
-
 # ---- What a collection holds, and whether its model still fits what is added
 
 SAMPLED_ROWS = 10_000  # a sample of what was added
@@ -262,7 +242,7 @@ NEWEST_ROWS = 4096  # and those that came last, which show a change before it sh
 class Statistics:
     """Sizes, and drift. drift : by "added", a sample of all since the training, and "newest", the last 4096.
 
-    retrain : whether retraining is due, for `reasons`; where nothing can be compared, reasons say why.
+    retrain : whether retraining is due, for `reasons`; if nothing can be compared, reasons say why.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Metadata: one JSON object an item, kept as text end to end, read back by row or by field.
+"""Metadata: one JSON object per item, kept as text end to end, read back by row or by field.
 
 offsets : (n+1,) int64
 text    : (bytes,) uint8; row i is the UTF-8 JSON text[offsets[i]:offsets[i+1]], empty without metadata
@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import require
+from auxbit.core.types import PathLike
 from auxbit.errors import DataFileError, InvalidInput
 
-# ---- Values as JSON keeps them: what becomes of Python's and NumPy's types, what is refused, what is equal
+# ---- Values: what JSON makes of Python's and NumPy's types, what is refused, what is equal
 
 MAX_DEPTH = 64  # deeper rows could be written, but not read from a deep call stack
 REMEDY = "Give text, numbers, true or false, None, lists or dicts of these, dates or paths"
@@ -56,7 +56,7 @@ def key_of(value: Any) -> Any:
 
 
 def problem(value: Any, fine: set[type] = _SAFE, depth: int = 0) -> str:
-    """Why `value` cannot be kept, empty if it can; types in `fine` need no look."""
+    """Why `value` cannot be kept, empty if it can; types in `fine` need no check."""
     if depth >= MAX_DEPTH and isinstance(value, Mapping | list | tuple | np.ndarray):
         return f"it is nested more than {MAX_DEPTH} levels deep"
     inner: Iterable[Any] = ()
@@ -83,7 +83,7 @@ def problem(value: Any, fine: set[type] = _SAFE, depth: int = 0) -> str:
 
 
 def _python(value: Any) -> Any:
-    """What json does not know, as something that it does."""
+    """What json does not know, as something that it knows."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufUO":
         return value.tolist()
     if isinstance(value, np.ndarray) and value.dtype.kind == "M":
@@ -114,8 +114,6 @@ def _iso(moment: np.datetime64 | date) -> str:
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",\n", ":"), default=_python)
 
 
-# ---- Metadata
-
 Offsets = npt.NDArray[np.int64]
 Text = npt.NDArray[np.uint8]
 Row = dict[str, Any]
@@ -124,7 +122,7 @@ CHUNK_ROWS = 2**14
 CHUNK_BYTES = 2**23  # of text: as Python objects it takes about ten times as much
 
 
-# ---- rows to text
+# ---- Rows to text
 
 
 def encode_rows(rows: Any, n: int) -> tuple[Offsets, Text]:
@@ -193,7 +191,7 @@ def _name_the_problem(rows: list[Any], first: int, error: Exception) -> NoReturn
 def _by_rows(rows: Any, n: int) -> Callable[[slice], list[Any]]:
     listed = _listed(rows, "metadata")
     if len(listed) != n:
-        raise InvalidInput(f"metadata has {len(listed)} rows for {n} items. Give one an item, None for none.")
+        raise InvalidInput(f"metadata has {len(listed)} rows for {n} items. Give one each, None for none.")
     return listed.__getitem__
 
 
@@ -203,7 +201,7 @@ def _by_columns(columns: Mapping[Any, Any], n: int) -> Callable[[slice], list[An
         if len(values) != n:
             raise InvalidInput(
                 f"metadata field {field!r} has {len(values)} values for {n} items. "
-                "A mapping is of columns: give one value an item, or a list of rows."
+                "A mapping is of columns: give one value per item, or a list of rows."
             )
     if not lists:
         return ([None] * n).__getitem__
@@ -221,7 +219,7 @@ def _listed(values: Any, name: str) -> list[Any]:
     return list(values)
 
 
-# ---- text to rows and columns
+# ---- Text to rows and columns
 
 
 def rows_at(offsets: Offsets, text: Text, positions: npt.ArrayLike) -> list[Row]:
@@ -238,7 +236,7 @@ class Column:
     """One field of n rows: its distinct values, and which of them each row has.
 
     values : the distinct values, in the order of their first rows
-    codes  : (n,) int32 positions in `values`, -1 where the field is missing
+    codes  : (n,) int32 positions in `values`, -1 if the field is missing
     """
 
     values: list[Any]
@@ -287,7 +285,7 @@ class _Distinct:
 
 
 class Fields:
-    """The metadata of n rows by field. A field is parsed when it is first asked for, and kept.
+    """The metadata of n rows by field. A field is parsed at its first use, and kept.
 
     lost : (n,) bool, rows whose text is damaged: they count as rows without metadata
     """
@@ -299,7 +297,7 @@ class Fields:
         self._loading = threading.Lock()
 
     def column(self, field: str) -> Column:
-        """The values of `field`; of "a.b" those of b within a, where a row has no field "a.b"."""
+        """The values of `field`; of "a.b" those of b within a, if a row has no field "a.b"."""
         self.load([field])
         return self._columns[field]
 
@@ -350,17 +348,17 @@ def _values(rows: list[Row], field: str) -> list[Any]:
     return values
 
 
-# ---- Metadata in files: one row an item, in the order of the items
+# ---- Files: one row per item, in the order of the items
 #
-# .jsonl .ndjson    an object a line, null for an item without
+# .jsonl .ndjson    one object per line, null for an item without
 # .json             a list of objects
 # .csv              a header line; numbers, true and false become what they are, empty cells are left out
-# .parquet          a row an item, nulls are left out  (extra `data`)
+# .parquet          one row per item, nulls are left out  (extra `data`)
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)  # as in JSON: 007 is text
 
 
-def read_table(path: str | os.PathLike[str]) -> list[Row]:
+def read_table(path: PathLike) -> list[Row]:
     """The rows of a file of metadata, by its extension."""
     source = Path(path)
     reader = _READERS.get(source.suffix.lower())
@@ -370,9 +368,8 @@ def read_table(path: str | os.PathLike[str]) -> list[Row]:
     return reader(source)
 
 
-def read_jsonl(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a file with one JSON object a line."""
-    source = Path(path)
+def read_jsonl(source: Path) -> list[Row]:
+    """The rows of a file with one JSON object per line."""
     rows = []
     for number, line in enumerate(_text(source).rstrip().split("\n"), 1):
         if not line.strip():
@@ -381,18 +378,16 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Row]:
     return rows
 
 
-def read_json(path: str | os.PathLike[str]) -> list[Row]:
+def read_json(source: Path) -> list[Row]:
     """The rows of a file that is one JSON list of objects."""
-    source = Path(path)
     content = _parsed(_text(source), source)
     if not isinstance(content, list):
-        raise DataFileError(f"{source} holds no list; expected a list of objects, one an item.")
+        raise DataFileError(f"{source} holds no list; expected a list of objects, one per item.")
     return [_object(row, f"{source}, entry {number}") for number, row in enumerate(content)]
 
 
-def read_csv(path: str | os.PathLike[str]) -> list[Row]:
+def read_csv(source: Path) -> list[Row]:
     """The rows of a file with a header line and commas."""
-    source = Path(path)
     lines = csv.reader(io.StringIO(_text(source).rstrip("\r\n"), newline=""), strict=True)
     rows = []
     try:
@@ -401,7 +396,7 @@ def read_csv(path: str | os.PathLike[str]) -> list[Row]:
             if len(cells) != len(names):
                 raise DataFileError(
                     f"{source}, line {lines.line_num} has {len(cells)} cells, the header {len(names)}. "
-                    "Give every item a line with a cell for each field, empty where it has none."
+                    "Give every item a line with a cell for each field, empty if it has none."
                 )
             rows.append({name: _cell(cell) for name, cell in zip(names, cells) if cell})
     except csv.Error as error:
@@ -409,9 +404,8 @@ def read_csv(path: str | os.PathLike[str]) -> list[Row]:
     return rows
 
 
-def read_parquet(path: str | os.PathLike[str]) -> list[Row]:
+def read_parquet(source: Path) -> list[Row]:
     """The rows of a Parquet file."""
-    source = Path(path)
     parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
     try:
         with parquet.ParquetFile(source) as file:

@@ -1,4 +1,4 @@
-"""The folder of a collection: its present state, the writer's lock, and committing changes.
+"""Storage: the folder of a collection, its present state, the writer's lock, and committing changes.
 
 A change writes new files, syncs them and their names, and then replaces the manifest: until that has
 happened, nothing refers to them; from then on all of the change is there. Files that no manifest names any
@@ -32,7 +32,7 @@ from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.files import WriterLock
-from auxbit.core.types import Array, Ids, Mask, Packed, Positions
+from auxbit.core.types import Array, Bytes, Ids, Mask, Packed, Positions
 from auxbit.errors import AuxbitError, CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.index.codes import LANES, CodeBlocks, CodeStore, IdTable, LaneSet, allowed_positions, as_bools
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
     from auxbit.index.hamming import HammingIndex
 
-# ---- The file of a segment: columns of rows, written once, with a checksum for every 64 KB
+# ---- Segment files: columns of rows, written once, with a checksum for every 64 KB
 #
 # A segment is a safetensors file, so that others can read it too: a header in JSON, then the checksums
 # (CRC-32 of each 64 KB of each column, in the order of the header), then the columns, each from a
@@ -62,7 +62,7 @@ class Column(NamedTuple):
     name: str
     dtype: npt.DTypeLike
     shape: tuple[int, ...]
-    pieces: Iterable[npt.NDArray[Any]]
+    pieces: Iterable[Array]
 
     @property
     def n_bytes(self) -> int:
@@ -96,7 +96,7 @@ class Written:
 
 
 def chunks_of(n_bytes: int) -> int:
-    """How many checksums so many bytes have."""
+    """How many checksums that many bytes have."""
     return -(-n_bytes // CHUNK_BYTES)
 
 
@@ -123,7 +123,7 @@ def write(path: Path, rows: int, columns: Iterable[Column], about: dict[str, str
     return Written(path.name, rows, base + end, check)
 
 
-def read_front(content: npt.NDArray[np.uint8], path: Path, check: int) -> tuple[dict[str, Place], Any]:
+def read_front(content: Bytes, path: Path, check: int) -> tuple[dict[str, Place], Any]:
     """The places of columns and the checksums, (n,) uint32, of a file whose front is whole."""
     try:
         (length,) = LENGTH.unpack(content[: LENGTH.size].tobytes())
@@ -203,11 +203,10 @@ def _buffers(column: Column) -> Iterator[memoryview]:
             yield flat.view(np.uint8).data
 
 
-# ---- The manifest: the one file that says what a collection consists of. Replacing it is what commits
-# a change.
+# ---- The manifest: the file that says what a collection consists of. Replacing it commits a change
 #
 # It stands in its file twice, a line of JSON each with its own checksum and an empty line between them,
-# so that a damaged byte anywhere does no harm. Whatever it does not name is not part of the collection.
+# so that a damaged byte anywhere does no harm. What it does not name is not part of the collection.
 
 MANIFEST = "manifest.jsonl"
 FORMAT, VERSION = "auxbit collection", 1
@@ -342,7 +341,7 @@ class Manifest:
 
 
 def _whole(line: bytes) -> str | None:
-    """The manifest in a line, None where that is damaged."""
+    """The manifest in a line, None if that is damaged."""
     try:
         copy = json.loads(line)
         body: str = copy["manifest"]
@@ -351,10 +350,7 @@ def _whole(line: bytes) -> str | None:
         return None
 
 
-# ---- A segment that is mapped into memory: columns that are read where they lie, checked as they are
-# touched.
-
-Rows = npt.NDArray[np.int64]
+# ---- Segments: files mapped into memory, checked as they are touched
 
 
 class Segment:
@@ -378,30 +374,24 @@ class Segment:
     def __contains__(self, name: str) -> bool:
         return name in self.places
 
-    def unchecked(self, name: str) -> npt.NDArray[Any]:
+    def unchecked(self, name: str) -> Array:
         """A column as it lies in the file, read-only."""
         place = self.places[name]
         return self._content[place.start : place.stop].view(place.dtype).reshape(place.shape)
 
-    def column(self, name: str) -> npt.NDArray[Any]:
+    def column(self, name: str) -> Array:
         """A whole column, checked, read-only."""
         self._check(name, np.arange(self.places[name].n_chunks))
         return self.unchecked(name)
 
-    def take(self, name: str, rows: Rows) -> npt.NDArray[Any]:
-        """Rows of a column with one entry a row, a copy; only what holds these is read."""
+    def take(self, name: str, rows: Positions) -> Array:
+        """Rows of a column with one entry per row, a copy; only what holds these is read."""
         place = self.places[name]
         size = place.dtype.itemsize * int(np.prod(place.shape[1:], dtype=np.int64))
         self.check_spans(name, rows * size, (rows + 1) * size)
         return self.unchecked(name)[rows]
 
-    def span(self, name: str, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Bytes start..stop of a column."""
-        self.check_spans(name, np.array([start]), np.array([stop]))
-        place = self.places[name]
-        return self._content[place.start + start : place.start + stop]
-
-    def damage(self) -> dict[str, Rows]:
+    def damage(self) -> dict[str, Positions]:
         """The chunks that fail their checksums, by column; reads all of the file.
 
         From then on nothing is checked any more: the rest can be read, without the rows of these chunks.
@@ -414,7 +404,7 @@ class Segment:
             self._checked[name][:] = True
         return found
 
-    def lost_rows(self, damage: dict[str, Rows]) -> npt.NDArray[np.bool_]:
+    def lost_rows(self, damage: dict[str, Positions]) -> Mask:
         """Which rows have some part in damaged chunks, (rows,)."""
         lost = np.zeros(self.rows, dtype=np.bool_)
         for name, chunks in damage.items():
@@ -433,13 +423,13 @@ class Segment:
                 lost[first:last] = True
         return lost
 
-    def _rows_with_text(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def _rows_with_text(self, start: int, stop: int) -> Mask:
         offsets = self.unchecked("offsets")
         first, end = offsets[:-1], offsets[1:]
-        within: npt.NDArray[np.bool_] = (first < stop) & (end > start) & (first != end)
+        within: Mask = (first < stop) & (end > start) & (first != end)
         return within
 
-    def check_spans(self, name: str, starts: Rows, stops: Rows) -> None:
+    def check_spans(self, name: str, starts: Positions, stops: Positions) -> None:
         """Compare what holds the bytes starts[i]..stops[i] of a column with its checksums."""
         if not len(starts):
             return
@@ -449,7 +439,7 @@ class Segment:
         if touched:
             self._check(name, np.unique(np.concatenate(touched)))
 
-    def _check(self, name: str, chunks: Rows) -> None:
+    def _check(self, name: str, chunks: Positions) -> None:
         place, checked = self.places[name], self._checked[name]
         for chunk in chunks[~checked[chunks]].tolist():
             if not self._is_whole(place, chunk):
@@ -466,35 +456,29 @@ class Segment:
         return zlib.crc32(content.data) == int(self._checks[place.first_check + chunk])
 
 
-def _mapped(path: Path, n_bytes: int, lenient: bool) -> npt.NDArray[np.uint8]:
+def _mapped(path: Path, n_bytes: int, lenient: bool) -> Bytes:
     """The bytes of a file, read-only."""
     try:
-        return _read(path, n_bytes, lenient)
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == n_bytes:
+                return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+            some = np.frombuffer(file.read(n_bytes) if lenient else b"", dtype=np.uint8)
     except FileNotFoundError:
         raise
     except OSError as error:
-        if isinstance(error, Damaged):
-            raise
         raise Damaged(f"{path} cannot be read: {error.strerror}.") from error
+    if not lenient:
+        raise Damaged(
+            f"{path} is damaged: it has {size:,} bytes instead of {n_bytes:,}. Restore it from a copy; "
+            'or open the rest with damaged="skip" (--skip-damaged).'
+        )
+    content = np.zeros(n_bytes, dtype=np.uint8)
+    content[: len(some)] = some
+    return content
 
 
-def _read(path: Path, n_bytes: int, lenient: bool) -> npt.NDArray[np.uint8]:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == n_bytes:
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-        if not lenient:
-            raise Damaged(
-                f"{path} is damaged: it has {size:,} bytes instead of {n_bytes:,}. Restore it from a copy; "
-                'or open the rest with damaged="skip" (--skip-damaged).'
-            )
-        content = np.zeros(n_bytes, dtype=np.uint8)
-        some = np.frombuffer(file.read(n_bytes), dtype=np.uint8)
-        content[: len(some)] = some
-        return content
-
-
-# ---- What a collection holds at one moment: a manifest and the files that it names, mapped
+# ---- Snapshots: a manifest and the files that it names, mapped
 #
 # A snapshot never changes, and stays readable when a compaction has removed its files.
 
@@ -633,7 +617,7 @@ class Snapshot:
             out[where] = planes[block, :, rows % LANES]
         return out
 
-    def vectors(self, positions: Positions) -> npt.NDArray[Any]:
+    def vectors(self, positions: Positions) -> Array:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
         manifest = self.manifest
         out = np.zeros((len(positions), manifest.n_features or 0), dtype=manifest.vectors)
@@ -642,7 +626,7 @@ class Snapshot:
         return out
 
     def metadata(self, positions: Positions) -> list[dict[str, Any]]:
-        """The metadata at these positions, {} where there are none."""
+        """The metadata at these positions, {} if there are none."""
         out: list[dict[str, Any]] = [{} for _ in positions]
         for segment, rows, where in self.by_segment(positions):
             if "text" in segment:
@@ -696,7 +680,7 @@ class Snapshot:
             for start in range(0, n, BLOCK_ROWS):
                 yield slice(start, min(start + BLOCK_ROWS, n))
 
-        def planes() -> Iterator[npt.NDArray[Any]]:
+        def planes() -> Iterator[Array]:
             for rows in blocks():
                 packed = self.codes(positions[rows]) if codes is None else codes(rows)
                 yield CodeBlocks.of(packed, n_bits).planes
@@ -731,7 +715,7 @@ class Snapshot:
                 out[where] = np.diff(segment.column("offsets"))[rows]
         return out
 
-    def _texts(self, positions: Positions) -> Iterator[npt.NDArray[np.uint8]]:
+    def _texts(self, positions: Positions) -> Iterator[Bytes]:
         """The texts of rows one after another."""
         for segment, rows, _ in self.by_segment(positions):
             if "text" not in segment:
@@ -746,7 +730,7 @@ class Snapshot:
                 yield text[np.repeat(starts - before, lengths) + np.arange(lengths.sum())]
 
 
-def _salvaged(folder: Path, part: Written) -> tuple[Segment | None, npt.NDArray[np.bool_], list[str]]:
+def _salvaged(folder: Path, part: Written) -> tuple[Segment | None, Mask, list[str]]:
     """A file as far as it can be read, which of its rows are lost, and what is wrong with it."""
     try:
         segment = Segment(folder, part, lenient=True)
@@ -763,7 +747,7 @@ def _salvaged(folder: Path, part: Written) -> tuple[Segment | None, npt.NDArray[
 
 
 def _model_damage(path: Path) -> list[str]:
-    from auxbit.hashers.registry import read_header  # scikit-learn: only where a model is looked at
+    from auxbit.hashers.registry import read_header  # scikit-learn: only if there is a model
 
     try:
         read_header(path)
@@ -841,20 +825,20 @@ def new_columns(
     return columns + ([vectors] if vectors is not None else [])
 
 
-def vector_column(X: npt.NDArray[Any], dtype: str) -> Column:
+def vector_column(X: Array, dtype: str) -> Column:
     """The rows of X as they are kept, converted a block at a time."""
     step = max(1, BLOCK_BYTES // (4 * max(1, X.shape[1])))
     pieces = (np.asarray(X[start : start + step], dtype=dtype) for start in range(0, len(X), step))
     return Column("vectors", dtype, X.shape, pieces)
 
 
-# ---- What searches need of a snapshot, made at first use and kept up to date as the collection grows
+# ---- Views: what searches need of a snapshot, made at first use, brought up to date as it grows
 
 
 class View:
     """Ids and deletions by position, the index over the codes, and fields of metadata, of one generation.
 
-    Positions keep their meaning while it grows, so a search may go on with those that it has found.
+    Positions keep their meaning while it grows, so a search may continue with those that it has found.
     """
 
     def __init__(self, snapshot: Snapshot, n_jobs: int | None, before: View | None = None) -> None:
@@ -937,7 +921,7 @@ class View:
         return self._alive
 
     def places(self, ids: Positions) -> Positions:
-        """The positions of ids, -1 where one is missing or deleted."""
+        """The positions of ids, -1 if one is missing or deleted."""
         with self._lock:
             places = self.ids.find(ids)
             return np.where(self._alive.holds(places), places, -1)
@@ -986,7 +970,7 @@ class View:
             return fields
 
 
-# ---- The folder of a collection
+# ---- Storage
 
 LOCK = "writer.lock"
 KINDS = ("segment", "removed", "model")
@@ -1091,9 +1075,10 @@ class Storage:
                 self._lock.release()
                 raise
 
-    def write(self, manifest: Manifest, rows: int, columns: list[Column]) -> Written:
+    def write(self, manifest: Manifest, rows: int, columns: list[Column], errors: Errors) -> Part:
         """Write a new file of rows, to be committed by a manifest with the next number for files."""
-        return self._written("segment", manifest, lambda path: write(path, rows, columns))
+        written = self._written("segment", manifest, lambda path: write(path, rows, columns))
+        return Part(written.file, rows, written.bytes, written.check, errors)
 
     def write_model(self, manifest: Manifest, model: Hasher) -> str:
         """Write the model, to be committed by a manifest that names it."""
@@ -1124,8 +1109,7 @@ class Storage:
         segments: tuple[Part, ...] = ()
         if len(positions):
             columns = self.view.snapshot.columns(positions, codes, manifest.n_bits, advance)
-            written = self.write(manifest, len(positions), columns)
-            segments = (Part(written.file, written.rows, written.bytes, written.check, errors),)
+            segments = (self.write(manifest, len(positions), columns, errors),)
         trained_at = int(np.searchsorted(positions, manifest.trained_at)) if codes is None else len(positions)
         self.commit(
             manifest.but(
@@ -1153,22 +1137,22 @@ class Storage:
         """Make one segment of several; positions stay as they are."""
         manifest, snapshot = self.manifest, self.view.snapshot
         positions = np.arange(snapshot.starts[run.start], snapshot.starts[run.stop])
-        written = self.write(manifest, len(positions), snapshot.columns(positions, None, manifest.n_bits))
         errors = sum((part.errors for part in manifest.segments[run]), Errors())
-        part = Part(written.file, written.rows, written.bytes, written.check, errors)
+        columns = snapshot.columns(positions, None, manifest.n_bits)
+        part = self.write(manifest, len(positions), columns, errors)
         segments = (*manifest.segments[: run.start], part, *manifest.segments[run.stop :])
         self.commit(manifest.but(segments=segments, next_file=manifest.next_file + 1))
 
     def commit(self, manifest: Manifest) -> None:
         """Make this the state of the collection, durably, or leave it as it was."""
-        self._stale = True  # whatever happens from here on, the next to look reads what is on disk
+        self._stale = True  # whatever happens from here on, the next use of the view reads what is on disk
         try:
             files.sync_folder(self.folder)
             manifest.write(self.folder)
         except OSError as error:
             raise _not_written(self.folder, error, made=self._is_on_disk(manifest)) from error
-        self._stale = True  # a search may have read the state before, meanwhile
-        # no memory or descriptors left: the change is made, and the next to look finds it
+        self._stale = True  # again: a search may have read the state before, meanwhile
+        # no memory or descriptors left: the change is made, and the next use of the view finds it
         with self._switching, contextlib.suppress(OSError, MemoryError):
             self._switch(Snapshot.of(self.folder, manifest, self._view.snapshot))
             self._stale = False
@@ -1207,7 +1191,7 @@ class Storage:
                 self._view.advance(snapshot)
                 return
             except MemoryError:
-                pass  # what was made in memory is made anew, at the next search
+                pass  # what was made in memory is made again, at the next search
         self._view = View(snapshot, self.n_jobs, self._view)
 
     def sweep(self) -> None:
@@ -1221,7 +1205,7 @@ class Storage:
 
 def sweep(folder: Path) -> None:
     """Remove files of ours that the manifest of a folder does not name; what cannot be, is left for later."""
-    # Windows keeps a file that somebody has mapped; and where the manifest cannot be read, all are kept
+    # Windows keeps a file that somebody has mapped; and if the manifest cannot be read, all are kept
     with contextlib.suppress(OSError):
         keep = Manifest.read(folder).files
         for path in folder.iterdir():
@@ -1231,7 +1215,7 @@ def sweep(folder: Path) -> None:
 
 
 def number_of(name: str) -> int:
-    """The number of a file of ours, -1 of another."""
+    """The number of a file of ours, -1 for another."""
     found = re.fullmatch(rf"(?:{'|'.join(KINDS)})-(\d+){re.escape(SUFFIX)}", name)
     return int(found[1]) if found else -1
 
@@ -1248,11 +1232,11 @@ def _not_written(folder: Path, error: OSError, *, made: bool = False) -> FilePro
     return FileProblem(f"{folder} could not be written to: {reason}. It is as it was before.")
 
 
-# ---- How a collection encodes what is added: h(x), or the codes that the decoder reconstructs best
+# ---- Codes and errors of what is added
 
 
 def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str, float]:
-    """How a collection encodes: as asked for, else as the model's decoder is meant."""
+    """How a collection encodes: as given, else as the model's decoder is meant."""
     from auxbit.quantiser.coder import check_mu
 
     record = model.training_
@@ -1273,10 +1257,10 @@ def measured_errors(model: Hasher, X: Array, packed: Packed) -> Errors:
 
 
 def run_to_merge(parts: Sequence[Written]) -> slice | None:
-    """Which files are to become one, None where none are.
+    """Which files are to become one, None if none are.
 
     Sizes are classes by powers of 16: sixteen of one class, with smaller ones among them, make one of the
-    next, so that each row is copied about once a class. Where sizes alternate so that many are left, the
+    next, so that each row is copied about once per class. If sizes alternate so that many are left, the
     sixteen neighbours with the fewest bytes become one.
     """
 

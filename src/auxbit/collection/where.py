@@ -1,4 +1,4 @@
-"""Conditions on metadata, `where`: which rows a search may answer with.
+"""Conditions on metadata, `where`: which rows a search may return.
 
 A condition is judged once for each distinct value of its field, then looked up for every row. Values of other
 types are never equal, never less or greater: "1", 1 and true are three things, 1 and 1.0 are one. A row
@@ -35,7 +35,7 @@ _PRESENCE = re.compile(r"(?P<no>!?)\s*" + _NAME + r'[^"!=<>~]+?)\s*(?P<yes>\??)'
 
 @dataclass(frozen=True)
 class Condition:
-    """One comparison of a field with a value, or with several of which one is to hold."""
+    """One comparison of a field with a value, or with several of which one must hold."""
 
     field: str
     operator: str
@@ -205,7 +205,7 @@ def _of_text(text: Any) -> Condition:
     if parts is None or (not parts["value"] and parts["sign"] not in ("=", "==", "!=")):
         _malformed(text)
     field, sign = _field(text, parts["field"]), parts["sign"]
-    # a=>3 and a<>3 are slips, and so are "a=1 and b=2" and year>2000,2010: text that looks so is to be quoted
+    # a=>3 and a<>3 are typing errors, and so are "a=1 and b=2" and year>2000,2010: such text must be quoted
     if parts["value"].startswith(("=", "<", ">", "!")) or " and " in parts["value"].split('"')[0]:
         _malformed(text)
     if sign in _ORDERS:
@@ -220,7 +220,7 @@ def _of_text(text: Any) -> Condition:
     alternatives = values[0] if listed else values
     if sign == "^=":
         return _condition(field, "startswith", alternatives if listed else raws)
-    if sign == "~":  # name~2023 looks for the number in lists, and for its digits in text
+    if sign == "~":  # name~2023 finds the number in lists, and its digits in text
         digits = [] if listed else [raw for value, raw in zip(values, raws) if not isinstance(value, str)]
         return _condition(field, "contains", alternatives + digits)
     if listed or len(values) > 1:
@@ -236,7 +236,7 @@ def _field(text: str, name: str) -> str:
 
 
 def _split(text: str, values: str) -> tuple[list[Any], list[str]]:
-    """What stands between commas, as JSON where it is that, else as text; and all of it as text."""
+    """What stands between commas, as JSON if it is that, else as text; and all of it as text."""
     found: list[Any] = []
     raws: list[str] = []
     place = 0

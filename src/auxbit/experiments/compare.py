@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,14 +16,13 @@ from auxbit import __version__, evaluate
 from auxbit.core import files
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import check_n_bits
-from auxbit.core.parallel import Workers, block_slices
+from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.progress import Progress, Silent
 from auxbit.core.types import Array, Packed
 from auxbit.data.vectors import read_data
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, means
-from auxbit.export.faiss import faiss_threads
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
 from auxbit.index.hamming import HammingIndex
 from auxbit.plot import figures as plot
@@ -38,6 +38,19 @@ if TYPE_CHECKING:
 # with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_ROWS = 50_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
+
+
+@contextmanager
+def faiss_threads(n_jobs: int | None) -> Iterator[None]:
+    """Let FAISS use that many threads for the length of the block."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 class Shape(NamedTuple):

@@ -1,9 +1,9 @@
-"""Codes as FAISS index files, with what turns float queries into answers where FAISS can hold it.
+"""Codes as FAISS index files, with the hash function or decoder if FAISS can hold it.
 
 lsh       IndexLSH behind the hash function: float queries, Hamming distances. Linear encoders only.
 binary    IndexBinaryFlat: queries are codes, which the hasher (or its ONNX model) makes. Any codes.
-additive  IndexLocalSearchQuantizer: float queries, ‖x − f(z)‖², as search_asymmetric. f(z) is a sum of a
-          vector a byte, which is what FAISS calls an additive quantizer.
+additive  IndexLocalSearchQuantizer: float queries, ‖x − f(z)‖², as search_asymmetric. f(z) is a sum of one
+          vector per byte, which is what FAISS calls an additive quantizer.
 
 Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around it.
 """
@@ -11,8 +11,6 @@ Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,7 @@ from auxbit.core import files
 from auxbit.core.codes import bytes_per_code, check_packed
 from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.core.maps import LinearEncoder
-from auxbit.core.parallel import resolve_n_jobs
-from auxbit.core.types import Float32, Ids, Packed
+from auxbit.core.types import Float32, Ids, Packed, PathLike
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats
@@ -35,19 +32,14 @@ PERTURBED = 4  # bytes that FAISS changes at random between local searches, its 
 
 
 def to_faiss(
-    path: str | os.PathLike[str],
-    model: Hasher | None,
-    codes: npt.ArrayLike,
-    ids: npt.ArrayLike | None = None,
-    *,
-    form: str = "auto",
-    overwrite: bool = True,
-) -> str:
-    """Write packed codes, and the model where the form holds it, as a FAISS index file, atomically.
+    path: PathLike, model: Hasher | None, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *,
+    form: str = "auto", overwrite: bool = True,
+) -> str:  # fmt: skip
+    """Write packed codes, and the model if the form holds it, as a FAISS index file, atomically.
 
     model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
-    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal; 0 to n − 1 unless
-    given. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
+    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal, by default 0 to
+    n − 1. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
     → the form. faiss.read_index reads it, faiss.read_index_binary the binary form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
@@ -77,9 +69,7 @@ def check_model(model: Hasher, form: str) -> str:
     return "lsh" if linear else "binary"
 
 
-def index_to_faiss(
-    path: str | os.PathLike[str], index: HammingIndex, *, form: str = "auto", overwrite: bool = True
-) -> str:
+def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", overwrite: bool = True) -> str:
     """Write the codes and ids of a HammingIndex as a FAISS index file, atomically.
 
     form : "binary", which "auto" is too, or "additive", by the index's decoder. → the form.
@@ -105,7 +95,7 @@ def _check_form(form: object, auto: str) -> str:
 
 
 def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -> tuple[Packed, Ids | None]:
-    """The codes, contiguous, and the ids, None where they are 0, 1, 2, …"""
+    """The codes, contiguous, and the ids, None if they are 0, 1, 2, …"""
     packed = np.ascontiguousarray(check_packed(codes, n_bits))
     if ids is None:
         return packed, None
@@ -118,7 +108,7 @@ def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -
     return packed, np.ascontiguousarray(numbers)
 
 
-def _write(path: str | os.PathLike[str], index: Any, ids: Ids | None, overwrite: bool) -> None:
+def _write(path: PathLike, index: Any, ids: Ids | None, overwrite: bool) -> None:
     faiss = _faiss()
     binary = isinstance(index, faiss.IndexBinary)
     if ids is not None:
@@ -132,7 +122,7 @@ def _write(path: str | os.PathLike[str], index: Any, ids: Ids | None, overwrite:
 
 
 def _under_ids(index: Any, ids: Ids, wrapper: Any) -> Any:
-    """Ids around an index. Its map from ids to rows is left empty: a file has none, who reads it makes it."""
+    """Ids around an index. Its map from ids to rows is left empty: a file has none, its reader makes it."""
     faiss = _faiss()
     n, index.ntotal = index.ntotal, 0  # FAISS wraps nothing but empty ones
     wrapped = wrapper(index)
@@ -158,7 +148,7 @@ def _binary(codes: Packed) -> Any:
 def _lsh(model: Hasher, codes: Packed) -> Any:
     """Signs of (x − mean)W + scale·bias: those of the scaled scores, by the very weights of the encoder.
 
-    The mean is in the bias unless it is large: then it is subtracted first, lest float32 lose digits.
+    The mean is in the bias, or subtracted first if it is so large that float32 would lose digits.
     """
     faiss = _faiss()
     encoder, scaling = model.encoder_, model.scaling_
@@ -183,7 +173,7 @@ def _lsh(model: Hasher, codes: Packed) -> Any:
 
 
 def _additive(codes: Packed, decoder: Decoder | None) -> Any:
-    """Tables of 256 vectors a byte, which FAISS calls codebooks; behind each code its norm, in float32."""
+    """Tables of 256 vectors per byte, which FAISS calls codebooks; behind each code its norm, in float32."""
     faiss = _faiss()
     if not isinstance(decoder, LinearDecoder | TableDecoder):
         raise InvalidInput(f"a {type(decoder).__name__} has no additive form.")
@@ -204,7 +194,7 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
 
 
 def _tables(decoder: LinearDecoder | TableDecoder) -> Float32:
-    """(M, 256, D); in a last byte of fewer bits, what the bits that it has not say is not looked at."""
+    """(M, 256, D); values of a last byte that differ only in bits beyond n_bits have the same vector."""
     if isinstance(decoder, LinearDecoder):
         return _float32(byte_contributions(decoder))
     tables, used = decoder.tables.copy(), decoder.n_bits % 8
@@ -252,16 +242,3 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
     if not np.isfinite(rounded).all():
         raise InvalidInput("the model's numbers are too large for FAISS's float32. Rescale the rows.")
     return rounded
-
-
-@contextmanager
-def faiss_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let FAISS use that many threads for the length of the block."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)

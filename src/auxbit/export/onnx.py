@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from auxbit.core import files
 from auxbit.core.anchors import TIE
 from auxbit.core.checks import require
 from auxbit.core.codes import bytes_per_code
-from auxbit.core.maps import LARGEST_FLOAT32, Encoder, LinearEncoder, RawEncoder, Scaling
+from auxbit.core.maps import LARGEST_FLOAT32, LinearEncoder, RawEncoder, Scaling
+from auxbit.core.types import PathLike
 from auxbit.errors import InvalidInput
 from auxbit.hashers.anchor_graph import ROUNDING, AnchorGraphEncoder
 from auxbit.hashers.base import Hasher
@@ -23,13 +23,13 @@ from auxbit.hashers.klsh import KernelEncoder
 from auxbit.hashers.spectral import SpectralEncoder
 from auxbit.hashers.spherical import SphericalEncoder
 
-# ---- ONNX graphs, written operation by operation: each method returns the name of what it computes
+# ---- Graphs, written operation by operation: each method returns the name of what it computes
 
 OPSET, IR_VERSION = 17, 8  # which onnxruntime has read since 1.12
 
 
 class Graph:
-    """Nodes and constants of one graph. A graph inside another has the other's constants, and counts on."""
+    """Nodes and constants of one graph. A graph inside another shares its constants and numbers."""
 
     def __init__(self, outer: Graph | None = None) -> None:
         self.onnx: Any = require("onnx", extra="onnx", purpose="export to ONNX") if not outer else outer.onnx
@@ -54,7 +54,7 @@ class Graph:
         return root._constants[key]
 
     def add(self, operation: str, *inputs: str, outputs: int = 1, name: str = "", **attributes: Any) -> Any:
-        """A node. → the name of its output, or a list of names where there are several."""
+        """A node. → the name of its output, or a list of names if there are several."""
         names = [name or self.new_name(operation) for _ in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(operation, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
@@ -64,7 +64,7 @@ class Graph:
         return str(self.add("Cast", value, to=getattr(self.onnx.TensorProto, kind)))
 
     def zero_where(self, condition: str, value: str) -> str:
-        """float64 values, but for those to which the condition applies."""
+        """float64 values, with 0 in the places to which the condition applies."""
         return str(self.add("Where", condition, self.constant(np.float64(0)), value))
 
     def rows_where(self, condition: str) -> str:
@@ -102,18 +102,13 @@ class Graph:
         content = self.onnx.helper.make_graph(
             body.nodes, "step", declare(before, states) + declare(entries, inputs), declare(after, states)
         )
-        return self.add(
-            "Scan",
-            *(name for name, _, _ in (*states, *inputs)),
-            outputs=len(states),
-            body=content,
-            num_scan_inputs=len(inputs),
-        )
+        names = [name for name, _, _ in (*states, *inputs)]
+        return self.add("Scan", *names, outputs=len(states), body=content, num_scan_inputs=len(inputs))
 
     def amended(
         self, values: list[str], kinds: list[str], rows: str, amend: Callable[[Graph], list[str]]
     ) -> list[str]:
-        """Values of some rows replaced, at no cost where there are none. rows : as of rows_where.
+        """Values of some rows replaced, at no cost if there are none. rows : as of rows_where.
 
         amend : adds to a graph of its own what computes the new values of these rows. kinds : their types.
         """
@@ -152,7 +147,7 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, **about)
 
 
-# ---- Linear encoders as ONNX operations, in the two steps of encoding.py
+# ---- Linear encoders, in the two steps of core/maps.py
 #
 # Signs of a product in float32, with the same margins of doubt; then the rows that have a score in doubt
 # again, in float64, and there in the order of maps.dot, term by term: sums in another order would differ
@@ -201,7 +196,7 @@ def _rows(graph: Graph, X: str, raw: RawEncoder) -> str:
 
 
 def _normalized(graph: Graph, X: str, n_dims: int, in_order: bool) -> str:
-    """Rows divided by their norms, unless these are 0."""
+    """Rows divided by their norms, if these are not 0."""
     squared = _dot(graph, X, None, n_dims) if in_order else graph.sum(graph.add("Mul", X, X), 1)
     norm = graph.add("Sqrt", squared)
     is_zero = graph.add("Equal", norm, graph.constant(np.float64(0)))
@@ -238,24 +233,15 @@ def _dot(graph: Graph, X: str, weights: str | None, n_dims: int) -> str:
     return str(graph.add("Add", graph.add("Add", a, b), graph.add("Add", c, d)))
 
 
-# ---- Scores of the encoders that are not linear, as ONNX operations, in float64 as the encoders
-# compute them.
+# ---- Scores of the encoders that are not linear, in float64 as the encoders compute them
 #
-# Sums of BLAS and of onnxruntime differ in their last digits: a bit can differ only where a score is 0
-# but for that, and there `encode` itself may depend on the library that multiplies.
+# A function takes a graph, the name of scaled rows, (n, D) float64 but rounded to float32, and an encoder,
+# and returns the name of scores, (n, L) float64. Sums of BLAS and of onnxruntime differ in their last
+# digits: a bit can differ only if a score is 0 but for that, and there `encode` itself may depend on the
+# library that multiplies.
 
 KERNEL_ROUNDING = 1e-12  # of the sum of sizes of a kernel encoder's weights: smaller scores it calls 0
 PI_PARTS = (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21)  # their sum is π
-
-Writer = Callable[[Graph, str, Any], str]
-
-
-def writer_of(encoder: Encoder) -> Writer | None:
-    """A function that adds the operations to a graph, if there is one for this kind of encoder.
-
-    graph, X : (n, D) scaled rows, float64 but rounded to float32, encoder → (n, L) float64.
-    """
-    return WRITERS.get(type(encoder))
 
 
 def _spectral(graph: Graph, X: str, encoder: SpectralEncoder) -> str:
@@ -296,9 +282,6 @@ def _spherical(graph: Graph, X: str, encoder: SphericalEncoder) -> str:
     return str(graph.add("Sub", graph.constant(encoder.radii**2), squared))
 
 
-# ---- anchor graphs
-
-
 def _anchor_graph(graph: Graph, X: str, encoder: AnchorGraphEncoder) -> str:
     m, s = len(encoder.anchors), encoder.n_neighbors.item()
     near, ids = _nearest(graph, _squared_distances(graph, X, encoder.anchors), m, s)
@@ -322,10 +305,10 @@ def _anchor_graph(graph: Graph, X: str, encoder: AnchorGraphEncoder) -> str:
 
 
 def _nearest(graph: Graph, distances: str, m: int, s: int) -> tuple[str, str]:
-    """kernels.nearest_anchors, in any order. distances : (n, m) → (n, s) float64, (n, s) int64.
+    """anchors.nearest_anchors, in any order. distances : (n, m) → (n, s) float64, (n, s) int64.
 
     Which of nearly equal ones are taken depends on the order in which anchors come. An anchor that is
-    (1 + TIE)^(s + 1) times as far as the s-th never is; so where the next is that far, sorting does. In the
+    (1 + TIE)^(s + 1) times as far as the s-th never is; so if the next is that far, sorting does. In the
     other rows anchors are inserted one by one.
     """
     k = graph.constant(np.array([min(s + 1, m)]))
@@ -347,9 +330,9 @@ def _nearest(graph: Graph, distances: str, m: int, s: int) -> tuple[str, str]:
 
 
 def _inserted(graph: Graph, distances: str, m: int, s: int) -> list[str]:
-    """The same by kernels._smallest's own steps."""
+    """The same by the steps of anchors._smallest."""
     places = graph.constant(np.arange(s))
-    pushed = graph.constant(np.maximum(np.arange(s) - 1, 0))  # where an entry comes from that is moved on
+    pushed = graph.constant(np.maximum(np.arange(s) - 1, 0))  # where an entry comes from that is moved back
     zero, one = graph.constant(np.int64(0)), graph.constant(np.int64(1))
     first = graph.add("Gather", distances, graph.constant(np.array([0])), axis=1)
     nothing = graph.add("Mul", first, graph.constant(np.zeros(s)))
@@ -376,9 +359,6 @@ def _inserted(graph: Graph, distances: str, m: int, s: int) -> list[str]:
     return found
 
 
-# ---- kernels
-
-
 def _squared_distances(graph: Graph, X: str, centres: npt.NDArray[np.floating[Any]]) -> str:
     """‖x − c‖². X : (n, D), centres : (m, D) → (n, m)."""
     points = centres.astype(np.float64)
@@ -393,7 +373,10 @@ def _gaussian(graph: Graph, squared: str, bandwidth: float) -> str:
     return str(graph.add("Exp", graph.add("Mul", squared, graph.constant(np.float64(-0.5 / bandwidth**2)))))
 
 
-WRITERS: dict[type, Writer] = {
+# ---- Whole hash functions
+
+INPUT, OUTPUT = "X", "codes"
+SCORES: dict[type, Callable[[Graph, str, Any], str]] = {
     SpectralEncoder: _spectral,
     KernelEncoder: _kernel,
     AnchorGraphEncoder: _anchor_graph,
@@ -401,17 +384,12 @@ WRITERS: dict[type, Writer] = {
 }
 
 
-# ---- Hash functions as ONNX models
-
-INPUT, OUTPUT = "X", "codes"
-
-
-def to_onnx(model: Hasher, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
+def to_onnx(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
     """Write the hash function of a fitted hasher as an ONNX model, atomically.
 
     Its input `X` is (n, D) float32, its output `codes` (n, ceil(n_bits/8)) uint8, the bytes of
     model.encode(X). It cannot refuse what `encode` refuses: rows with NaN or infinity get codes that mean
-    nothing. Rows of other types are to be converted to float32 first.
+    nothing. Convert rows of other types to float32 first.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
     files.write_bytes(path, onnx_bytes(model), overwrite=overwrite)
@@ -440,9 +418,9 @@ def _codes(graph: Graph, model: Hasher, n_bits: int) -> str:
     encoder, scaling = model.encoder_, model.scaling_
     if isinstance(encoder, LinearEncoder):
         return linear_codes(graph, INPUT, encoder, scaling)
-    write = writer_of(encoder)
-    if write is None:
+    scores_of = SCORES.get(type(encoder))
+    if scores_of is None:
         raise InvalidInput(f"{type(encoder).__name__} is no encoder of auxbit's own, so it has no ONNX form.")
     rows = graph.cast(scaled(graph, graph.cast(INPUT, "DOUBLE"), scaling), "FLOAT")  # as encoders take them
-    scores = write(graph, graph.cast(rows, "DOUBLE"), encoder)
+    scores = scores_of(graph, graph.cast(rows, "DOUBLE"), encoder)
     return graph.packed(graph.add("GreaterOrEqual", scores, graph.constant(np.float64(0))), n_bits)

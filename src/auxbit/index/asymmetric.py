@@ -2,7 +2,7 @@
 
 The distance that orders codes is d(z) = ((norm + T[0, byte 0]) + T[1, byte 1]) + ..., in float32, with the
 norm ‖f(z) − b‖² and the tables T of the query, as decoders.py makes them; equal distances are ordered by
-position. The squared distance that is answered is d(z) plus the query's offset, at least 0. Every way of
+position. The squared distance that is returned is d(z) plus the query's offset, at least 0. Every way of
 searching gives exactly these answers.
 """
 
@@ -29,7 +29,7 @@ from auxbit.index.bounds import (
 )
 from auxbit.index.codes import LANES, CodeNorms, LaneMasks, Planes, aligned_zeros, nearest_first
 
-# ---- Scans of codes by tables: exact distances, the k nearest, and bounds that spare most exact distances
+# ---- Kernels: exact distances, the k nearest, and bounds that spare most exact distances
 #
 # The distance of a code is its norm plus an entry for each byte, added one after the other in float32. A
 # query's k nearest by (distance, position) are kept as a heap. Once it is full, the query's tables are
@@ -37,19 +37,15 @@ from auxbit.index.codes import LANES, CodeNorms, LaneMasks, Planes, aligned_zero
 # only codes whose sum of bytes is within the limit get an exact distance. Answers are those of exact
 # distances alone.
 
-CROWD = 12  # codes of a block that pass from which on all its distances are taken
-LOOSE = 0.85  # the part of its range that a limit may fall to before tables are rounded anew
+CROWD = 12  # if that many codes of a block pass, all its distances are computed
+LOOSE = 0.85  # the part of its range that a limit may fall to before tables are rounded again
 
 
 @kernel
 def rerank_rows(
-    planes: Bytes,
-    norms: Float32,
-    tables: Float32,
-    shortlist: Positions,
-    distances: Float32,
+    planes: Bytes, norms: Float32, tables: Float32, shortlist: Positions, distances: Float32,
     positions: Positions,
-) -> None:
+) -> None:  # fmt: skip
     """The k nearest of each row of a shortlist, (q, s), −1 for none, into (q, k) distances and positions."""
     near = np.empty(shortlist.shape[1], dtype=np.float32)
     for q in range(len(shortlist)):
@@ -65,24 +61,10 @@ def rerank_rows(
 
 @kernel
 def scan_blocks(
-    planes: Bytes,
-    plane_words: Words,
-    allowed: Words,
-    norms: Float32,
-    level_words: Words,
-    floors: Float32,
-    tables: Float32,
-    slack: Float64,
-    bits: int,
-    wide: bool,
-    start: int,
-    stop: int,
-    n_exact: int,
-    index: Words,
-    rounded: Bytes,
-    distances: Float32,
-    positions: Positions,
-) -> None:
+    planes: Bytes, plane_words: Words, allowed: Words, norms: Float32, level_words: Words, floors: Float32,
+    tables: Float32, slack: Float64, bits: int, wide: bool, start: int, stop: int, n_exact: int,
+    index: Words, rounded: Bytes, distances: Float32, positions: Positions,
+) -> None:  # fmt: skip
     """The k nearest of each query among the allowed codes of blocks start..stop, (q, k).
 
     planes : (n_blocks, width, 64), plane_words the same as words; allowed : (n_blocks,); norms : (n,);
@@ -165,16 +147,9 @@ def _limit(left: float, units: float, highest: int) -> int:
 
 @kernel
 def _offer_block(
-    planes: Bytes,
-    norms: Float32,
-    table: Float32,
-    block: int,
-    mask: Any,
-    nearest: Float32,
-    where: Positions,
-    count: int,
-    buffer: Float32,
-) -> int:
+    planes: Bytes, norms: Float32, table: Float32, block: int, mask: Any, nearest: Float32, where: Positions,
+    count: int, buffer: Float32,
+) -> int:  # fmt: skip
     """Offer the codes of a block that are in the mask to a heap; return how many it holds."""
     start = block * LANES
     if popcount(mask) < CROWD:
@@ -232,7 +207,7 @@ def _offer(distances: Float32, positions: Positions, count: int, distance: Any, 
 
 @kernel
 def _sift(distances: Float32, positions: Positions, size: int, distance: Any, position: int) -> None:
-    """Put a code in the place of the root of a heap of `size`."""
+    """Replace the root of a heap of `size` by a code."""
     place = 0
     while True:
         child = 2 * place + 1
@@ -265,25 +240,20 @@ QUERY_BLOCK = 256  # queries that share one pass over the codes
 RERANKED = 64  # queries whose shortlists a worker ranks at a time
 CHUNK_BYTES = 24 * 1024  # indices that these queries go through in turn: they stay in the first-level cache
 EXACT_BLOCKS = 16  # of 64 codes, whose exact distances are the first limit
-BOUNDED_BLOCKS = 32  # so many blocks are worth preparing bounds for
+BOUNDED_BLOCKS = 32  # with more blocks, bounds are worth preparing
 PART_BLOCKS = 512  # the fewest blocks that are worth a thread of their own
-ADDITIVE = 1e-3  # the part of tables' spread that they may deviate by from sums over bits
+ADDITIVE = 1e-3  # the part of tables' spread by which they may deviate from sums over bits
 WIDE_TABLES = 30  # with more, sums of bytes are too coarse
 
 
 def nearest(
-    planes: Planes,
-    norms: CodeNorms,
-    allowed: LaneMasks,
-    tables: Float32,
-    offsets: Float32,
-    k: int,
+    planes: Planes, norms: CodeNorms, allowed: LaneMasks, tables: Float32, offsets: Float32, k: int,
     workers: Workers,
-) -> tuple[Float32, Positions]:
+) -> tuple[Float32, Positions]:  # fmt: skip
     """The k nearest of all allowed codes, by (distance, position): squared distances and positions, (q, k).
 
     planes : (n_blocks, width, 64); allowed : (n_blocks,); tables : (q, width, 256); offsets : (q,).
-    Where there are fewer than k codes, ∞ and −1 follow.
+    If there are fewer than k codes, ∞ and −1 follow.
     """
     n_queries, n_blocks = len(tables), len(planes)
     if not (n_queries and n_blocks and k):
@@ -314,7 +284,7 @@ def rerank(
     planes: Planes, norms: CodeNorms, tables: Float32, offsets: Float32, shortlist: Positions, k: int,
     workers: Workers,
 ) -> tuple[Float32, Positions]:  # fmt: skip
-    """The k nearest of each query's shortlist, (q, s) positions with −1 for none; answers as `nearest`."""
+    """The k nearest of each query's shortlist, (q, s) positions with −1 for none; returns as `nearest`."""
     distances = np.full((len(tables), k), np.inf, dtype=np.float32)
     positions = np.full((len(tables), k), -1, dtype=np.int64)
     tables = np.ascontiguousarray(tables, dtype=np.float32)
@@ -329,14 +299,9 @@ def rerank(
 
 
 def _scan(
-    planes: Planes,
-    norms: CodeNorms,
-    allowed: LaneMasks,
-    tables: Float32,
-    blocks: range,
-    distances: Float32,
+    planes: Planes, norms: CodeNorms, allowed: LaneMasks, tables: Float32, blocks: range, distances: Float32,
     positions: Positions,
-) -> None:
+) -> None:  # fmt: skip
     """The k nearest of a few queries among some blocks, into (q, k) distances and positions."""
     n_queries, width, _ = tables.shape
     bits, slack = _bounds(tables, norms) if len(blocks) > BOUNDED_BLOCKS else (0, np.zeros(n_queries))
@@ -348,24 +313,10 @@ def _scan(
     index = aligned_zeros((chunk, n_first + n, LANES))
     rounded = aligned_zeros((n_queries, n_first * LANES + n * (VALUES if bits == 8 else LANES)))
     scan_blocks(
-        planes,
-        planes.view(np.uint64),
-        allowed,
-        norms.values,
-        norms.levels.view(np.uint64),
-        norms.floors,
-        tables,
-        slack,
-        bits,
-        wide,
-        blocks.start,
-        blocks.stop,
-        n_exact,
-        index.view(np.uint64),
-        rounded,
-        distances,
-        positions,
-    )
+        planes, planes.view(np.uint64), allowed, norms.values, norms.levels.view(np.uint64), norms.floors,
+        tables, slack, bits, wide, blocks.start, blocks.stop, n_exact, index.view(np.uint64), rounded,
+        distances, positions,
+    )  # fmt: skip
 
 
 def _bounds(tables: Float32, norms: CodeNorms) -> tuple[int, Float64]:

@@ -1,8 +1,11 @@
 """Lower bounds of distances by tables: what is rounded down to bytes, and the indices that look it up.
 
 Bits of an index: 8, a table of 256 for each byte of the code, whatever it holds; 6 or 4, a table for each
-group of so many bits of the code, if the tables are sums over bits, as a linear decoder's are. What they
-deviate from such sums is a part of the slack of a query's bounds.
+group of that many bits of the code, if the tables are sums over bits, as a linear decoder's are. How far
+they deviate from such sums is a part of the slack of a query's bounds.
+
+A bound must never exceed the distance: entries are rounded down, and the slack covers what float32 sums,
+added in another order, may lose.
 """
 
 from __future__ import annotations
@@ -57,9 +60,9 @@ def measure_tables(tables: Float32, sizes: Float64, spreads: Float64, residuals:
 
 @kernel
 def smallest_sum(table: Float32, floors: Float32, bits: int, lowest: Float64) -> tuple[float, float]:
-    """The least sum of a norm and an entry a table, and the largest range of a table. table : (width, 256).
+    """The least sum of a norm and one entry per table, and the largest range of a table.
 
-    lowest : (tables,), gets the smallest entry of each table.
+    table : (width, 256); lowest : (tables,), gets the smallest entry of each table.
     """
     total, widest = np.float64(floors[0]), 0.0
     terms = np.empty(8)
@@ -103,7 +106,7 @@ def round_tables(
     """Each entry above its table's lowest in `units` per 1, rounded down, at most what the sums can take.
 
     table : (width, 256); floors : (64,), of the levels of norms; lowest : (tables,);
-    out : 64 entries of norms, if `wide` their upper bytes, then 64 a table, 256 one of whole bytes.
+    out : 64 entries of norms, if `wide` their upper bytes, then 64 per table, or 256 for whole bytes.
     """
     top = float(WIDE_ENTRY if wide else NARROW_LIMIT + 1)
     first_bytes = (2 if wide else 1) * LANES
@@ -137,7 +140,7 @@ def round_tables(
 def split_codes(
     planes: Words, levels: Words, bits: int, wide: bool, start: int, stop: int, index: Words
 ) -> None:
-    """Indices of the codes of blocks start..stop: of the norm, once or twice if `wide`, then one a table.
+    """Indices of the codes of blocks start..stop: of the norm, once or twice if `wide`, then one per table.
 
     planes : (n_blocks, width, 8) words of 8 bytes; levels : (n_blocks, 8); index : (blocks, indices, 8).
     """

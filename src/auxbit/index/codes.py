@@ -1,8 +1,9 @@
-"""How an index keeps its codes: byte planes of 64 codes, the layout that the scans read.
+"""What an index holds: codes, ids, norms for a decoder, and which codes have not been removed.
 
-A block holds 64 codes, byte j of all of them side by side: one 64-byte vector a byte of the code, whatever
-the number of bits. Lane l of block b is the code at position 64 b + l; lanes past the last code are zeros.
-Which positions may be answered is one bit a lane, a 64-bit word a block.
+Codes are byte planes, the layout that the scans read. A block holds 64 codes, byte j of all of them side by
+side: one 64-byte vector per byte of the code, whatever the number of bits. Lane l of block b is the code at
+position 64 b + l; lanes past the last code are zeros. Which positions a search may return is one bit per
+lane, a 64-bit word per block.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class CodeBlocks:
             self.append(rows[start % LANES : start % LANES + len(some)])
 
     def replace(self, positions: Positions, codes: Packed) -> None:
-        """Put codes in the place of those at these positions."""
+        """Replace the codes at these positions."""
         self.reserve(self.size)
         self._planes[positions // LANES, :, positions % LANES] = codes
         self.version += 1
@@ -228,7 +229,7 @@ def nearest_first(
 # ---- Ids by position and positions by id, for hundreds of millions of them
 #
 # Ids that rise with the position, as most do, need nothing but themselves. Others get a sorted copy, 16
-# bytes an id, and a dict of those that came since it was made; a dict of all would take a hundred bytes
+# bytes per id, and a dict of those that came since it was made; a dict of all would take a hundred bytes
 # each.
 
 NO_ID = -1
@@ -266,14 +267,14 @@ class IdTable:
         return self._ids[: self.size]
 
     def at(self, positions: npt.NDArray[np.int64]) -> Ids:
-        """The ids at these positions; NO_ID where a position is -1."""
+        """The ids at these positions; NO_ID for a position of -1."""
         if not self.size:
             return np.full(positions.shape, NO_ID, dtype=np.int64)
         found: Ids = np.where(positions >= 0, self._ids[np.maximum(positions, 0)], NO_ID)
         return found
 
     def find(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """The last position of each id, -1 where it never came."""
+        """The last position of each id, -1 if it never came."""
         if self._rising:
             found = _look_up(ids, self.ids, None)
         else:
@@ -284,7 +285,7 @@ class IdTable:
         return found
 
     def number_on(self, n: int) -> Ids:
-        """N ids after the largest so far."""
+        """The n ids after the largest so far."""
         if n and self.next_id + n - 1 > MAX_ID:
             raise InvalidInput(
                 f"{n} codes cannot be numbered on: the largest id is {self.next_id - 1}. Give their ids."
@@ -325,10 +326,10 @@ class IdTable:
 
 
 def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
-    """Return `ids` as int64, n of them where that is given, or say what is wrong with them."""
+    """Return `ids` as int64, n of them if that is given, or say what is wrong with them."""
     given = np.asarray(sorted(ids) if isinstance(ids, set | frozenset) else ids)
     if given.ndim != 1 or (n is not None and len(given) != n):
-        wanted = f"one integer a code, shape ({n},)" if n is not None else "a list of ids"
+        wanted = f"one integer per code, shape ({n},)" if n is not None else "a list of ids"
         raise InvalidInput(f"{name} must be {wanted}, got shape {given.shape}.")
     if len(given) and given.dtype.kind not in "iu":
         raise InvalidInput(f"{name} must be integers, got {given.dtype}.")
@@ -405,7 +406,7 @@ class CodeNorms:
         self._norms, self._levels = _grown(self._norms, size), _grown(self._levels, size)
 
     def replace(self, positions: Positions, codes: Packed) -> None:
-        """Put the norms of packed codes in the place of those at these positions."""
+        """Replace the norms at these positions by those of packed codes."""
         self._put(positions, codes)
 
     def _put(self, where: slice | Positions, codes: Packed) -> None:
@@ -434,24 +435,27 @@ class CodeNorms:
         return (np.searchsorted(self.floors, norms, side="right") - 1).astype(np.uint8)
 
 
-# ---- What an index holds: codes, ids, norms for a decoder, and which codes have not been removed
+# ---- All of it together
 
 
 class At(NamedTuple):
-    """Positions to search among, rising, of codes that were there a moment ago, be they removed since."""
+    """Positions to search among, rising, of codes that were there a moment ago, even if removed since."""
 
     positions: Ids
 
 
 Among = npt.ArrayLike | At | None
 
-FEW_SHARE = 8  # of the codes: where a filter leaves fewer than one in so many, these are copied and scanned
+FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned
 MANY_REMOVED = 4096
 ATTACHED = 2**18  # codes whose norms are computed at a time
 
 
 class CodeStore:
-    """Codes by position, in the order of insertion, and what belongs to them."""
+    """Codes by position, in the order of insertion, and what belongs to them.
+
+    It has no lock: HammingIndex lets one thread change it while nobody searches.
+    """
 
     def __init__(self, n_bits: int, decoder: Decoder | None) -> None:
         self.n_bits, self.decoder = n_bits, decoder
@@ -477,7 +481,7 @@ class CodeStore:
         self.decoder, self.norms = decoder, norms
 
     def add(self, packed: Packed, ids: Ids | None, upsert: bool) -> None:
-        """Append codes under ids, or numbered on; `upsert` replaces the codes of ids that are there."""
+        """Append codes under ids, by default the next numbers; `upsert` replaces those that are there."""
         if ids is None:
             ids = self.ids.number_on(len(packed))
         elif len(ids):
@@ -519,12 +523,12 @@ class CodeStore:
         return allowed_positions(self.alive.masks)
 
     def places(self, ids: Ids) -> Ids:
-        """The positions of ids, -1 where one is missing or removed."""
+        """The positions of ids, -1 if one is missing or removed."""
         places = self.ids.find(ids)
         return np.where(self.alive.holds(places), places, -1)
 
     def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
-        """The codes to search, which of them may be answered, and, of a copy of few, their positions."""
+        """The codes to search, which of them may be returned, and, if few were copied, their positions."""
         if among is None:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
@@ -533,7 +537,7 @@ class CodeStore:
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
                 raise InvalidInput(
-                    f"among must have one truth value a code, shape ({len(self)},), got {wanted.shape}; "
+                    f"among must have one truth value per code, shape ({len(self)},), got {wanted.shape}; "
                     "or a list of ids."
                 )
             chosen = self.present()[wanted]

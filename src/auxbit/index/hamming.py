@@ -1,7 +1,7 @@
 """HammingIndex: codes with ids in memory, and every way to search them.
 
 Positions count codes in the order of insertion. What searches speaks of positions only; ids are looked up
-at the end. A removed code keeps its position, and is not answered, until half of the codes are removed.
+at the end. A removed code keeps its position, and is not returned, until half of the codes are removed.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ class Guard:
                 self._changed.notify_all()
 
 
-# ---- Exact search: the scan, or tables of substrings where these are faster. The answers are the same
+# ---- Exact search: the scan, or tables of substrings if they are faster. The answers are the same
 #
-# Tables take some ten bytes for each byte of a code, and the time of thousands of scans: they are made
-# once so many queries have been asked, and if they take but a part of the memory. They know the codes up
-# to some position; those that came since are scanned, until they are many.
+# Tables take some ten bytes for each byte of a code, and the time of thousands of scans. They are made
+# after enough queries, and only if they take a small part of the memory. They know the codes up to some
+# position; those that came since are scanned, until they are many.
 
 Ranges = tuple[Positions, Distances, Positions]
 
-TAIL_SHARE = 8  # tables are made anew when an eighth of the codes came after them
-MEMORY_SHARE = 8  # of the machine's memory, that tables may take if nobody asked for them
+TAIL_SHARE = 8  # tables are made again when an eighth of the codes came after them
+MEMORY_SHARE = 8  # the part of the machine's memory that tables may take with kind="auto": an eighth
 TRIALS = 64  # queries after which tables are judged by how many of them they finish:
 LEAST_FINISHED = 0.6  # with a smaller share the rest, looked for twice, takes more than they save
 CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for that many codes
@@ -117,7 +117,7 @@ class ExactSearch:
     def nearest(
         self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, k: int, workers: Workers
     ) -> tuple[Distances, Positions]:
-        """The k nearest allowed codes, (q, k), by (distance, position), as linear.nearest has them."""
+        """The k nearest allowed codes, (q, k), by (distance, position), as scan.nearest has them."""
         tables = self._up_to_date(codes, len(queries), workers, k=k)
         if tables is None:
             return scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
@@ -138,7 +138,7 @@ class ExactSearch:
     def within(
         self, codes: CodeBlocks, allowed: LaneMasks, queries: Packed, radius: int, workers: Workers
     ) -> Ranges:
-        """All allowed codes within the radius, as linear.within has them."""
+        """All allowed codes within the radius, as scan.within has them."""
         tables = self._up_to_date(codes, len(queries), workers, radius=radius)
         if tables is None:
             return scan.within(codes.planes, allowed, queries, self.n_bits, radius, workers)
@@ -160,9 +160,9 @@ class ExactSearch:
     def _up_to_date(
         self, codes: CodeBlocks, n_queries: int, workers: Workers, *, k: int = 0, radius: int = -1
     ) -> MultiIndex | None:
-        """The tables, made or made anew where that pays, or None where a scan is the better choice.
+        """The tables, made or made again if that pays, or None if a scan is the better choice.
 
-        Another thread may make others meanwhile: what tables cover is asked of them, not of this object.
+        Another thread may make others meanwhile: what tables cover is read from them, not from this object.
         """
         if self.kind == "linear" or not codes.size or not n_queries:
             return None
@@ -226,19 +226,19 @@ def merge_ranges(answers: list[tuple[Ranges, Positions]], n_queries: int) -> Ran
 
 @lru_cache(maxsize=1)
 def _memory() -> int:
-    """The machine's memory in bytes; where it does not say, 8 GB."""
+    """The machine's memory in bytes; 8 GB if it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return 8 * 10**9
 
 
-# ---- Groups of codes that are near each other: pairs within a radius, joined into groups
+# ---- Near-duplicates: pairs within a radius, joined into groups
 
 Within = Callable[[Packed], tuple[Positions, npt.NDArray[np.int32], Positions]]
 
-QUERIES, FIRST_QUERIES = 1024, 16  # codes whose neighbours are asked for at once: at most, and to begin with
-ANSWERS = 2**24  # of one asking: some 300 MB
+QUERIES, FIRST_QUERIES = 1024, 16  # codes whose neighbours are searched at once: at most, and at first
+ANSWERS = 2**24  # of one such search: some 300 MB
 
 
 def distinct_codes(codes: Packed) -> tuple[Packed, Positions]:
@@ -399,10 +399,10 @@ class HammingIndex:
             return self._store.ids.at(self._store.present())
 
     def add(self, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *, upsert: bool = False) -> None:
-        """Add packed codes, (n, ceil(n_bits/8)) uint8, under `ids`, (n,) integers, or numbered on.
+        """Add packed codes, (n, ceil(n_bits/8)) uint8, under `ids`, (n,) integers.
 
-        An id that is there already is an error, and nothing is added; with `upsert` its code is replaced
-        where it stands, as if the codes came one by one.
+        By default ids continue the numbers. An id that is there already is an error, and nothing is added;
+        with `upsert` its code is replaced at its position, as if the codes came one by one.
         """
         packed = check_packed(codes, self.n_bits)
         given = None if ids is None else check_ids(ids, len(packed))
@@ -432,16 +432,16 @@ class HammingIndex:
     ) -> tuple[Distances, Ids]:
         """The k nearest codes to each query, ordered by distance, then position of insertion.
 
-        query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. Where there are
+        query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. If there are
         fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
-        these, a list of ids (of which some may be missing), or one truth value a code in the order of `ids`.
+        these, a list of ids (some may be missing), or one truth value per code in the order of `ids`.
         """
         return self.positions(query_codes, k, among, as_ids=True)
 
     def positions(
         self, query_codes: npt.ArrayLike, k: int, among: Among = None, *, as_ids: bool = False
     ) -> tuple[Distances, Ids]:
-        """As `search`, with positions in the place of ids, and -1 for none."""
+        """As `search`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
@@ -454,7 +454,7 @@ class HammingIndex:
         """All codes within distance r, inclusive, ordered by distance, then position of insertion.
 
         Returns lims (q+1,) int64, distances int32, ids int64, FAISS's layout: the answers to query i are
-        those from lims[i] up to lims[i+1]. Exact for every kind of index.
+        those from lims[i] up to lims[i+1].
         """
         r = check_integer("r", r, 0, None, "Try r=2.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
@@ -479,10 +479,10 @@ class HammingIndex:
     ) -> tuple[SquaredDistances, Ids]:
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
-        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms where
+        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms if
         the hasher does so, and ids (q, k) int64, ordered by distance, then position of insertion. With
-        query_codes=hasher.encode(X) in two stages: the `shortlist`, 10 k unless given, nearest in Hamming
-        distance are ranked anew. Missing answers: id -1 at distance inf.
+        query_codes=hasher.encode(X) in two stages: the `shortlist`, by default the 10 k nearest in Hamming
+        distance, is ranked again by the decoder. Missing answers: id -1 at distance inf.
         """
         return self.asymmetric_positions(X, k, query_codes, shortlist, among, as_ids=True)
 
@@ -496,7 +496,7 @@ class HammingIndex:
         *,
         as_ids: bool = False,
     ) -> tuple[SquaredDistances, Ids]:
-        """As `search_asymmetric`, with positions in the place of ids, and -1 for none."""
+        """As `search_asymmetric`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows, tables, offsets = self._query_tables(X)
         if shortlist is not None:
@@ -581,7 +581,7 @@ class HammingIndex:
         return index
 
     def _nearest(self, queries: Packed, k: int, among: Among, workers: Workers) -> tuple[Distances, Ids]:
-        """Distances and positions of the k nearest, whichever way is meant to find them."""
+        """Distances and positions of the k nearest."""
         codes, allowed, chosen = self._store.selection(among)
         if chosen is not None:
             distances, found = scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)

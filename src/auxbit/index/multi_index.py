@@ -1,4 +1,4 @@
-"""Multi-index hashing (Norouzi, Punjani and Fleet): exact search that reads few codes where some are near.
+"""Multi-index hashing (Norouzi, Punjani and Fleet): exact search that reads few codes if some are near.
 
 Codes are cut into substrings, each with a table of the codes by its value. Codes that are near the query
 are near it in some substring, so they are found a few flips away from the query's own buckets. A search
@@ -20,7 +20,7 @@ from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
 from auxbit.index.codes import LaneMasks
 
-# ---- The tables of multi-index hashing: codes by the value of each of m substrings
+# ---- Tables: codes by the value of each of m substrings
 #
 # A table holds all codes, in the order of its substring, so that those of a bucket are read side by side.
 
@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.int64]
 
 MAX_CODES = 2**32 - 1  # positions take 32 bits
 MAX_SUBSTRING = 24  # bits
-LOOK_COST = 4  # of asking whether a bucket holds codes, in codes read
+LOOK_COST = 4  # of finding out whether a bucket holds codes, in codes read
 
 
 class Tables(NamedTuple):
@@ -43,8 +43,10 @@ class Tables(NamedTuple):
     cuts: Numbers  # (m + 1,), substring t is bits cuts[t]..cuts[t+1]
     bits: Words  # (m, n_words), the bits of each substring
     flips: npt.NDArray[np.int32]  # masks of 0, 1, 2… bits, those of equally many bits in rising order
-    flips_first: Numbers  # (n_levels,), where the masks of a bits begin
-    n_flips: Numbers  # (m, n_levels), masks of a bits within substring t: the first so many
+    flips_first: Numbers  # (n_levels,), entry a : where the masks of a bits begin
+    n_flips: (
+        Numbers  # (m, n_levels), entry t, a : how many masks of a bits, the first, lie within substring t
+    )
 
 
 def choose_n_tables(n: int, n_bits: int) -> int:
@@ -109,7 +111,7 @@ def _substring_bits(cuts: Numbers) -> Words:
 def _flips(lengths: Numbers, n: int) -> tuple[list[npt.NDArray[np.int32]], Numbers]:
     """Masks of 0, 1, 2… bits, in rising order, and how many lie within each substring, (m, n_levels).
 
-    Only while looking so many buckets up costs less than reading all codes.
+    Only while looking that many buckets up costs less than reading all codes.
     """
     longest = int(lengths.max())
     flips = [np.zeros(1, dtype=np.int32)]
@@ -155,7 +157,7 @@ def _fill_table(keys: Keys, words: Words, codes: Words, positions: Any, offsets:
     offsets[bucket:] = len(keys)
 
 
-# ---- Multi-index hashing, compiled: which buckets to read, which codes in them are near and new
+# ---- Kernels: which buckets to read, which codes in them are near and new
 #
 # A search grows the radius of each substring's table; radius[t] is what table t has been read to, -1
 # before. A code that no table has shown differs from the query in more than radius[t] bits of every
@@ -164,7 +166,7 @@ def _fill_table(keys: Keys, words: Words, codes: Words, positions: Any, offsets:
 # answers.
 
 PROBE_COST = 24  # of a bucket beyond its codes, in codes: a miss of the cache
-AHEAD = 8  # buckets between asking for one and reading it
+AHEAD = 8  # buckets between prefetching one and reading it
 ROOM = 64  # near codes that are found before they are looked at one by one
 TRIAL = 8  # queries of a block after which the rest is given up if few of them were finished
 DISTANCE_AT, ROW_AT = 32, 48
@@ -175,7 +177,7 @@ NO_KEY = np.iinfo(np.int64).max
 def _own_buckets(query: Words, cuts: Any, first: Any, offsets: Any, buckets: Any, order: Any) -> None:
     """Find the query's bucket in each table; order the tables by the size of it, smallest first.
 
-    What has to be read further out is read where it is likely to be cheap.
+    What has to be read further out is then read from the table in which it is likely to be cheap.
     """
     for t in range(len(order)):
         buckets[t] = substring(query, cuts[t], cuts[t + 1] - cuts[t])
@@ -337,7 +339,7 @@ def nearest_block(
             spent += min(cost, n)
             if spent > budget:
                 break
-            if cost >= n:  # then all codes, afresh, are no dearer
+            if cost >= n:  # then reading all codes, from the beginning, costs no more
                 radius[:], histogram[:], probes[0, 0], probes[0, 1], n_probes, t = -1, 0, 0, n, 1, 0
                 state[0], state[1], state[2], state[3] = 0, n_bits, 0, NO_KEY
             probe, codes_t, positions_t = 0, codes[t], positions[t]
@@ -364,7 +366,7 @@ def within_block(
     """Keys of all codes within r of each query, by query; counts, (q,), says how many each has."""
     codes, positions, offsets, first, cuts, bits, flips, flips_first, n_flips = tables
     n_tables, n = positions.shape
-    # r + 1 levels in all: so many for each table, one more for some
+    # r + 1 levels in all: equally many for each table, one more for some
     each, more = (r + 1) // n_tables, (r + 1) % n_tables
     listed = each + (more > 0) <= len(flips_first)
     most = n_flips[:, : each + 1].sum() if listed else 1
@@ -411,18 +413,18 @@ def within_block(
     return found[:n_found]
 
 
-# ---- Multi-index hashing
+# ---- MultiIndex
 
 Finished = npt.NDArray[np.bool_]
 
 PADDING_DISTANCE = np.iinfo(np.int32).max
 QUERY_BLOCK = 64
 POSITION = MAX_CODES  # the bits of a key that are a position
-MAX_KEPT = 2**21  # keys of a block: 16 MB a worker
+MAX_KEPT = 2**21  # keys of a block: 16 MB per worker
 SCAN_SPEED = 20  # codes that a scan goes over while a search of tables reads one
 QUERY_COST = 1500  # of any search, in codes read
 KEY_COST = 150  # of an answer beyond what it costs a scan
-MIN_BITS, MAX_BITS = 24, 128  # shorter codes are dense, where a scan soon has enough; longer take much memory
+MIN_BITS, MAX_BITS = 24, 128  # shorter codes are dense, and a scan soon has enough; longer take much memory
 
 
 class MultiIndex:
@@ -454,9 +456,9 @@ class MultiIndex:
         """The k nearest allowed codes, by (distance, position), to each query whose search is finished.
 
         queries : (q, width) packed, allowed : (n_blocks,) lane masks → distances (q, k) int32, positions
-        (q, k) int64, finished (q,). Rows end in positions of -1 at distance 2**31 - 1 where there are fewer
+        (q, k) int64, finished (q,). Rows end in positions of -1 at distance 2**31 - 1 if there are fewer
         than k codes; rows that are not finished hold nothing else. budget : what a search may cost, in codes
-        read, or math.inf; by default what a scan costs. A search that would cost more stops; where that
+        read, or math.inf; by default what a scan costs. A search that would cost more stops; if that
         happens to most queries of a block, the rest of it is not begun.
         """
         limit, capacity = self._limit(budget, k), 2 * min(k, len(self)) + ROOM
@@ -515,7 +517,7 @@ def scan_budget(n: int, k: int = 0) -> float:
     return max(0.0, n / SCAN_SPEED - KEY_COST * k)
 
 
-@lru_cache(maxsize=1024)  # asked for every search, of which the shortest takes no longer
+@lru_cache(maxsize=1024)  # called by every search, and the shortest search takes no longer than it
 def worthwhile(n: int, n_bits: int, *, k: int = 0, radius: int = -1) -> bool:
     """Whether tables are likely to beat a scan for the k nearest of n codes, or for all within a radius.
 

@@ -1,6 +1,6 @@
 """Exact search of codes by a linear scan: the k nearest, and all within a radius.
 
-Queries go over the codes in groups, a tile of codes at a time, so that a tile is fetched once a group. Few
+Queries go over the codes in groups, a tile of codes at a time, so that a tile is fetched once per group. Few
 queries share out the codes instead. Answers are ordered by (distance, position), whatever the split.
 """
 
@@ -29,10 +29,9 @@ from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
 from auxbit.index.codes import LANES, LaneMasks, Planes, nearest_first
 
-# ---- Compiled scans of byte planes: which of 64 codes lie within a distance, 64 bytes an instruction
+# ---- Kernels: which of the 64 codes of a block lie within a distance, 64 bytes per instruction
 #
-# Distances are counted with a byte a lane; from 256 bits on, where a byte may not hold them, with two.
-# The vectors are LLVM's generic ones: any processor runs them, in pieces if its registers are shorter.
+# Distances are counted with one byte per lane; from 256 bits on, which a byte may not hold, with two.
 
 Codes = npt.NDArray[np.uint8]  # the planes of all blocks, flat
 QueryWords = npt.NDArray[np.uint32]  # (q, width), each byte of a query four times
@@ -86,7 +85,7 @@ def _next_of_few(
 def _next_of_many(
     width: int, codes: int, masks: int, i: int, stop: int, query: int, most: int, out: int
 ) -> tuple[int, np.uint64]:
-    """`next_hit` for any number of bytes: after each 32, a block that is too far already is left."""
+    """`next_hit` for any number of bytes: after each 32, a block that is already too far is left."""
     while i < stop:
         at, word = codes + i * (width * LANES), query
         wide, left, hits = wide_zeros(), width, word_at(masks, i)
@@ -137,7 +136,7 @@ def tile_blocks(width: int) -> int:
     return max(1, min(TILE_BLOCKS, TILE_BYTES // (width * LANES)))
 
 
-# ---- Kernels that choose: the k nearest of the codes that a scan comes upon, or all within a radius
+# ---- Kernels: the k nearest of the codes that a scan finds, or all within a radius
 #
 # A hit is one number, query << QUERY_AT | distance << DISTANCE_AT | position.
 
@@ -249,7 +248,7 @@ def scan_within(
 ) -> tuple[int, int]:  # fmt: skip
     """Append the codes within r of each query to `hits_out`, from block `start` on, and count them.
 
-    counts : (q, r+1) int64, by query and distance. Returns the block to go on with, `stop` at the end, and
+    counts : (q, r+1) int64, by query and distance. Returns the next block to read, `stop` at the end, and
     the number of hits; it ends before a tile whose hits may not fit.
     """
     n_queries, width = words.shape
@@ -291,13 +290,13 @@ def place_hits(hits: Hits, starts: Any, distances: Any, positions: Any) -> None:
         positions[at] = hits[j] & ((1 << DISTANCE_AT) - 1)
 
 
-# ---- Exact search of codes by a linear scan
+# ---- Searches
 
 PADDING_DISTANCE = np.iinfo(np.int32).max
 PADDING_POSITION = -1
 MIN_CAPACITY = 2**8  # candidates that are kept for a query before the best are chosen
-MAX_CANDIDATES = 2**21  # of a group: 16 MB a worker
-FEW_QUERIES = 2**3  # a job; fewer than that share out the codes
+MAX_CANDIDATES = 2**21  # of a group: 16 MB per worker
+FEW_QUERIES = 2**3  # per job; fewer than that share out the codes
 SAMPLED_BLOCKS = 32  # from which it is guessed how near the k nearest will be,
 WORTH_A_SAMPLE = 48  # for k of at least this
 PART_BYTES = 2**20  # codes that are worth a thread
@@ -328,7 +327,7 @@ class _Scan(NamedTuple):
         return _Scan(self.codes, self.allowed, self.words[rows], blocks.start, blocks.stop)
 
     def n_allowed(self, enough: int) -> int:
-        """How many codes may be answered, or a number of at least `enough`."""
+        """How many codes may be returned, or a number of at least `enough`."""
         return count_lanes(self.allowed, self.start, self.stop, enough)
 
     def shares(self, n_jobs: int) -> list[slice]:
@@ -338,7 +337,7 @@ class _Scan(NamedTuple):
         return list(block_slices(self.stop, max(1, -(-self.stop // n)))) or [slice(0, 0)]
 
     def groups(self, n_shares: int, n_jobs: int, most: int) -> list[slice]:
-        """The queries in slices of at most `most`, smaller where that keeps the jobs busy."""
+        """The queries in slices of at most `most`, smaller if that keeps the jobs busy."""
         a_job = len(self.words) if n_shares > 1 else -(-len(self.words) // n_jobs)
         return list(block_slices(len(self.words), max(1, min(most, a_job))))
 
@@ -450,7 +449,7 @@ def _within_of(scan: _Scan, r: int, workers: Workers) -> tuple[Counts, Distances
         return _hits_within(scan.part(rows, shares[share]), counts[share, rows])
 
     hits = list(workers.map(collect, len(units), 1))
-    # Answers stand by query, distance and share: where the first of each stands.
+    # answers are ordered by query, distance and share: where the first of each goes
     in_order = counts.transpose(1, 2, 0)
     ends = np.cumsum(in_order)
     starts = np.ascontiguousarray((ends.reshape(in_order.shape) - in_order).transpose(2, 0, 1))

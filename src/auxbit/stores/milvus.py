@@ -1,4 +1,4 @@
-"""MilvusStore: codes in a collection of a Milvus server, or of a file of Milvus Lite, by HAMMING distance.
+"""MilvusStore: codes in a collection of a Milvus server, or of a file of Milvus Lite, by Hamming distance.
 
 Milvus wants dimensions that are multiples of 8: codes of other lengths end in zeros, which no distance sees.
 """
@@ -139,7 +139,7 @@ class Client:
         return client
 
     def _once_it_listens(self, path: str) -> Any:
-        """A client of a file: its process is given half a second to start, which a busy machine exceeds."""
+        """A client of a file. pymilvus gives its process half a second to start, which may be too short."""
         deadline = time.monotonic() + self.timeout
         while True:
             try:
@@ -178,7 +178,7 @@ def _check_file(path: Path) -> None:
 # ---- Conditions on metadata as Milvus expressions over a JSON field: the same rows as a Collection finds
 #
 # Milvus compares numbers as doubles and has no parameters that all its versions know, so values are
-# written as literals, quoted. What it cannot be asked exactly (`exists`, null, lists and objects as
+# written as literals, quoted. What it cannot express exactly (`exists`, null, lists and objects as
 # values, integers of more than 53 bits, control characters) is refused. Fields with a dot in their name
 # are refused by `add`, so that "a.b" can only mean b within a.
 
@@ -192,7 +192,7 @@ _PLACE_IN_LIST = re.compile(r"-|-?\d+", re.ASCII)  # Milvus would take it so
 
 
 def expression(where: Any, *, parts_of_text: bool = True) -> str:
-    """The expression, empty for no condition. parts_of_text : whether this Milvus can look inside of text."""
+    """The expression, empty for no condition. parts_of_text : whether this Milvus can search inside text."""
     if where is None:
         return ""
     wanted = Where.of(where)
@@ -226,7 +226,7 @@ def _by_type(condition: Condition, values: list[Any]) -> list[list[str]]:
 
 
 def _starts(condition: Condition, x: str, start: str) -> str:
-    """Text from `start` on and before what follows all that start so: `like` would take % and _ as signs."""
+    """From `start` up to the first text that cannot start so: `like` would take % and _ as wildcards."""
     first = f"{x} >= {_literal(condition, start)}"
     head = start.rstrip(chr(LAST_CHARACTER))
     if not head:
@@ -429,7 +429,7 @@ class MilvusStore(Store):
 
     def _prepare(self, n_features: int | None) -> None:
         if n_features is not None and self._client.version() < SEVERAL_VECTORS:
-            raise StoreError("this Milvus keeps one vector a row, the code: 2.4 and later keep others, too.")
+            raise StoreError("this Milvus keeps one vector per row, the code; 2.4 and later keep others.")
 
     def _load(self) -> None:
         self._client.call("load_collection", self.name, timeout=SLOW)
@@ -506,7 +506,7 @@ class MilvusStore(Store):
     def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
         condition = self._condition(where)
         if k > MOST_FOUND and self._count(condition) > MOST_FOUND:
-            raise InvalidParameter("k", k, f"at most {MOST_FOUND:,}, which is all that Milvus answers with")
+            raise InvalidParameter("k", k, f"at most {MOST_FOUND:,}, which is all that Milvus returns")
         n_probe = self._lists() if condition else self.n_probe
         return self._found(queries, min(k, MOST_FOUND), condition, n_probe)
 

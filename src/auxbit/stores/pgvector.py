@@ -31,7 +31,7 @@ from auxbit.stores.base import (
     read_mark,
 )
 
-# ---- PostgreSQL's errors as ours: what is wrong, and the remedy. No password is in them
+# ---- Errors: what is wrong, and the remedy, without passwords
 
 NO_EXTENSION = (
     "the server has no pgvector. Install it there (Debian: apt install postgresql-18-pgvector, of the "
@@ -94,7 +94,7 @@ def _ours(error: Any, address: Address, name: str) -> Exception:
     return StoreError(f"{address.shown}: {text}. {detail}".rstrip())
 
 
-# ---- Rows as PostgreSQL's COPY reads them in its binary format, built by NumPy; codes as strings of bits
+# ---- Rows in the binary format of PostgreSQL's COPY, and codes as strings of bits
 #
 # Bit j of a code is character j of the bit string: PostgreSQL writes the first of them as the highest bit
 # of a byte and auxbit as the lowest, so bytes are reversed bit by bit. What pads the last byte is 0 on
@@ -120,7 +120,7 @@ def vector_texts(vectors: Float32) -> list[str]:
 
 
 def copy_block(rows: Rows, n_bits: int) -> bytes:
-    """Rows of id, code, vector where there are vectors, and metadata, without header and trailer."""
+    """Rows of id, code, vector if there are vectors, and metadata, without header and trailer."""
     table = np.zeros(len(rows), dtype=_layout(rows))
     table["fields"] = 3 if rows.vectors is None else 4
     table["id_size"], table["id"] = 8, rows.ids
@@ -173,7 +173,7 @@ def json_parameter(value: Any) -> str:
     return json.dumps(_exact(value), ensure_ascii=True, allow_nan=False)
 
 
-# ---- The statements of the pgvector store. Names are quoted identifiers, values are parameters
+# ---- Statements. Names are quoted identifiers, values are parameters
 #
 # {table}, {vector_schema}, {where} and {bits} are filled in as SQL; %(name)s are parameters.
 
@@ -292,7 +292,7 @@ def quoted(name: str) -> Any:
     return _psycopg("psycopg.sql").Identifier(name.replace("%", "%%"))
 
 
-# ---- Conditions on metadata as SQL over a jsonb column: the same rows as a Collection finds
+# ---- Conditions on metadata, as SQL over a jsonb column: the same rows as a Collection finds
 #
 # Values and names of fields are parameters. A JSON number never equals text or true in jsonb either, and
 # 1 equals 1.0. Text is ordered by code points, whatever the collation of the database. A row without the
@@ -356,7 +356,7 @@ def _one(condition: Condition, parameters: Parameters) -> Any:
 
 
 def _field(field: str, parameters: Parameters) -> Any:
-    """The value of a field, NULL where a row has none; of "a.b" that of b within a, where it has no "a.b"."""
+    """The value of a field, NULL if a row has none; of "a.b" that of b within a, if it has no "a.b"."""
     sql = _psycopg("psycopg.sql")
     plain = sql.SQL("(metadata -> {}::text)").format(parameters.put(field))
     if "." not in field:
