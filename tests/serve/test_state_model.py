@@ -88,7 +88,7 @@ def test_the_report_is_made_once_and_again_when_something_changed(tmp_path, monk
     with Client(path) as client:
         first = client.get("/api/v1/model").content
         with monkeypatch.context() as patch:
-            patch.setattr("auxbit.serve.state._document", None)
+            patch.setattr("auxbit.serve.state.bit_statistics", None)
             assert client.get("/api/v1/model").content == first
         with Collection.open(path, n_jobs=1) as collection:
             collection.delete([0, 1, 2])

@@ -364,9 +364,9 @@ _quiet = _Quiet()
 
 # ---- Processes that decode: a picture that kills or stalls its decoder harms no other
 #
-# Pools of pebble and concurrent.futures were measured first. When a process is killed while it is idle, or a
-# file does not fit into its memory, they give up all processes; and they import the caller's script again, so
-# that one without `if __name__ == "__main__"` cannot use them.
+# Pools of pebble and concurrent.futures were tried first. Both give up all processes when one is killed while
+# it is idle, and pebble also when a file does not fit into memory; and both import the caller's script again,
+# so that one without `if __name__ == "__main__"` cannot use them.
 
 START_SECONDS = 60.0  # a process may take this long to start, on a machine that is busy
 LARGEST_FILE = 2**26  # bytes of a thumbnail or preview: more is no answer

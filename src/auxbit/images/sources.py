@@ -8,7 +8,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,21 +33,7 @@ GONE = (FileNotFoundError, NotADirectoryError)
 # ---- Files in folders
 
 
-class Found(NamedTuple):
-    """A file that may hold a picture; `name` is relative to the folder that was walked, with `/`."""
-
-    path: Path
-    name: str
-    size: int
-    mtime_ns: int
-
-    def source(self, root: Path) -> Source:
-        """The file as a picture to be read, named within `root`."""
-        name, read = self.path.relative_to(root).as_posix(), lambda: read_file(self.path)
-        return Source(str(root), name, self.size, self.mtime_ns, read)
-
-
-def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Found]:
+def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Source]:
     """Every file under `folder` whose suffix is that of a picture, in natural order: img2 before img10.
 
     Hidden files and folders are left out, and so are collections. A folder that several links lead to is
@@ -64,7 +50,7 @@ def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Found]:
     except OSError as error:
         raise FileProblem(f"{top} cannot be read: {error.strerror}.") from error
     if stat.S_ISREG(kind.st_mode):
-        return [Found(top, top.name, kind.st_size, kind.st_mtime_ns)]
+        return [Source.of(top, top.parent, kind)]
     if not stat.S_ISDIR(kind.st_mode):
         raise FileProblem(f"{top} is neither a folder nor a file. Name a folder of pictures, or a picture.")
     if (top / storage.MANIFEST).is_file():
@@ -91,7 +77,7 @@ def _chunks(part: str) -> Iterator[tuple[int, int, str]]:
 class _Walk:
     def __init__(self, top: Path, skipped: Skipped) -> None:
         self._top, self._skipped = top, skipped
-        self.found: list[Found] = []
+        self.found: list[Source] = []
         self._walked: set[tuple[int, int]] = set()
         self._links: list[Path] = []
         self._tree(top)
@@ -119,51 +105,37 @@ class _Walk:
 
     def _look_at(self, entries: list[os.DirEntry[str]]) -> list[Path]:
         """Keep the pictures and links among the entries of a folder; return the folders."""
-        folders = []
+        folders: list[Path] = []
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             path = Path(entry.path)
             picture = path.suffix.lower() in SUFFIXES
             try:
-                if entry.is_dir():
-                    if _is_odd(entry.name):
-                        self._skip(path, "has a name that is not UTF-8")
-                    elif entry.is_symlink():
-                        self._links.append(path)
-                    else:
-                        folders.append(path)
-                elif picture:
-                    self._keep(entry, path)
+                is_folder = entry.is_dir()
+                if not (is_folder or picture):
+                    continue
+                if _is_odd(entry.name):
+                    self._skip(path, "has a name that is not UTF-8")
+                elif is_folder:
+                    (self._links if entry.is_symlink() else folders).append(path)
+                elif not stat.S_ISREG((about := entry.stat()).st_mode):
+                    self._skip(path, "is not a regular file")
+                else:
+                    self.found.append(Source.of(path, self._top, about))
             except OSError as error:
                 if picture:
                     self._skip(path, f"cannot be read: {error.strerror or error}")
         return folders
 
-    def _keep(self, entry: os.DirEntry[str], path: Path) -> None:
-        about = entry.stat()
-        if _is_odd(entry.name):
-            self._skip(path, "has a name that is not UTF-8")
-        elif not stat.S_ISREG(about.st_mode):
-            self._skip(path, "is not a regular file")
-        else:
-            self.found.append(Found(path, self._name(path), about.st_size, about.st_mtime_ns))
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._top).as_posix()
-
     def _skip(self, path: Path, reason: str) -> None:
-        name = os.fsencode(self._name(path)).decode("utf-8", "backslashreplace")
+        name = os.fsencode(path.relative_to(self._top).as_posix()).decode("utf-8", "backslashreplace")
         self._skipped.append((name, reason))
 
 
 def _is_odd(name: str) -> bool:
     """Whether a name is not UTF-8, and so cannot be kept as text."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    return name != name.encode(errors="replace").decode()
 
 
 def _refuse_odd_name(path: Path) -> None:
@@ -177,7 +149,7 @@ def _refuse_odd_name(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Source:
-    """A picture to be read. `read` gives its bytes; name : within root, which is "" if there are no files.
+    """A picture to be read. `read` gives its bytes; name : within root; root : "" if there are no files.
 
     size, mtime_ns : as they were before it is read: a file that is the same in both is not read again.
     """
@@ -187,6 +159,12 @@ class Source:
     size: int
     mtime_ns: int
     read: Callable[[], bytes] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, path: Path, root: Path, about: os.stat_result) -> Source:
+        """A file that may hold a picture."""
+        name = path.relative_to(root).as_posix()
+        return cls(str(root), name, about.st_size, about.st_mtime_ns, lambda: read_file(path))
 
     @property
     def path(self) -> str:
@@ -230,9 +208,11 @@ def find_sources(
         looked.append(str(place))
         top = _resolved(Path(place))
         passed_over: Skipped = []
-        for each in walk(top, passed_over):
-            source = each.source(_root_of(each.path, top, roots))
-            found.setdefault(source.path, source)
+        for source in walk(top, passed_over):
+            path = Path(source.path)
+            known = next((root for root in roots if root and path.is_relative_to(root)), source.root)
+            name = path.relative_to(known).as_posix()
+            found.setdefault(source.path, replace(source, root=known, name=name))
         # a collection is no picture that failed: --out may well be in the folder
         skipped += [each for each in passed_over if not (top / each[0] / storage.MANIFEST).is_file()]
     if not found:
@@ -269,10 +249,8 @@ def is_gone(path: str) -> bool:
     """Whether there is nothing at a path; what merely cannot be looked at is not gone."""
     try:
         os.lstat(path)
-    except GONE:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, GONE)
     return False
 
 
@@ -281,13 +259,6 @@ def _resolved(place: Path) -> Path:
     path = place.resolve()
     _refuse_odd_name(path)
     return path
-
-
-def _root_of(path: Path, top: Path, roots: Sequence[str]) -> Path:
-    for root in roots:
-        if root and path.is_relative_to(root):
-            return Path(root)
-    return top if top != path else top.parent
 
 
 # ---- Reading: files in threads, decoded in other processes, given back in order

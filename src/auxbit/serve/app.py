@@ -108,7 +108,7 @@ def thumbnail_answer(request: Request, content: bytes, tag: str, cache_control: 
 
 
 def reconstruction_answer(site: Site, request: Request, code: Packed) -> Response:
-    """The picture f(z) of a code, (1, bytes)."""
+    """The picture that the decoder makes of a code, (1, bytes)."""
     content = site.reconstruction(code)
     return kept(request, content, "image/png", files.checksum([content])[:24])
 
@@ -169,15 +169,7 @@ def about_routes(site: Site) -> APIRouter:
     @router.get("/stats", response_model=schemas.Stats, responses=errors())
     def stats() -> Response:
         """The collection in figures, and what this server allows."""
-        return json_answer(
-            site.stats()
-            | {
-                "has_comparison": (collection.path / COMPARISON).is_file(),
-                "max_k": MAX_K,
-                "max_upload_bytes": site.limits.upload_bytes,
-                "max_upload_pixels": site.limits.upload_pixels,
-            }
-        )
+        return json_answer(site.stats() | {"has_comparison": (collection.path / COMPARISON).is_file()})
 
     @router.get("/model", response_model=schemas.ModelReport, responses=errors())
     def model() -> Response:
@@ -265,6 +257,9 @@ def search_routes(site: Site) -> APIRouter:
     """The endpoints below /search and /uploads: by item, by vector, by upload."""
     router = APIRouter(tags=["search"])
 
+    def found(file: UploadFile, wanted: Wanted) -> dict[str, Any]:
+        return answer(site, Asked(upload=site.remember(file.file.read(), file.filename or "")), wanted)
+
     @router.get("/search", response_model=schemas.Answer, responses=errors(404, 422))
     async def search(
         id: Annotated[int | None, Query(ge=0, le=MAX_ID, description="Search from this item")] = None,
@@ -296,24 +291,18 @@ def search_routes(site: Site) -> APIRouter:
     ) -> Response:
         """The nearest to a picture, sent as the field `file` of a form; it is remembered for a while."""
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            raise Problem(
-                415, "not_multipart", "Send the picture as the field `file` of a multipart/form-data form."
-            )
+            text = "Send the picture as the field `file` of a multipart/form-data form."
+            raise Problem(415, "not_multipart", text)
         async with request.form(max_files=1, max_fields=8) as form:
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise Problem(422, "invalid", "The form has no file in its field `file`.")
-
-            def found(file: UploadFile = file) -> dict[str, Any]:
-                upload = site.remember(file.file.read(), file.filename or "")
-                return answer(site, Asked(upload=upload), Wanted(k, mode, radius))
-
-            if file.size is not None and file.size > site.limits.upload_bytes:
-                raise Problem(
-                    413, "too_large",
-                    f"The file has {file.size:,} bytes; at most {site.limits.upload_bytes:,} are taken.",
-                )  # fmt: skip
-            return json_answer(await asyncio.get_running_loop().run_in_executor(site.decoding, found))
+            most = site.limits.upload_bytes
+            if file.size is not None and file.size > most:
+                text = f"The file has {file.size:,} bytes; at most {most:,} are taken."
+                raise Problem(413, "too_large", text)
+            run = asyncio.get_running_loop().run_in_executor
+            return json_answer(await run(site.decoding, found, file, Wanted(k, mode, radius)))
 
     @router.get("/uploads/{hash}/thumbnail", response_class=Response, responses=pictures())
     def upload_thumbnail(request: Request, hash: UploadHash) -> Response:

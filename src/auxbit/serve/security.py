@@ -25,15 +25,9 @@ from auxbit.errors import AuxbitError, BadPicture, CollectionError, Damaged, Fil
 logger = logging.getLogger("auxbit.serve")
 
 CODES = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "too_slow",
-    410: "gone",
-    413: "too_large",
-    415: "not_a_picture",
-    422: "invalid",
-}
+    400: "bad_request", 404: "not_found", 405: "method_not_allowed", 408: "too_slow", 410: "gone",
+    413: "too_large", 415: "not_a_picture", 422: "invalid",
+}  # fmt: skip
 
 
 # ---- Errors: {"error": {"code": …, "message": …}}, whatever raised them
@@ -194,7 +188,9 @@ class Gate:
             if entered is not None:
                 await entered(scope, receive, answer)
                 return
-            body = Body(receive, self._most(scope), self.limits.body_seconds)
+            upload = scope["path"] == UPLOAD_PATH
+            most = self.limits.upload_bytes + MULTIPART_BYTES if upload else self.limits.body_bytes
+            body = Body(receive, most, self.limits.body_seconds)
             await body.check_announced(headers.get("content-length"))
             await self.app(scope, body.receive, answer)
         except ClientDisconnect:
@@ -207,20 +203,13 @@ class Gate:
             if not started:
                 await problem.response()(scope, receive, answer)
 
-    def _most(self, scope: Scope) -> int:
-        upload = scope["path"] == UPLOAD_PATH
-        return self.limits.upload_bytes + MULTIPART_BYTES if upload else self.limits.body_bytes
-
     def _let_in(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Refuse, or answer in place of the app; None: let the app answer.
-
-        Starlette's TrustedHostMiddleware knows no IPv6 addresses, as in `Host: [::1]:8000`.
-        """
+        """Refuse, or answer in place of the app; None: let the app answer."""
+        # not by Starlette's TrustedHostMiddleware, which answers in plain text and names no remedy
         host = headers.get("host", "")
         if self.allowed_hosts is not None and name_of(host) not in self.allowed_hosts:
-            raise Problem(
-                403, "wrong_host", f"This server does not answer to the name {host[:100]!r}: use 127.0.0.1."
-            )
+            text = f"This server does not answer to the name {host[:100]!r}: use 127.0.0.1."
+            raise Problem(403, "wrong_host", text)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             _check_origin(headers, host)
         return self.pass_.check(scope, headers) if self.pass_ is not None else None
@@ -256,19 +245,18 @@ class Pass:
     def check(self, scope: Scope, headers: Headers) -> ASGIApp | None:
         """Refuse whoever does not know the token; `/?token=…` sets the cookie and leads on without it."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if scope["path"] == "/" and any(name == "token" for name, _ in query):
-            given = [value for name, value in query if name == "token"]
-            if all(self._is_token(each) for each in given):
+        given = [value for name, value in query if name == "token"]
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        by_bearer = scheme.lower() == "bearer" and self._is_token(bearer.strip())
+        cookies, expected = headers.get("cookie", "").split(";"), f"{self._name}={self._value}".encode()
+        by_cookie = any(hmac.compare_digest(each.strip().encode(), expected) for each in cookies)
+        if scope["path"] == "/" and given:
+            if all(map(self._is_token, given)):
                 return self._welcome(urlencode([(n, v) for n, v in query if n != "token"]), headers)
-            raise _refused()
-        scheme, _, given_token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(given_token.strip()):
+        elif by_bearer or by_cookie:
             return None
-        cookies = headers.get("cookie", "").split(";")
-        expected = f"{self._name}={self._value}".encode()
-        if any(hmac.compare_digest(each.strip().encode(), expected) for each in cookies):
-            return None
-        raise _refused()
+        text = "This server asks for its token: open /?token=… once, or send `Authorization: Bearer …`."
+        raise Problem(401, "token_needed", text)
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="replace"), self._token)
@@ -281,11 +269,6 @@ class Pass:
         response = Response(status_code=200 if elsewhere else 303, headers=how)
         response.set_cookie(self._name, self._value, max_age=2592000, httponly=True, samesite="strict")
         return response
-
-
-def _refused() -> Problem:
-    text = "This server asks for its token: open /?token=… once, or send `Authorization: Bearer …`."
-    return Problem(401, "token_needed", text)
 
 
 class Body:

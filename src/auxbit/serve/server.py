@@ -76,7 +76,7 @@ def serve(
     for module in ("fastapi", "uvicorn", "python_multipart", "PIL.Image"):
         require(module, extra="web", purpose="the web page")
     _check_token(settings)
-    n_processes = resolve_n_jobs(settings.jobs)
+    n_processes = resolve_n_jobs(settings.jobs)  # which refuses a wrong number before any work is done
     with ExitStack() as stack:
         # SIGTERM unwinds the stack, as Ctrl-C does, so that temporary folders are removed
         stack.enter_context(_handled([signal.SIGTERM], signal.default_int_handler))
@@ -161,10 +161,8 @@ def _check_token(settings: Settings) -> None:
     token = settings.token
     if token is None:
         if not is_loopback(settings.host):
-            raise InvalidParameter(
-                "host", settings.host, "127.0.0.1, or a token beside it",
-                "Others can reach this address: add --token SECRET, or set AUXBIT_TOKEN.",
-            )  # fmt: skip
+            remedy = "Others can reach this address: add --token SECRET, or set AUXBIT_TOKEN."
+            raise InvalidParameter("host", settings.host, "127.0.0.1, or a token beside it", remedy)
     elif not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidParameter("token", "…", "ASCII letters, digits and signs, without spaces")
 

@@ -30,14 +30,14 @@ from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import Pictures
 from auxbit.images.sources import natural
-from auxbit.serve.security import Limits, Problem, not_found
+from auxbit.serve.security import MAX_K, Limits, Problem, not_found
 
 # ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
 State = tuple[str, int, int, int]  # key, generation, rows removed, changes
 
-TRIES = 10
+TRIES = 10  # at a collection that changes while it is read
 
 
 def state_of(collection: Collection) -> State:
@@ -87,7 +87,6 @@ Order = npt.NDArray[np.intp]
 
 CHUNK = 16_384  # rows of metadata parsed at once
 KEPT_ORDERS = 4
-ORDER_TRIES = 5  # at a collection that changes while it is read
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Listing:
 
 def read_listing(collection: Collection, before: Listing | None) -> Listing:
     """The listing as of now; if the collection has only grown since `before`, only what is new is read."""
-    for attempt in range(ORDER_TRIES):
+    for attempt in range(TRIES):
         state, ids = state_of(collection), collection.ids
         grown = before is not None and before.state[:3] == state[:3]
         names = list(before.names) if before is not None and grown else []
@@ -142,7 +141,7 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
             for first in range(len(names), len(ids), CHUNK):
                 names += map(name_in, collection.metadata(ids[first : first + CHUNK]))
         except InvalidInput:  # one of them has been deleted meanwhile
-            if attempt == ORDER_TRIES - 1:
+            if attempt == TRIES - 1:
                 raise
             continue
         if len(names) == len(ids) and state_of(collection) == state:
@@ -239,41 +238,43 @@ FIELDS = ("iteration", "mu", "E_Q", "E_BA", "changed", "mismatched", "precision"
 
 def report(collection: Collection) -> bytes:
     """The report as JSON; it takes a pass over all codes."""
-    document = consistently(collection, lambda: _document(collection))
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
-
-def _document(collection: Collection) -> dict[str, Any]:
-    model, codes, n_bits = collection.model, collection.codes(), collection.n_bits
-    balance, correlation = bit_statistics(codes, n_bits)
-    counts = code_counts(codes) if len(codes) else np.zeros(0, dtype=np.int64)
-    sizes, buckets = np.unique(counts, return_counts=True)
-    return {
-        "method": label_of(model),
-        "bits": n_bits,
-        "items": len(codes),
-        "dimension": int(model.n_features_in_),
-        "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
-        "history": [
-            {name: _plain(getattr(record, name)) for name in FIELDS}
-            for record in getattr(model, "history_", [])
-        ],
-        "effective_bits": {
+    def document() -> dict[str, Any]:
+        model, codes, n_bits = collection.model, collection.codes(), collection.n_bits
+        balance, correlation = bit_statistics(codes, n_bits)
+        counts = code_counts(codes) if len(codes) else np.zeros(0, dtype=np.int64)
+        share = counts / max(1, counts.sum())
+        sizes, buckets = (each.tolist() for each in np.unique(counts, return_counts=True))
+        training = getattr(model, "training_", None)
+        return {
+            "method": label_of(model),
             "bits": n_bits,
-            "effective": round(_entropy(counts), 4),
-            "bound": round(effective_bits_bound(n_bits, len(codes)), 4) if len(codes) else 0.0,
-        },
-        "balance": np.round(balance, 4).tolist(),
-        "correlation": (np.round(correlation, 3) + 0.0).tolist(),
-        "buckets": {
-            "distinct": len(counts),
-            "largest": int(counts[0]) if len(counts) else 0,
-            "sizes": [
-                {"items": size, "buckets": number} for size, number in zip(sizes.tolist(), buckets.tolist())
+            "items": len(codes),
+            "dimension": int(model.n_features_in_),
+            "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+            "history": [
+                {name: _plain(getattr(record, name)) for name in FIELDS}
+                for record in getattr(model, "history_", [])
             ],
-        },
-        "training": _training(getattr(model, "training_", None)),
-    }
+            "effective_bits": {
+                "bits": n_bits,
+                "effective": round(max(0.0, float(-(share * np.log2(share)).sum())), 4),
+                "bound": round(effective_bits_bound(n_bits, len(codes)), 4) if len(codes) else 0.0,
+            },
+            "balance": np.round(balance, 4).tolist(),
+            "correlation": (np.round(correlation, 3) + 0.0).tolist(),
+            "buckets": {
+                "distinct": len(counts),
+                "largest": int(counts[0]) if len(counts) else 0,
+                "sizes": [{"items": size, "buckets": n} for size, n in zip(sizes, buckets)],
+            },
+            "training": None if training is None else {
+                "rows": int(training.n_rows), "error": float(training.error), "coding": training.coding,
+                "mu": float(training.mu),
+            },
+        }  # fmt: skip
+
+    return json.dumps(consistently(collection, document), allow_nan=False, separators=(",", ":")).encode()
 
 
 def bit_statistics(codes: Packed, n_bits: int) -> tuple[Float64, Float64]:
@@ -294,20 +295,6 @@ def bit_statistics(codes: Packed, n_bits: int) -> tuple[Float64, Float64]:
     correlation = np.divide(covariance, scale, out=np.zeros_like(scale), where=scale > 0)
     np.fill_diagonal(correlation, np.where(spread > 0, 1.0, 0.0))
     return share, np.clip(correlation, -1.0, 1.0)
-
-
-def _entropy(counts: npt.NDArray[np.int64]) -> float:
-    if not len(counts):
-        return 0.0
-    share = counts / counts.sum()
-    return max(0.0, float(-(share * np.log2(share)).sum()))
-
-
-def _training(record: Any) -> dict[str, Any] | None:
-    if record is None:
-        return None
-    about = {"rows": int(record.n_rows), "error": float(record.error)}
-    return about | {"coding": record.coding, "mu": float(record.mu)}
 
 
 def _plain(value: Any) -> Any:
@@ -331,8 +318,8 @@ def modes_of(manifest: Manifest) -> tuple[list[str], str]:
     return modes, "asymmetric" if manifest.coding == "optimal" else "hamming"
 
 
-def measure(pictures: Pictures) -> dict[str, Any]:
-    """The collection in figures, which change only with it."""
+def measure(pictures: Pictures, limits: Limits) -> dict[str, Any]:
+    """The collection in figures, which change only with it, and what the server allows."""
     collection, recipe = pictures.collection, pictures.recipe
     manifest, found = collection.manifest, collection.stats()
     modes, default = modes_of(manifest)
@@ -354,6 +341,9 @@ def measure(pictures: Pictures) -> dict[str, Any]:
         "added_since_training": found.added,
         "retrain": found.retrain,
         "reasons": found.reasons,
+        "max_k": MAX_K,
+        "max_upload_bytes": limits.upload_bytes,
+        "max_upload_pixels": limits.upload_pixels,
     }  # fmt: skip
 
 
@@ -436,7 +426,7 @@ class Site:
         collection = self.collection
         self.listing: Cached[Listing] = Cached(collection, lambda before: read_listing(collection, before))
         self.report: Cached[bytes] = Cached(collection, lambda _: report(collection))
-        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(pictures))
+        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(pictures, limits))
 
     @property
     def decoders(self) -> Decoders:
@@ -540,9 +530,8 @@ class Site:
         """A picture that was uploaded before; a problem if it is forgotten."""
         found = self.uploads.find(hash_, self.collection.manifest.key)
         if found is None:
-            raise Problem(
-                404, "upload_gone", "This upload is not remembered any more: upload the picture again."
-            )
+            text = "This upload is not remembered any more: upload the picture again."
+            raise Problem(404, "upload_gone", text)
         return found
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ const picture = (width, ...content) => svg(
   "svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" }, ...content,
 );
 
-/** A bar a bit, up or down from one half. @param {number[]} shares of ones */
+/** One bar per bit, up or down from one half. @param {number[]} shares of ones */
 export function balanceChart(shares) {
   const n = shares.length;
   const farthest = Math.max(...shares.map((share) => Math.abs(share - 0.5)));

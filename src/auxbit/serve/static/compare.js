@@ -1,4 +1,4 @@
-/** The tab that compares methods, where a comparison was run. */
+/** The tab that compares methods, if a comparison was run. */
 
 import * as api from "./api.js";
 import { lineChart, tableAlone } from "./charts.js";

@@ -14,13 +14,13 @@ const MODES = {
   ],
 };
 export const DEFAULT_K = 20;
-const RADIUS = "Radius: only codes that differ in so many bits or fewer.";
+const RADIUS = "Radius: only codes that differ in at most this many bits.";
 const WAIT = 140;
 
 export class Controls {
   /**
    * @param {HTMLFormElement} form @param {object} stats
-   * @param {(patch: object, gesture: string|null) => void} change a gesture that goes on has the same name
+   * @param {(patch: object, gesture: string|null) => void} change a gesture that continues has the same name
    * @param {() => number} firstRadius the radius to begin with when it is switched on
    */
   constructor(form, stats, change, firstRadius) {

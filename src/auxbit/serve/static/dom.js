@@ -34,7 +34,7 @@ export const byId = (id) => document.getElementById(id);
 
 const TAIL = 8;
 
-/** The name of a file, the middle of which gives way where there is no room. */
+/** The name of a file, the middle of which gives way if there is no room. */
 export function fileName(file, { whole = false } = {}) {
   const shown = whole ? file : file.slice(file.lastIndexOf("/") + 1) || file;
   const letters = Array.from(shown);

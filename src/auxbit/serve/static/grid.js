@@ -9,7 +9,7 @@ import { el, fileName, number, thumbnail } from "./dom.js";
 import { button } from "./notices.js";
 
 const NEAR = "1200px 0px"; // of the window: what is filled
-const PATIENCE = 70; // ms that a section has to stay near before its pictures are asked for
+const PATIENCE = 70; // ms that a section has to stay near before its pictures are requested
 const ABOUT = 100;
 export const MOST = 100_000; // taller pages than this meet the browsers' limits of height
 
@@ -49,7 +49,7 @@ export class Grid {
     this.#resized();
   }
 
-  /** Forget what is shown, so that `show` asks anew. */
+  /** Forget what is shown, so that `show` requests it again. */
   forget() {
     this.asked = null;
   }
@@ -260,7 +260,7 @@ export class Grid {
     tile.scrollIntoView({ block: "nearest" });
   }
 
-  /** Back to the picture that had the focus, where it is still here. */
+  /** Back to the picture that had the focus, if it is still here. */
   refocus() {
     this.#tileAt(this.active)?.focus({ preventScroll: true });
   }

@@ -10,7 +10,7 @@ function panel(title, words, ...content) {
   return el("article", { class: "panel" }, el("h2", {}, title), el("p", { class: "words" }, words), content);
 }
 
-/** Panels in two columns, which stand below each other where there is no room. */
+/** Panels in two columns, which stand below each other if there is no room. */
 function columns(left, right) {
   const column = (panels) => el("div", { class: "panel-column" }, panels);
   return el("div", { class: "panel-columns" }, column(left), column(right));
@@ -119,7 +119,7 @@ function effective({ bits, effective: used, bound }) {
   const fill = el("i");
   fill.style.width = `${100 * share}%`;
   const why = bound < bits
-    ? `although a code has ${bits}: so many pictures have no more than log₂ of their number to tell`
+    ? `although a code has ${bits}: pictures cannot use more bits than log₂ of their number`
     : `the ${bits} bits of a code`;
   const gauge = {
     class: "gauge", role: "meter", "aria-label": "Bits used", "aria-valuemin": 0, "aria-valuemax": bound,
@@ -154,7 +154,7 @@ function correlation(matrix) {
   const rows = strongest.slice(0, 12).map(({ a, b, value }) => [a, b, value]);
   return panel(
     "Correlation of bits",
-    "Each square compares two bits; pale squares are good, for bits that go together say the "
+    "Each square compares two bits; pale squares are good, because bits that go together say the "
     + `same thing twice. The mean strength is ${mean.toFixed(3)}.`,
     heatMap(matrix, most),
     tableOf("The strongest pairs", ["Bit", "Bit", "Correlation"], rows),

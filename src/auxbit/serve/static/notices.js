@@ -1,4 +1,4 @@
-/** What the page tells: a live region for ears, notices, and states where there is nothing else to show. */
+/** What the page tells: a live region for ears, notices, and what is shown if there is nothing else. */
 
 import { ApiError } from "./api.js";
 import { byId, el } from "./dom.js";
