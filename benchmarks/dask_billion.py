@@ -10,8 +10,7 @@ import numpy as np
 
 from auxbit import BinaryAutoencoder
 from auxbit.core.codes import pack_bools
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearDecoder, Scaling
 from auxbit.core.parallel import Workers
 from auxbit.evaluate import nearest_scaled
 from auxbit.mac import rows as shard

@@ -18,8 +18,7 @@ from auxbit import (
     ThresholdedPCA,
 )
 from auxbit.core.codes import hamming_distances, unpack
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearDecoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput, InvalidParameter
 from auxbit.export import index_to_faiss, to_faiss
 from helpers.every_hasher import every_hasher

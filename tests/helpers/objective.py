@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Bits, Float32
 

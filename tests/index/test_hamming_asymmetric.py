@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
-from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit.core.maps import LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index.codes import CodeBlocks, IdTable, LaneSet
 from helpers.every_hasher import HASHERS

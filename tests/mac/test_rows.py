@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows
 from auxbit.mac.rows import Judges, ZTask

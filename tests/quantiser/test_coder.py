@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import auxbit
 from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
 from auxbit.core.codes import pack, unpack
-from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit.core.maps import LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.objective import decoder_sums, f_step

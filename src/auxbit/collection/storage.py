@@ -37,7 +37,7 @@ from auxbit.errors import AuxbitError, CollectionError, Damaged, FileProblem, In
 from auxbit.index.codes import LANES, CodeBlocks, CodeStore, IdTable, LaneSet, allowed_positions, as_bools
 
 if TYPE_CHECKING:
-    from auxbit.core.decoders import Decoder
+    from auxbit.core.maps import Decoder
     from auxbit.hashers.base import Hasher
     from auxbit.index.hamming import HammingIndex
 

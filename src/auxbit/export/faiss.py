@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.codes import bytes_per_code, check_packed
-from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, LinearEncoder, TableDecoder, byte_contributions
 from auxbit.core.types import Float32, Ids, Packed, PathLike
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher

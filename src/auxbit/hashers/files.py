@@ -15,8 +15,8 @@ import numpy as np
 
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
-from auxbit.core.decoders import TableDecoder
 from auxbit.core.files import check_output
+from auxbit.core.maps import TableDecoder
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.core.types import Array, Packed, PathLike

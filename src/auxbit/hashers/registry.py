@@ -20,8 +20,8 @@ from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 
 if TYPE_CHECKING:
-    from auxbit.core.decoders import LinearDecoder, TableDecoder
     from auxbit.core.files import Format, Tensors
+    from auxbit.core.maps import LinearDecoder, TableDecoder
     from auxbit.core.progress import Progress
     from auxbit.core.types import PathLike
     from auxbit.hashers.base import Hasher, TrainingRecord
@@ -197,7 +197,7 @@ def model_format() -> Format:
 
 def save(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
     """Write a fitted model, atomically."""
-    from auxbit.core.decoders import TableDecoder
+    from auxbit.core.maps import TableDecoder
 
     name = type(model).__name__
     if not hasattr(model, "encoder_"):
@@ -264,7 +264,7 @@ def load(path: PathLike) -> Hasher:
 def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
     from auxbit.core.codes import check_n_bits
-    from auxbit.core.decoders import decoder_from
+    from auxbit.core.maps import decoder_from
 
     parts = _within("decoder.", tensors)
     if "tables" in parts:

@@ -1,7 +1,7 @@
 """Asymmetric search: codes z by ‖x − f(z)‖², with the query x left as it is.
 
 The distance that orders codes is d(z) = ((norm + T[0, byte 0]) + T[1, byte 1]) + ..., in float32, with the
-norm ‖f(z) − b‖² and the tables T of the query, as decoders.py makes them; equal distances are ordered by
+norm ‖f(z) − b‖² and the tables T of the query, as core/maps.py makes them; equal distances are ordered by
 position. The squared distance that is returned is d(z) plus the query's offset, at least 0. Every way of
 searching gives exactly these answers.
 """

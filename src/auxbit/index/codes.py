@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.codes import bytes_per_code
-from auxbit.core.decoders import Decoder
+from auxbit.core.maps import Decoder
 from auxbit.core.types import Float32, Ids, Packed, Positions
 from auxbit.errors import InvalidInput
 

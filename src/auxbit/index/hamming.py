@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
-from auxbit.core.decoders import Decoder, LinearDecoder, TableDecoder, decoder_from, decoder_parts
 from auxbit.core.files import Format, Tensors
+from auxbit.core.maps import Decoder, LinearDecoder, TableDecoder, decoder_from, decoder_parts
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
 from auxbit.core.types import Distances, Ids, Packed, PathLike, Positions
 from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol
 
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import LinearDecoder, LinearEncoder
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Bits, Float32, Float64
 

@@ -28,8 +28,7 @@ from auxbit.core.codes import (
     to_planes,
     unpack,
 )
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder, Scaling
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
 from auxbit.core.types import Float32, Float64, Ids, Indices, Packed
 from auxbit.data.rows import RowSource, take_rows

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from auxbit.core.checks import check_integer, check_positive
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import kernel, reordering_kernel
 from auxbit.core.types import Bits, Float32, Float64
 from auxbit.errors import InvalidParameter

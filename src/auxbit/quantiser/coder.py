@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Float32, Float64, Packed
 from auxbit.errors import InvalidParameter

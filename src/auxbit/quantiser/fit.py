@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.anchors import choose_anchors, nearest_anchors
 from auxbit.core.codes import bytes_per_code, unpack
-from auxbit.core.decoders import VALUES, Decoder, LinearDecoder, TableDecoder
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.types import Float32, Float64, Packed
 from auxbit.mac.objective import decoder_sums, f_step

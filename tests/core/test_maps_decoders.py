@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from auxbit.core.codes import pack
-from auxbit.core.decoders import LinearDecoder, TableDecoder, decoder_from, decoder_parts
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearDecoder, Scaling, TableDecoder, decoder_from, decoder_parts
 
 L, D = 19, 5
 RANDOM = np.random.default_rng(0)
