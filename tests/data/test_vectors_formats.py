@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from auxbit.core import checks
-from auxbit.data import tables
+from auxbit.data import vectors
 from auxbit.data.vectors import embedded_digits, read_vectors, write_vectors
 from auxbit.errors import DataFileError, InvalidParameter, MissingExtra
 from helpers.vector_files import NUMBERS, is_mapped, save_lists, some_rows
@@ -60,7 +60,7 @@ def test_npz_parquet_and_hdf5_give_back_what_their_libraries_wrote(rows):
 
 
 def test_vecs_are_written_in_chunks_as_texmex_defines_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 40)
+    monkeypatch.setattr(vectors, "CHUNK_BYTES", 40)
     rows = some_rows(11, 2)
     write_vectors(tmp_path / "a.fvecs", rows)
     expected = b"".join(struct.pack("<iff", 2, *map(float, row)) for row in rows)

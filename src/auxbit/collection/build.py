@@ -24,8 +24,7 @@ from auxbit.core.maps import TableDecoder
 from auxbit.core.parallel import sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.core.types import Array, Ids, PathLike
-from auxbit.data.tables import nearest
-from auxbit.data.vectors import read_data
+from auxbit.data.vectors import nearest, read_data
 from auxbit.errors import CollectionError, DataFileError, InvalidInput, InvalidParameter
 from auxbit.hashers.files import LARGEST_SEED, as_packed, check_coding, check_enough_rows, holds_codes
 from auxbit.hashers.registry import fit_reporting, label_of, load, make_hasher

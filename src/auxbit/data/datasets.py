@@ -24,8 +24,7 @@ import numpy as np
 
 from auxbit.core.types import Array, Float32
 from auxbit.data import gist
-from auxbit.data.tables import explained, nearest
-from auxbit.data.vectors import embedded_digits, read_vectors
+from auxbit.data.vectors import embedded_digits, explained, nearest, read_vectors
 from auxbit.errors import DataFileError, InvalidParameter
 
 # ---- the formats of images: CIFAR-10's binary archive and MNIST's idx

@@ -22,8 +22,7 @@ import numpy.typing as npt
 from auxbit.core.files import checksum
 from auxbit.core.parallel import BLOCK_ROWS
 from auxbit.core.types import Array
-from auxbit.data.tables import ParquetRows, check_there, explained, hdf5_dataset
-from auxbit.data.vectors import read_vectors, split_key
+from auxbit.data.vectors import ParquetRows, check_there, explained, hdf5_dataset, read_vectors, split_key
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
 FEW = 8  # rows of a block are read one by one; if more are wanted, the block is read from first to last

@@ -9,11 +9,18 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
+import tarfile
+import threading
+import tokenize
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,11 +29,17 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import check_finite
+from auxbit.core.checks import check_finite, require
+from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.core.types import Array
-from auxbit.data.tables import ParquetRows, check_rows, check_there, choose, chunks, explained, read_hdf5
-from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
 
+CHUNK_BYTES = 1 << 24
+_FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
+    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
+    tarfile.TarError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
 SAMPLED_HEADERS = 256
 BLOCK_BYTES = 1 << 26
@@ -247,6 +260,273 @@ def _save_vecs(file: IO[bytes], rows: Array, dtype: str) -> None:
         records = np.empty(len(rows[part]), dtype=record)
         records["dimension"], records["values"] = rows.shape[1], rows[part]
         file.write(records.tobytes())
+
+
+# ---- What readers share
+
+
+def check_rows(source: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse what is not rows of numbers, before any of it is read."""
+    if dtype.hasobject:
+        raise DataFileError(f"{source} holds pickled Python objects, which are never loaded; save numbers.")
+    if dtype.kind not in "buif":
+        raise DataFileError(f"{source} holds {dtype}; expected real numbers.")
+    if len(shape) == 1:
+        raise DataFileError(
+            f"{source} holds a 1-D array of {shape[0]} values; expected rows (n, d). Save it as "
+            "reshape(-1, 1) for rows of one value, or as reshape(1, -1) for a single row."
+        )
+    if not shape or 0 in shape:
+        what = "a single value" if not shape else "no rows" if shape[0] == 0 else "rows without values"
+        raise DataFileError(f"{source} holds {what} (shape {shape}); expected rows (n, d).")
+
+
+def chunks(n_rows: int, row_bytes: int, at_once: int = CHUNK_BYTES) -> Iterator[slice]:
+    """The rows in slices of about `at_once` bytes."""
+    step = max(1, at_once // row_bytes)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def choose(source: Path, what: str, key: str | None, names: Iterable[str]) -> DataFileError:
+    """The error for a `key` that is not among `names`, or that is needed."""
+    names = list(names)
+    if not names:
+        return DataFileError(f"{source} has no {what} at all.")
+    problem = f"several {what}s." if key is None else f"no {what} {key!r}.{nearest(key, names)}"
+    near = difflib.get_close_matches(key or "", names, n=1) or names
+    return DataFileError(
+        f"{source} has {problem} Choose by key=, of {', '.join(names)}; "
+        f"on the command line as {source}:{near[0]}."
+    )
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Say which of `names` may have been meant, if any is close."""
+    near = difflib.get_close_matches(name, list(names), n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def check_there(source: Path) -> None:
+    """Refuse what is no file, or an empty one."""
+    if source.is_dir():
+        raise DataFileError(f"{source} is a folder; expected a file of vectors.")
+    if not source.exists():
+        if not source.parent.is_dir():
+            raise DataFileError(f"{source} does not exist: there is no folder {source.parent}.")
+        near = nearest(source.name, (entry.name for entry in source.parent.iterdir()))
+        raise DataFileError(f"{source} does not exist.{near}")
+    if source.stat().st_size == 0:
+        raise DataFileError(f"{source} is empty (0 bytes).")
+
+
+@contextmanager
+def explained(source: Path, what: str = "") -> Iterator[None]:
+    """Turn what other libraries raise on a broken file into a DataFileError that names it."""
+    try:
+        yield
+    except AuxbitError:
+        raise
+    except _FAILURES as error:
+        what = what or source.suffix.lower()
+        raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
+
+
+# ---- rows of Parquet files by slices
+
+
+# ---- Columns of Parquet files and datasets of HDF5 files, whole or by slices
+
+
+class ParquetGroups:
+    """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers per row, 0 for none.
+
+    Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
+    """
+
+    def __init__(self, source: Path, key: str | None) -> None:
+        self.source = source
+        with self._open() as file:
+            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key)
+            about = file.metadata
+            self.sizes = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+            self.width = len(self._names)
+            if self._of_lists:
+                first = next(file.iter_batches(batch_size=1, columns=self._names), None)
+                self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
+
+    def batches(self, group: int) -> Iterator[tuple[int, Array]]:
+        """The rows from this group on, by chunks, each with the number of its first row."""
+        groups, row = range(group, len(self.sizes)), sum(self.sizes[:group])
+        with self._open() as file:
+            for batch in file.iter_batches(BLOCK_ROWS, row_groups=list(groups), columns=self._names):
+                values = self._values(batch, row, self.width)
+                yield row, values
+                row += len(values)
+
+    def _values(self, batch: Any, row: int, width: int) -> Array:
+        for name in self._names:
+            _refuse_nulls(self.source, name, batch.column(name), row)
+        if self._of_lists:
+            return _list_rows(self.source, self._names[0], batch.column(self._names[0]), row, width)
+        columns = [batch.column(name).to_numpy().astype(self.dtype) for name in self._names]
+        return np.stack(columns, axis=1)
+
+    def _open(self) -> Any:
+        parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
+        return parquet.ParquetFile(self.source, buffer_size=PAGE_BYTES, pre_buffer=False)
+
+
+def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
+    """The columns that make the matrix, the NumPy type of their numbers, and whether they are lists."""
+    types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
+    lists: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for field in schema:
+        kind, found = field.type, numbers
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind, found = kind.value_type, lists
+        if types.is_integer(kind) or types.is_floating(kind):
+            found[field.name] = kind.to_pandas_dtype()
+    if (key is None and len(lists) > 1) or (key is not None and key not in lists):
+        raise choose(source, "list column", key, lists)
+    chosen = {key: lists[key]} if key is not None else lists or numbers
+    if not chosen:
+        raise DataFileError(f"{source} has no column of numbers, nor of lists of numbers.")
+    return list(chosen), np.result_type(*chosen.values()), bool(lists)
+
+
+def _list_rows(source: Path, name: str, column: Any, row: int, dimension: int) -> Array:
+    """One chunk of a column of lists, from `row` on, as (rows, d); `dimension` is 0 if not yet known."""
+    compute = require("pyarrow.compute", extra="data", purpose="reading .parquet files")
+    lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
+    dimension = dimension or int(lengths[0])
+    if (lengths != dimension).any() or dimension == 0:
+        wrong = int((lengths != dimension).argmax())
+        raise DataFileError(
+            f"{source}: column {name!r} has a list of {lengths[wrong]} values in row {row + wrong}; "
+            f"expected lists of {dimension or 'at least 1'}, the same for every row."
+        )
+    values = column.flatten()
+    _refuse_nulls(source, name, values, row, per_row=dimension)
+    rows: Array = values.to_numpy().reshape(-1, dimension)
+    return rows
+
+
+def _refuse_nulls(source: Path, name: str, values: Any, row: int, per_row: int = 1) -> None:
+    if values.null_count:
+        at = int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
+        raise DataFileError(f"{source}: column {name!r} has a null in row {row + at}; expected numbers only.")
+
+
+def read_hdf5(source: Path, key: str | None) -> Array:
+    """The dataset `key`, or "train", as rows."""
+    dataset = hdf5_dataset(source, key)
+    with dataset.file:
+        out: Array = dataset[...]
+    return out.reshape(len(out), -1)
+
+
+def hdf5_dataset(source: Path, key: str | None) -> Any:
+    """The dataset `key`, or "train", of a file that stays open with it."""
+    h5py = require("h5py", extra="data", purpose="reading .h5 files")
+    name = "train" if key is None else key
+    file = h5py.File(source, "r")
+    try:
+        dataset = file.get(name)
+        if not isinstance(dataset, h5py.Dataset):
+            found: list[str] = []
+            file.visititems(lambda path, item: found.append(path) if isinstance(item, h5py.Dataset) else None)
+            raise choose(source, "dataset", name, found)
+        check_rows(source, dataset.shape or (), dataset.dtype)
+    except BaseException:
+        file.close()
+        raise
+    return dataset
+
+
+class ParquetRows:
+    """The rows of one Parquet file or of several, one after another, (n, D).
+
+    They are the list column `key`, or the only list column, or all columns of numbers.
+    Rows that follow those of the last call are decoded from where that ended. The last few chunks are kept,
+    since threads do not ask in order. Going back farther decodes the row group from its start.
+    """
+
+    def __init__(self, paths: list[Path], key: str | None) -> None:
+        parts = [_groups(path, key) for path in paths]
+        parts = [part for part in parts if sum(part.sizes)] or parts[:1]
+        self.dtype, width = np.result_type(*(part.dtype for part in parts)), parts[0].width
+        wrong = next((part for part in parts if part.width != width), None)
+        if wrong is not None:
+            raise DataFileError(
+                f"{wrong.source} has rows of {wrong.width} numbers, and {parts[0].source} of {width}."
+            )
+        self._groups: list[tuple[ParquetGroups, int]] = []
+        self._starts = [0]  # of the groups, and where the last one ends
+        for part in parts:
+            for group, n in enumerate(part.sizes):
+                self._groups.append((part, group))
+                self._starts.append(self._starts[-1] + n)
+        self.shape = (self._starts[-1], width)
+        check_rows(parts[0].source, self.shape, self.dtype)
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[int, Array]] = deque(maxlen=2 * resolve_n_jobs(None) + 2)
+        self._stream: Generator[tuple[int, Array], None, None] | None = None
+        self._next = 0  # the row that the stream comes to
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        out, done = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype), 0
+        with self._lock:
+            while done < len(out):
+                first, chunk = self._chunk_with(start + done)
+                some = chunk[start + done - first : stop - first]
+                if len(some) == len(out):  # within one chunk: no copy
+                    return some
+                out[done : done + len(some)] = some
+                done += len(some)
+        return out
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _chunk_with(self, row: int) -> tuple[int, Array]:
+        """The chunk that this row is in, and the number of its first row."""
+        for first, chunk in self._kept:
+            if first <= row < first + len(chunk):
+                return first, chunk
+        group = bisect_right(self._starts, row) - 1
+        if self._stream is None or row < self._next or self._starts[group] > self._next:
+            if self._stream is not None:
+                self._stream.close()
+            self._stream = self._from(group)
+        try:
+            for first, chunk in self._stream:
+                self._kept.append((first, chunk))
+                self._next = first + len(chunk)
+                if row < self._next:
+                    return first, chunk
+        except BaseException:
+            self._stream = None  # the next call starts again, and raises the same
+            raise
+        raise DataFileError(f"{self._groups[group][0].source} ended before row {row} of all: was it changed?")
+
+    def _from(self, group: int) -> Generator[tuple[int, Array], None, None]:
+        """Chunks from this group on."""
+        while group < len(self._groups):
+            part, number = self._groups[group]
+            start = self._starts[group - number]  # of the file
+            with explained(part.source):
+                for row, values in part.batches(number):
+                    yield start + row, values.astype(self.dtype, copy=False)
+            group += len(part.sizes) - number
+
+
+def _groups(path: Path, key: str | None) -> ParquetGroups:
+    check_there(path)
+    with explained(path):
+        return ParquetGroups(path, key)
 
 
 _READERS: dict[str, Callable[[Path, str | None], Array]] = {

@@ -25,7 +25,7 @@ from auxbit.core import files
 from auxbit.core.checks import check_integer
 from auxbit.core.files import BINARY, sync_folder, write_all
 from auxbit.core.types import Float32, PathLike
-from auxbit.data.tables import nearest
+from auxbit.data.vectors import nearest
 from auxbit.errors import (
     AuxbitError,
     BadPicture,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from auxbit.data import tables
+from auxbit.data import vectors
 from auxbit.data.vectors import read_vectors
 from auxbit.errors import DataFileError
 from helpers.vector_files import save_lists, some_rows
@@ -21,7 +21,7 @@ from helpers.vector_files import save_lists, some_rows
 )
 @pytest.mark.parametrize("key", [None, "vector"])
 def test_a_list_column_is_found_and_read_over_row_groups_and_chunks(tmp_path, kind, key, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(vectors, "BLOCK_ROWS", 4)
     rows = some_rows(23, 3)
     save_lists(tmp_path / "a.parquet", list(rows), kind, row_group_size=10)
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.parquet", key=key), rows)
@@ -69,7 +69,7 @@ def test_an_empty_row_group_is_passed_over(tmp_path):
     ],
 )
 def test_lists_that_make_no_matrix_are_refused(tmp_path, rows, problem, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(vectors, "BLOCK_ROWS", 2)
     save_lists(tmp_path / "a.parquet", rows, pa.list_(pa.float32()))
     with pytest.raises(DataFileError, match=problem):
         read_vectors(tmp_path / "a.parquet")
@@ -102,7 +102,7 @@ def test_a_parquet_column_must_be_there_and_the_only_candidate(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".h5", ".hdf5"])
 def test_hdf5_is_read_in_chunks_and_train_is_the_default(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(vectors, "CHUNK_BYTES", 50)
     path = tmp_path / f"a{suffix}"
     with h5py.File(path, "w") as file:
         file.create_dataset("train", data=some_rows(11), chunks=(4, 3), compression="gzip")
