@@ -28,7 +28,7 @@ from auxbit import (
 )
 from auxbit.core import files
 from auxbit.errors import FileExists, FileProblem, InvalidInput, ModelFileError
-from auxbit.hashers import registry
+from auxbit.hashers import base
 from auxbit.hashers.registry import read_header
 
 X = np.random.default_rng(0).normal(size=(150, 7)) * 3 + 100
@@ -300,7 +300,7 @@ def test_a_header_of_the_right_form_with_the_wrong_content_is_refused(change, fi
             change(value)
         return dumps(value, **options)
 
-    monkeypatch.setattr(registry.json, "dumps", changed)
+    monkeypatch.setattr(base.json, "dumps", changed)
     fitted["BinaryAutoencoder"].save(tmp_path / "m.safetensors")
     monkeypatch.undo()
     with pytest.raises(ModelFileError, match="is not a complete auxbit model"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from auxbit.hashers.registry import model_format
+from auxbit.hashers.base import MODEL_FILE
 from helpers.large_rows import clustered, stored
 
 TESTS = str(Path(__file__).parents[1])
@@ -31,7 +31,7 @@ class Fits:
         """Fit to the end; header and bytes of the model."""
         model = folder.with_suffix(".safetensors")
         assert self._run(folder, resume=resume, parameters=PARAMETERS | more, model=str(model)) == 0
-        header, arrays = model_format().read(model)
+        header, arrays = MODEL_FILE.read(model)
         return header, {name: array.tobytes() for name, array in arrays.items()}
 
     def killed(self, folder: Path, moment: str, number: int, **more: Any) -> None:

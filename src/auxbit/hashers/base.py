@@ -6,6 +6,7 @@ scaling, encoding in threaded blocks, a least-squares decoder for the method's o
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.core.checks import check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.files import Format
 from auxbit.core.maps import Decoder, Encoder, LinearDecoder, Scaling, TableDecoder, encode, encode_into
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
 from auxbit.core.types import Array, Bits, Float32, Float64, Packed
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 from auxbit.mac.objective import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
 from auxbit.quantiser.fit import KINDS, Turned, fit_decoder
@@ -335,9 +337,40 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the fitted model to a safetensors file, atomically; `auxbit.load` reads it."""
-        from auxbit.hashers.registry import save
+        name = type(self).__name__
+        if not hasattr(self, "encoder_"):
+            raise InvalidInput(f"this {name} is not fitted: call fit before save.")
+        if type(self).__module__.rpartition(".")[0] != "auxbit.hashers":
+            raise InvalidInput(
+                f"{name} is not one of auxbit's methods, so a model file could not be read back."
+            )
+        tensors = {f"encoder.{key}": value for key, value in self.encoder_.tensors().items()}
+        tensors |= {f"decoder.{key}": value for key, value in self.decoder_.tensors().items()}
+        tensors["scaling.mean"] = self.scaling_.mean
+        parameters, left_out = _json_parameters(self.get_params(deep=False))
+        header = {
+            "class": name,
+            "encoder": type(self.encoder_).__name__,
+            "parameters": parameters,
+            "left_out": left_out,
+            "scaling": {"scale": self.scaling_.scale, "normalize": self.scaling_.normalize},
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": list(map(str, getattr(self, "feature_names_in_", []))),
+            "attributes": self._saved_attributes(),
+        }
+        training: TrainingRecord | None = getattr(self, "training_", None)
+        if training is not None:  # older versions of auxbit ignore it
+            header["training"], arrays = training.parts()
+            tensors |= {f"training.{key}": value for key, value in arrays.items()}
+        with_tables = isinstance(self.decoder_, TableDecoder)
+        if with_tables:  # the table of the last byte does not tell how many of its bits are used
+            header["decoder_bits"] = self.decoder_.n_bits
+        version = TABLES_VERSION if with_tables else LINEAR_VERSION
+        MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)
 
-        save(self, path, overwrite=overwrite)
+    def _saved_attributes(self) -> dict[str, Any]:
+        """Further fitted attributes that a model file keeps, for JSON."""
+        return {}
 
     def _generator(self) -> np.random.RandomState:
         try:
@@ -386,3 +419,33 @@ def check_kind(decoder: object) -> None:
     """Refuse what is no kind of decoder."""
     if not isinstance(decoder, str) or decoder not in KINDS:
         raise InvalidParameter("decoder", decoder, " or ".join(map(repr, KINDS)))
+
+
+# ---- Model files
+
+LINEAR_VERSION, TABLES_VERSION = 1, 2
+MODEL_FILE = Format(
+    "auxbit model", "model", TABLES_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
+    ModelFileError,
+)  # fmt: skip
+
+
+def _json_parameters(parameters: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
+    """The parameters that JSON can hold, and the types of those left out: loaded, they have the default.
+
+    Left out are hashers, callbacks, generators and arrays of more than one dimension.
+    """
+    kept: dict[str, object] = {}
+    left_out: dict[str, str] = {}
+    for name, value in parameters.items():
+        try:
+            kept[name] = json.loads(json.dumps(value, default=_as_json))
+        except (TypeError, ValueError):
+            left_out[name] = type(value).__name__
+    return kept, left_out
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON")

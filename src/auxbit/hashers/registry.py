@@ -2,8 +2,8 @@
 
 The table gives a method's name on the command line, its label and look in figures, its class and the class of
 its encoder. Classes are imported on first use: the table can be read without NumPy, numba or scikit-learn.
-Model files are read and written here as well. They are safetensors with a JSON header: nothing in them is
-executed, and they can name only classes of the table.
+Model files are read here as well. They are safetensors with a JSON header: nothing in them is executed, and
+they can name only classes of the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 
 if TYPE_CHECKING:
-    from auxbit.core.files import Format, Tensors
+    from auxbit.core.files import Tensors
     from auxbit.core.maps import LinearDecoder, TableDecoder
     from auxbit.core.progress import Progress
     from auxbit.core.types import PathLike
@@ -182,57 +181,12 @@ def _class_of(name: str) -> Any:
 
 # ---- Model files
 
-LINEAR_VERSION, TABLES_VERSION = 1, 2
-
-
-def model_format() -> Format:
-    """How model files are written and read."""
-    from auxbit.core.files import Format
-
-    return Format(
-        "auxbit model", "model", TABLES_VERSION, "an auxbit model",
-        "Models are made by `auxbit fit` or save().", ModelFileError,
-    )  # fmt: skip
-
-
-def save(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
-    """Write a fitted model, atomically."""
-    from auxbit.core.maps import TableDecoder
-
-    name = type(model).__name__
-    if not hasattr(model, "encoder_"):
-        raise InvalidInput(f"this {name} is not fitted: call fit before save.")
-    if name not in ESTIMATORS or type(model).__module__ != ESTIMATORS[name].load_class().__module__:
-        raise InvalidInput(f"{name} is not one of auxbit's methods, so a model file could not be read back.")
-    tensors = {f"encoder.{key}": value for key, value in model.encoder_.tensors().items()}
-    tensors |= {f"decoder.{key}": value for key, value in model.decoder_.tensors().items()}
-    tensors["scaling.mean"] = model.scaling_.mean
-    parameters, left_out = _parameters(model)
-    header = {
-        "class": name,
-        "encoder": type(model.encoder_).__name__,
-        "parameters": parameters,
-        "left_out": left_out,
-        "scaling": {"scale": model.scaling_.scale, "normalize": model.scaling_.normalize},
-        "n_features_in": model.n_features_in_,
-        "feature_names_in": list(map(str, getattr(model, "feature_names_in_", []))),
-        "attributes": model._saved_attributes() if hasattr(model, "_saved_attributes") else {},
-    }
-    training: TrainingRecord | None = getattr(model, "training_", None)
-    if training is not None:  # older versions of auxbit ignore it
-        header["training"], arrays = training.parts()
-        tensors |= {f"training.{key}": value for key, value in arrays.items()}
-    with_tables = isinstance(model.decoder_, TableDecoder)
-    if with_tables:  # the table of the last byte does not tell how many of its bits are used
-        header["decoder_bits"] = model.decoder_.n_bits
-    model_format().write(
-        path, header, tensors, version=TABLES_VERSION if with_tables else LINEAR_VERSION, overwrite=overwrite
-    )
-
 
 def read_header(path: PathLike) -> dict[str, Any]:
     """The JSON header of a model file that is whole, with format_version and auxbit_version."""
-    return model_format().read(path)[0]
+    from auxbit.hashers.base import MODEL_FILE
+
+    return MODEL_FILE.read(path)[0]
 
 
 def load(path: PathLike) -> Hasher:
@@ -240,8 +194,9 @@ def load(path: PathLike) -> Hasher:
     import numpy as np
 
     from auxbit.core.maps import Scaling
+    from auxbit.hashers.base import MODEL_FILE
 
-    header, tensors = model_format().read(path)
+    header, tensors = MODEL_FILE.read(path)
     try:
         # any class that is not in the table is a KeyError: a file can call nothing else
         model_class = ESTIMATORS[header["class"]].load_class()
@@ -286,26 +241,3 @@ def _training(tensors: Tensors, header: dict[str, Any], n_bits: int) -> Training
 def _within(prefix: str, tensors: Tensors) -> Tensors:
     """The tensors whose names begin with the prefix, without it."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-
-def _parameters(model: Hasher) -> tuple[dict[str, object], dict[str, str]]:
-    """The parameters that JSON can hold, and the types of those left out: loaded, they have the default.
-
-    Left out are hashers, callbacks, generators and arrays of more than one dimension.
-    """
-    kept: dict[str, object] = {}
-    left_out: dict[str, str] = {}
-    for name, value in model.get_params(deep=False).items():
-        try:
-            kept[name] = json.loads(json.dumps(value, default=_as_json))
-        except (TypeError, ValueError):
-            left_out[name] = type(value).__name__
-    return kept, left_out
-
-
-def _as_json(value: object) -> object:
-    import numpy as np
-
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no JSON")
