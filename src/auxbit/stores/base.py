@@ -454,23 +454,3 @@ def read_mark(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return about if isinstance(about, dict) and isinstance(about.get("n_bits", 0), int) else None
-
-
-def connect(url: str, name: str = DEFAULT_NAME, **options: Any) -> Store:
-    """The store at postgresql://…, milvus://host:port, or in a file.db of Milvus Lite.
-
-    name : of the table or collection there. options : as the store's class takes them.
-
-    >>> with connect("postgresql://localhost/photos", "codes") as store:
-    ...     store.create(n_bits=64)
-    ...     store.add(codes, ids, metadata=rows)
-    ...     distances, ids = store.search(query_codes, k=10, where={"year": {">=": 2020}})
-    """
-    address = parse(url)
-    if address.kind == "pgvector":
-        from auxbit.stores.pgvector import PgvectorStore
-
-        return PgvectorStore(address, name, **options)
-    from auxbit.stores.milvus import MilvusStore
-
-    return MilvusStore(address, name, **options)
