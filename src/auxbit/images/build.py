@@ -35,7 +35,7 @@ from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.registry import HASHER_NAMES, find_method, make_hasher
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
-from auxbit.images.features import KINDS, Channels, Describer, Recipe
+from auxbit.images.features import Channels, Describer, Recipe
 from auxbit.images.pictures import About, Pictures, Thumbnails
 from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
 from auxbit.quantiser.fit import TURNS
@@ -282,12 +282,10 @@ class Wanted:
             find_method(self.method, HASHER_NAMES)
         if self.seed is not None:
             check_integer("seed", self.seed, 0, LARGEST_SEED)
-        if self.features is not None and self.features not in KINDS:
-            raise InvalidParameter("features", self.features, f"one of {', '.join(KINDS)}")
         if self.model is not None and self.features not in (None, "onnx"):
             raise InvalidParameter("features", self.features, "'onnx' with the file of a network")
-        if self.kind in SIDES:
-            self._of_pixels(self.kind, self.side or SIDES[self.kind][0])
+        if self.kind not in (None, "onnx"):
+            self._of_pixels(self.kind, self.side or SIDES["gist"][0])
 
     def recipe(
         self, present: Recipe | None, found: Sequence[Source], decode: Decode, n_jobs: int | None

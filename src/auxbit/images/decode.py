@@ -498,13 +498,9 @@ class _Child:
         places = os.pathsep.join(map(os.path.abspath, sys.path))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=2**16,
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
-            )
+                [sys.executable, *command], bufsize=2**16, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
+            )  # fmt: skip
         except OSError as error:
             raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
         self._threads, self._siblings = threads, siblings
