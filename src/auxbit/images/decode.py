@@ -458,7 +458,7 @@ class Decoders:
             except (KeyError, TypeError, ValueError, RecursionError):
                 child.kill()
                 raise BadPicture("made the decoder answer nonsense") from None
-            except BaseException:
+            except BaseException:  # an interrupt: its answer would be taken for that to the next picture
                 child.kill()
                 raise
         raise BadPicture(str(header["bad"]))
@@ -480,7 +480,7 @@ class Decoders:
             yield child
         finally:
             with self._changed:
-                if child is not None and child.process.returncode is None:
+                if child is not None and child.process.returncode is None:  # it was not killed
                     self._idle.append(child)
                 self._busy -= 1
                 self._changed.notify_all()
@@ -503,6 +503,8 @@ class _Child:
             )  # fmt: skip
         except OSError as error:
             raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
+        self._requests = cast(IO[bytes], self.process.stdin)
+        self._answers = cast(IO[bytes], self.process.stdout)
         self._threads, self._siblings = threads, siblings
         siblings.add(self)
         try:
@@ -513,7 +515,7 @@ class _Child:
                 f"the process that decodes pictures does not start ({self._how_it_ended()}). "
                 f"See what `{shlex.join([sys.executable, *command])}` says."
             ) from None
-        except BaseException:
+        except BaseException:  # an interrupt
             self.kill()
             raise
 
@@ -536,15 +538,15 @@ class _Child:
         self.process.kill()
         self.process.wait()
         self._siblings.discard(self)
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (self._requests, self._answers):
             with suppress(OSError):  # what was not sent yet cannot be
-                cast(IO[bytes], stream).close()
+                stream.close()
 
     def _exchange(self, header: dict[str, Any] | None, content: bytes, most: int) -> Message | None:
         with suppress(OSError):  # the pipe is broken
             if header is not None:
-                send(cast(IO[bytes], self.process.stdin), header, content)
-            return receive(cast(IO[bytes], self.process.stdout), most)
+                send(self._requests, header, content)
+            return receive(self._answers, most)
         return None
 
     def _how_it_ended(self) -> str:

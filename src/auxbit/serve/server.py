@@ -38,7 +38,6 @@ from auxbit.serve.state import png
 SHUTDOWN_SECONDS = 30  # for requests that are running when the server is told to end
 
 # of the demonstration
-NAME = "digits"
 SIDE, BITS = 8, 32
 LEVELS = 16  # the digits' greys are 0 to 16
 METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
@@ -201,7 +200,7 @@ def _address(host: str, listening: socket.socket) -> str:
 def digits_collection(progress: Progress | None = None, n_jobs: int | None = None) -> Iterator[Path]:
     """The embedded digits as a collection of pictures, with a small comparison; its folder is temporary."""
     with tempfile.TemporaryDirectory(prefix="auxbit-demo-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder, NAME)
+        path = Path(folder, "digits")
         recipe = Recipe("pixels", SIDE, grey=True)
         sources = list(_digits(Path(folder, "pictures")))
         build(sources, path, recipe, bits=BITS, n_jobs=n_jobs, decode=decode, progress=progress)
