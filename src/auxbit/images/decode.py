@@ -30,8 +30,8 @@ from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParamete
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
 MAX_PIXELS = 100_000_000
-MAX_SIDE = 4096  # of the square: the largest that anything describes is far smaller
-PNG_UP_TO = 64  # pixels: below, a PNG is as small as a JPEG and shows every pixel as it is
+MAX_SIDE = 4096  # of the square; features use far smaller ones
+PNG_UP_TO = 64  # pixels: up to here a PNG is as small as a JPEG, and exact
 GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size if the square is this much smaller still
 
 _STARTS = {
@@ -194,11 +194,11 @@ class _Picture:
 
 
 def _opened(content: bytes, max_pixels: int) -> Any:
-    """The picture's header, read by the one plugin that its first bytes ask for."""
+    """The picture's header, read by the plugin for its first bytes."""
     kind = _format_of(content)
     if kind is None:
         raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
-    if kind == "WEBP":  # Pillow makes room for all pixels when it opens one
+    if kind == "WEBP":  # Pillow allocates all pixels when it opens one
         _check_size(_size_of_webp(content), max_pixels)
     image = load_plugins()[kind](io.BytesIO(content))
     _check_size(image.size, max_pixels)
@@ -324,7 +324,7 @@ def _reading() -> Iterator[None]:
     except MemoryError:
         raise BadPicture("needs more memory than is allowed") from None
     except Exception as error:
-        cause = error.__cause__ or error  # plugins make a SyntaxError of whatever a header leads them to
+        cause = error.__cause__ or error  # plugins turn any error in a header into a SyntaxError
         text = " ".join(str(error).split())[:200]
         if "truncated" in text.lower():
             raise BadPicture("is cut short") from error
@@ -487,7 +487,7 @@ class Decoders:
 
 
 class _Child:
-    """A process that decodes one picture at a time. siblings : where it stands as long as it runs."""
+    """A process that decodes one picture at a time. siblings : all that run, to which it adds itself."""
 
     def __init__(
         self, threads: ThreadPoolExecutor, siblings: set[_Child], seconds: float, memory: int
@@ -521,7 +521,7 @@ class _Child:
 
     def ask(self, header: dict[str, Any] | None, content: bytes, most: int, seconds: float) -> Message:
         """The answer to a request (None: to being started); BadPicture if the process dies, or is late."""
-        # in another thread, for the deadline: neither writing to a pipe nor reading from one has any
+        # in another thread: writing to a pipe and reading from one have no timeout of their own
         answer = self._threads.submit(self._exchange, header, content, most)
         try:
             found = answer.result(seconds)
@@ -564,7 +564,7 @@ def _kill(children: set[_Child]) -> None:
 def work(seconds: float, memory: int) -> None:
     """Answer requests on standard input until there are no more: the parent closed the pipe, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets us finish
-    # the pipes under numbers of their own: what a library prints must not get between the messages
+    # the pipes get descriptors of their own: what a library prints must not get between the messages
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -574,10 +574,10 @@ def work(seconds: float, memory: int) -> None:
     _limit(memory)
     send(answers, {})
     while (request := receive(requests, sys.maxsize)) is not None:
-        alarm(int(seconds) + 5)  # kills us; the parent is quicker, unless it is gone
+        alarm(int(seconds) + 5)  # ends this process if the parent, which is quicker, is gone
         answer = _answer(*request)
         alarm(0)
-        del request  # the next one needs the room
+        del request  # frees the memory for the next one
         send(answers, *answer)
 
 
@@ -604,12 +604,12 @@ def _limit(memory: int) -> None:
         hard = resource.getrlimit(what)[1]
         if hard != resource.RLIM_INFINITY:
             most = min(most, hard)
-        with suppress(ValueError, OSError):  # a system that knows the limit and does not grant it
+        with suppress(ValueError, OSError):  # not every system allows it
             resource.setrlimit(what, (most, most))
 
 
 def send(stream: IO[bytes], header: dict[str, Any], *body: bytes) -> None:
-    """Write a message: a line of JSON that says how many bytes follow it, and these."""
+    """Write a message: a line of JSON with the number of bytes of the body, then the body."""
     line = json.dumps({**header, "bytes": sum(map(len, body))}).encode()
     stream.write(b"".join([line, b"\n", *body]))
     stream.flush()

@@ -93,7 +93,7 @@ def serve(
         )
         warm_up(app.state.site)
         gc.collect()
-        gc.freeze()  # what is there stays: to look through all of it again takes a tenth of a second
+        gc.freeze()  # these objects stay: for the collector to visit them again takes a tenth of a second
         serving = Serving(path.name, len(pictures), _address(settings.host, listening))
 
         def listens() -> None:
@@ -113,7 +113,7 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> Non
             await super().startup(sockets)
             listens()
 
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # who sent a bad form is told of it
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the sender of a bad form is told
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
@@ -168,7 +168,7 @@ def _check_token(settings: Settings) -> None:
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound; that it cannot be is said before any work is done."""
+    """A socket that listens; bound before any other work, so that a port in use is told at once."""
     address = _addresses(host)[0]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # named as TCP, asyncio sends answers at once; else the body of each waits 40 ms for an acknowledgement
