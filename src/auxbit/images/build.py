@@ -35,7 +35,7 @@ from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.registry import HASHER_NAMES, find_method, make_hasher
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
-from auxbit.images.features import KINDS, Channels, Describer, Recipe
+from auxbit.images.features import Channels, Describer, Recipe
 from auxbit.images.pictures import About, Pictures, Thumbnails
 from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
 from auxbit.quantiser.fit import TURNS
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SIDES = {"gist": (32, 128), "pixels": (8, 32)}  # least and most that is chosen by default
 MEASURED = 64  # pictures whose sizes choose the side
-BATCH = 256  # pictures at most, which are on disk before the next are described
+BATCH = 256  # pictures at most per batch, which is on disk before the next one is described
 VECTORS = "float16"
 MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
 ROWS_FOR_TABLES = 5_000  # 256 vectors per byte want many rows
@@ -256,7 +256,7 @@ def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is requested of a collection; None for what it has, or for the default."""
+    """The settings that were requested; None for what the collection has, or for the default."""
 
     features: str | None = None
     side: int | None = None
@@ -275,19 +275,17 @@ class Wanted:
         return "onnx" if self.model is not None else self.features
 
     def check(self) -> None:
-        """Refuse before any work what no pictures and no collection can make right."""
+        """Refuse invalid values before any work is done."""
         if self.bits is not None:
             check_n_bits(self.bits)
         if self.method is not None:
             find_method(self.method, HASHER_NAMES)
         if self.seed is not None:
             check_integer("seed", self.seed, 0, LARGEST_SEED)
-        if self.features is not None and self.features not in KINDS:
-            raise InvalidParameter("features", self.features, f"one of {', '.join(KINDS)}")
         if self.model is not None and self.features not in (None, "onnx"):
             raise InvalidParameter("features", self.features, "'onnx' with the file of a network")
-        if self.kind in SIDES:
-            self._of_pixels(self.kind, self.side or SIDES[self.kind][0])
+        if self.kind not in (None, "onnx"):
+            self._of_pixels(self.kind, self.side or SIDES["gist"][0])
 
     def recipe(
         self, present: Recipe | None, found: Sequence[Source], decode: Decode, n_jobs: int | None
@@ -367,7 +365,7 @@ class Wanted:
 
 
 def _fitting_side(kind: str, found: Sequence[Source], decode: Decode, n_jobs: int | None) -> int:
-    """The median of the shorter sides of some pictures, within what is sensible."""
+    """The median of the shorter sides of some pictures, within SIDES."""
     least, most = SIDES[kind]
     some = found[:: -(-len(found) // MEASURED)]
     read = read_pictures([(source, None) for source in some], decode, least, n_jobs)
@@ -453,7 +451,7 @@ class _Target:
                 self.about.write(self.out)
 
     def _read(self, wanted: Sequence[tuple[Source, Item | None]], decode: Decode) -> None:
-        """Read pictures, and add them or put them in the place of the items they replace."""
+        """Read pictures in batches; add them, or replace the items that they are known by."""
         side = self.about.recipe.side
         batch = fitting(BATCH, side)
         fresh: list[Read] = []
@@ -495,13 +493,13 @@ class _Target:
         self._report.replaced += int((~is_new).sum())
 
     def _described(self, batch: list[Read]) -> tuple[list[Read], Float32]:
-        """The pictures of which vectors can be made, and these, rounded as they will be kept."""
+        """The pictures that vectors can be made of, and their vectors, rounded as they will be kept."""
         if not batch:
             return [], np.empty((0, 0), dtype=np.float32)
         pixels = np.stack([each.decoded.pixels for each in batch])
         try:
             vectors = self._describer(pixels)
-        except InvalidInput:  # because of one of them: the others must not be lost by it
+        except InvalidInput:  # because of one picture: the others must not be lost
             fine, rows = [], []
             for each, picture in zip(batch, pixels):
                 try:
@@ -510,11 +508,11 @@ class _Target:
                 except InvalidInput as error:
                     self._report.bad.append((each.source.name, f"cannot be described: {error}"))
             batch, vectors = fine, np.array(rows, dtype=np.float32)
-        # a code is made of what is kept, so that to make it again makes the same
+        # codes are made of the rounded vectors, so that making them again gives the same codes
         return batch, vectors.astype(VECTORS).astype(np.float32)
 
     def _note_dates(self, same: list[Same]) -> None:
-        """Keep the new dates of files that are the same, so that they need not be read again next time."""
+        """Store the new dates of unchanged files, so that they need not be read next time."""
         if not same:
             return
         collection, ids = self._ready(), [each.known.id for each in same]
@@ -535,14 +533,14 @@ class _Target:
             )  # fmt: skip
             self.collection = made
             made.lock()
-            # what a collection that was here has left
+            # files that a collection which was here before has left
             for left in (pictures.PACK_NAME, features.FILE, COMPARISON, COMPARISON_ROWS):
                 with suppress(FileNotFoundError):
                     (self.out / left).unlink()
             if self._network is not None:
                 files.write_bytes(self.out / features.FILE, self._network)
             self.about = replace(self.about, key=made.manifest.key)
-            self.about.write(self.out)  # last: with it the collection is one of pictures
+            self.about.write(self.out)  # last: this file is what makes it a collection of pictures
         return self.collection
 
     def finish(self) -> Report:
@@ -572,7 +570,7 @@ class _Target:
         some = ids[sample_rows(len(ids), TRAINING_ROWS)]
         X = np.asarray(self.collection.vectors(some), dtype=np.float32)
         self._fit(model, X)
-        if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), as somebody wanted
+        if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), and stay so
             kind = "tables" if len(X) >= ROWS_FOR_TABLES else "linear"
             progress.stage("decoder", TURNS)
             model.fit_decoder(
@@ -596,7 +594,7 @@ class _Target:
             model.set_params(callback=told)
         try:
             with warnings.catch_warnings():
-                # of fewer pictures than bits: nothing that whoever has few pictures could change
+                # about fewer pictures than bits, which the user cannot change
                 warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
                 model.fit(X)
         except InvalidParameter as error:
@@ -605,7 +603,7 @@ class _Target:
             raise
         finally:
             if tells:
-                model.set_params(callback=None)  # it shows the progress, and is no part of the model
+                model.set_params(callback=None)  # it is no part of the model
 
 
 def _some_of(bad: list[tuple[str, str]]) -> str:

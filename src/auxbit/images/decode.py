@@ -30,8 +30,8 @@ from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParamete
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
 MAX_PIXELS = 100_000_000
-MAX_SIDE = 4096  # of the square: the largest that anything describes is far smaller
-PNG_UP_TO = 64  # pixels: below, a PNG is as small as a JPEG and shows every pixel as it is
+MAX_SIDE = 4096  # of the square; features use far smaller ones
+PNG_UP_TO = 64  # pixels: up to here a PNG is as small as a JPEG, and exact
 GAP = 2.0  # a JPEG is read at 1/2, 1/4 or 1/8 of its size if the square is this much smaller still
 
 _STARTS = {
@@ -194,11 +194,11 @@ class _Picture:
 
 
 def _opened(content: bytes, max_pixels: int) -> Any:
-    """The picture's header, read by the one plugin that its first bytes ask for."""
+    """The picture's header, read by the plugin for its first bytes."""
     kind = _format_of(content)
     if kind is None:
         raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
-    if kind == "WEBP":  # Pillow makes room for all pixels when it opens one
+    if kind == "WEBP":  # Pillow allocates all pixels when it opens one
         _check_size(_size_of_webp(content), max_pixels)
     image = load_plugins()[kind](io.BytesIO(content))
     _check_size(image.size, max_pixels)
@@ -324,7 +324,7 @@ def _reading() -> Iterator[None]:
     except MemoryError:
         raise BadPicture("needs more memory than is allowed") from None
     except Exception as error:
-        cause = error.__cause__ or error  # plugins make a SyntaxError of whatever a header leads them to
+        cause = error.__cause__ or error  # plugins turn any error in a header into a SyntaxError
         text = " ".join(str(error).split())[:200]
         if "truncated" in text.lower():
             raise BadPicture("is cut short") from error
@@ -458,7 +458,7 @@ class Decoders:
             except (KeyError, TypeError, ValueError, RecursionError):
                 child.kill()
                 raise BadPicture("made the decoder answer nonsense") from None
-            except BaseException:
+            except BaseException:  # an interrupt: its answer would be taken for that to the next picture
                 child.kill()
                 raise
         raise BadPicture(str(header["bad"]))
@@ -480,14 +480,14 @@ class Decoders:
             yield child
         finally:
             with self._changed:
-                if child is not None and child.process.returncode is None:
+                if child is not None and child.process.returncode is None:  # it was not killed
                     self._idle.append(child)
                 self._busy -= 1
                 self._changed.notify_all()
 
 
 class _Child:
-    """A process that decodes one picture at a time. siblings : where it stands as long as it runs."""
+    """A process that decodes one picture at a time. siblings : all that run, to which it adds itself."""
 
     def __init__(
         self, threads: ThreadPoolExecutor, siblings: set[_Child], seconds: float, memory: int
@@ -498,15 +498,13 @@ class _Child:
         places = os.pathsep.join(map(os.path.abspath, sys.path))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=2**16,
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
-            )
+                [sys.executable, *command], bufsize=2**16, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
+            )  # fmt: skip
         except OSError as error:
             raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
+        self._requests = cast(IO[bytes], self.process.stdin)
+        self._answers = cast(IO[bytes], self.process.stdout)
         self._threads, self._siblings = threads, siblings
         siblings.add(self)
         try:
@@ -517,13 +515,13 @@ class _Child:
                 f"the process that decodes pictures does not start ({self._how_it_ended()}). "
                 f"See what `{shlex.join([sys.executable, *command])}` says."
             ) from None
-        except BaseException:
+        except BaseException:  # an interrupt
             self.kill()
             raise
 
     def ask(self, header: dict[str, Any] | None, content: bytes, most: int, seconds: float) -> Message:
         """The answer to a request (None: to being started); BadPicture if the process dies, or is late."""
-        # in another thread, for the deadline: neither writing to a pipe nor reading from one has any
+        # in another thread: writing to a pipe and reading from one have no timeout of their own
         answer = self._threads.submit(self._exchange, header, content, most)
         try:
             found = answer.result(seconds)
@@ -540,15 +538,15 @@ class _Child:
         self.process.kill()
         self.process.wait()
         self._siblings.discard(self)
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (self._requests, self._answers):
             with suppress(OSError):  # what was not sent yet cannot be
-                cast(IO[bytes], stream).close()
+                stream.close()
 
     def _exchange(self, header: dict[str, Any] | None, content: bytes, most: int) -> Message | None:
         with suppress(OSError):  # the pipe is broken
             if header is not None:
-                send(cast(IO[bytes], self.process.stdin), header, content)
-            return receive(cast(IO[bytes], self.process.stdout), most)
+                send(self._requests, header, content)
+            return receive(self._answers, most)
         return None
 
     def _how_it_ended(self) -> str:
@@ -566,7 +564,7 @@ def _kill(children: set[_Child]) -> None:
 def work(seconds: float, memory: int) -> None:
     """Answer requests on standard input until there are no more: the parent closed the pipe, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets us finish
-    # the pipes under numbers of their own: what a library prints must not get between the messages
+    # the pipes get descriptors of their own: what a library prints must not get between the messages
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -576,10 +574,10 @@ def work(seconds: float, memory: int) -> None:
     _limit(memory)
     send(answers, {})
     while (request := receive(requests, sys.maxsize)) is not None:
-        alarm(int(seconds) + 5)  # kills us; the parent is quicker, unless it is gone
+        alarm(int(seconds) + 5)  # ends this process if the parent, which is quicker, is gone
         answer = _answer(*request)
         alarm(0)
-        del request  # the next one needs the room
+        del request  # frees the memory for the next one
         send(answers, *answer)
 
 
@@ -606,12 +604,12 @@ def _limit(memory: int) -> None:
         hard = resource.getrlimit(what)[1]
         if hard != resource.RLIM_INFINITY:
             most = min(most, hard)
-        with suppress(ValueError, OSError):  # a system that knows the limit and does not grant it
+        with suppress(ValueError, OSError):  # not every system allows it
             resource.setrlimit(what, (most, most))
 
 
 def send(stream: IO[bytes], header: dict[str, Any], *body: bytes) -> None:
-    """Write a message: a line of JSON that says how many bytes follow it, and these."""
+    """Write a message: a line of JSON with the number of bytes of the body, then the body."""
     line = json.dumps({**header, "bytes": sum(map(len, body))}).encode()
     stream.write(b"".join([line, b"\n", *body]))
     stream.flush()

@@ -244,7 +244,7 @@ def network_recipe(content: bytes, name: str, side: int | None, mean: Channels, 
         "onnx", taken or side or USUAL_SIDE, mean=mean, std=std, sha256=files.checksum([content]),
         input=inputs[0].name, output=session.get_outputs()[0].name, layout=LAYOUTS[channels_last],
     )  # fmt: skip
-    Network(content, recipe, name)  # says now what would fail later
+    Network(content, recipe, name)  # so that it fails now rather than later
     return recipe
 
 

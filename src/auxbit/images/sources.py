@@ -186,7 +186,7 @@ def read_file(path: Path) -> bytes:
     about = os.stat(path)
     if stat.S_ISDIR(about.st_mode):
         raise BadPicture("is a folder")
-    if not stat.S_ISREG(about.st_mode):  # to open a pipe would wait for a writer
+    if not stat.S_ISREG(about.st_mode):  # opening a pipe would wait for a writer
         raise BadPicture("is not a file")
     if about.st_size > MOST_BYTES:
         raise BadPicture(f"has {about.st_size:,} bytes; at most {MOST_BYTES:,} are read")
@@ -213,7 +213,7 @@ def find_sources(
             known = next((root for root in roots if root and path.is_relative_to(root)), source.root)
             name = path.relative_to(known).as_posix()
             found.setdefault(source.path, replace(source, root=known, name=name))
-        # a collection is no picture that failed: --out may well be in the folder
+        # a collection is not a picture that failed: --out may be in this folder
         skipped += [each for each in passed_over if not (top / each[0] / storage.MANIFEST).is_file()]
     if not found:
         reasons = "".join(f" {name}: {reason}." for name, reason in skipped[:3])
@@ -246,7 +246,7 @@ def items_of(collection: Collection) -> dict[str, Item]:
 
 
 def is_gone(path: str) -> bool:
-    """Whether there is nothing at a path; what merely cannot be looked at is not gone."""
+    """Whether there is nothing at a path; what cannot be accessed is not gone."""
     try:
         os.lstat(path)
     except OSError as error:
@@ -255,7 +255,7 @@ def is_gone(path: str) -> bool:
 
 
 def _resolved(place: Path) -> Path:
-    """The place by the one name that it has, however it was spelt."""
+    """The absolute path of a place, without links."""
     path = place.resolve()
     _refuse_odd_name(path)
     return path

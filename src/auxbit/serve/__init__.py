@@ -2,4 +2,4 @@
 
 from auxbit.core.checks import require
 
-require("fastapi", extra="web", purpose="the web page")  # before a module of ours fails for want of it
+require("fastapi", extra="web", purpose="the web page")  # every module here imports it

@@ -60,7 +60,6 @@ MEANINGS = {
     422: "Values that cannot be used",
 }
 PICTURE = {"content": {"image/png": {}, "image/jpeg": {}}, "description": "A PNG or JPEG"}
-SAME = {"description": "The same as the client has"}
 FILE_FIELD = {
     "type": "object",
     "required": ["file"],
@@ -77,7 +76,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def pictures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The responses of an endpoint that gives a picture."""
-    return {200: PICTURE, 304: SAME, **errors(404, *statuses)}
+    return {200: PICTURE, 304: {"description": "The same as the client has"}, **errors(404, *statuses)}
 
 
 # ---- Responses

@@ -15,8 +15,6 @@ from auxbit.serve import schemas
 from auxbit.serve.security import MAX_RANKED, Problem, not_found
 from auxbit.serve.state import ITEMS, Site, Upload, bits_text, consistently, modes_of
 
-UPLOADS = "/api/v1/uploads"
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -183,7 +181,7 @@ class _Search:
             place = f"{ITEMS}/{self.asked.id}"
             about |= self.site.known.of([self.asked.id])[0].item
         elif self.asked.upload is not None:
-            upload, place = self.asked.upload, f"{UPLOADS}/{self.asked.upload.hash}"
+            upload, place = self.asked.upload, f"/api/v1/uploads/{self.asked.upload.hash}"
             about |= {"upload": upload.hash, "file": upload.file, "thumbnail": f"{place}/thumbnail"}
             about |= {"width": upload.width, "height": upload.height}
         else:

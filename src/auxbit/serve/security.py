@@ -59,7 +59,7 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem(error.status_code, CODES.get(error.status_code, "refused"), str(error.detail))
     text = str(error)
     if isinstance(error, BadPicture):
-        # a picture that is too large is one all the same
+        # a picture that is too large is still a picture
         status, code = (413, "too_many_pixels") if " pixels; at most " in text else (415, "not_a_picture")
         return Problem(status, code, f"The picture {text.rstrip('.')}.")
     if isinstance(error, InvalidInput):
@@ -92,7 +92,7 @@ def install(app: FastAPI, folder: Callable[[], str]) -> None:
 
 def _not_valid(request: Request, error: Any) -> Response:
     found: Sequence[Any] = error.errors()
-    if any(each["loc"][:1] == ("path",) for each in found):  # no id of ours looks so
+    if any(each["loc"][:1] == ("path",) for each in found):  # no item or upload has such an id
         return not_found("What the address names").response()
     sentences = [f"{'.'.join(map(str, each['loc'][1:])) or 'the body'}: {each['msg']}" for each in found[:5]]
     more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
@@ -113,7 +113,7 @@ def _of_http(request: Request, error: Any) -> Response:
 
 MAX_K = 200
 MAX_ITEMS = 500  # of one page of a listing
-MAX_RANKED = 10_000  # within a radius, that are ranked by another distance than Hamming's
+MAX_RANKED = 10_000  # items within a radius that are ranked by a distance other than Hamming's
 MULTIPART_BYTES = 64 * 1024  # what a form may have around its file
 
 
@@ -282,7 +282,7 @@ class Body:
         self._size, self._until, self._complete = 0, 0.0, False
 
     async def check_announced(self, length: str | None) -> None:
-        """Refuse by what a client says is coming."""
+        """Refuse a body whose announced length is too large."""
         if length is not None and length.isdecimal() and int(length[:20]) > self._most:
             await self._refuse()
 
@@ -308,7 +308,7 @@ class Body:
         return message
 
     async def _refuse(self) -> NoReturn:
-        """Say so when the client has sent what it has: most do not listen before."""
+        """Answer once the client has sent its body: most clients do not listen before."""
         while not self._complete and self._size < DRAINED_BYTES:
             await self._next()
         raise HTTPException(413, f"The body is larger than {self._most:,} bytes, the most that is read.")

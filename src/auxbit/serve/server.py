@@ -38,7 +38,6 @@ from auxbit.serve.state import png
 SHUTDOWN_SECONDS = 30  # for requests that are running when the server is told to end
 
 # of the demonstration
-NAME = "digits"
 SIDE, BITS = 8, 32
 LEVELS = 16  # the digits' greys are 0 to 16
 METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
@@ -94,7 +93,7 @@ def serve(
         )
         warm_up(app.state.site)
         gc.collect()
-        gc.freeze()  # what is there stays: to look through all of it again takes a tenth of a second
+        gc.freeze()  # these objects stay: for the collector to visit them again takes a tenth of a second
         serving = Serving(path.name, len(pictures), _address(settings.host, listening))
 
         def listens() -> None:
@@ -114,7 +113,7 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> Non
             await super().startup(sockets)
             listens()
 
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # who sent a bad form is told of it
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the sender of a bad form is told
     config = uvicorn.Config(
         app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
@@ -169,7 +168,7 @@ def _check_token(settings: Settings) -> None:
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound; that it cannot be is said before any work is done."""
+    """A socket that listens; bound before any other work, so that a port in use is told at once."""
     address = _addresses(host)[0]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # named as TCP, asyncio sends answers at once; else the body of each waits 40 ms for an acknowledgement
@@ -201,7 +200,7 @@ def _address(host: str, listening: socket.socket) -> str:
 def digits_collection(progress: Progress | None = None, n_jobs: int | None = None) -> Iterator[Path]:
     """The embedded digits as a collection of pictures, with a small comparison; its folder is temporary."""
     with tempfile.TemporaryDirectory(prefix="auxbit-demo-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder, NAME)
+        path = Path(folder, "digits")
         recipe = Recipe("pixels", SIDE, grey=True)
         sources = list(_digits(Path(folder, "pictures")))
         build(sources, path, recipe, bits=BITS, n_jobs=n_jobs, decode=decode, progress=progress)

@@ -55,7 +55,7 @@ def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
         before = state_of(collection)
         try:
             made = work()
-        except Exception:  # parts of two states fit together in no way that could be foreseen
+        except Exception:  # parts of two states can fail together in any way
             if attempt == TRIES - 1 or state_of(collection) == before:
                 raise
             continue
@@ -298,7 +298,7 @@ def bit_statistics(codes: Packed, n_bits: int) -> tuple[Float64, Float64]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what is no number, text or list of them is named by its type."""
+    """A value for JSON; anything but numbers, text and lists or dicts of them is named by its type."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
@@ -450,7 +450,7 @@ class Site:
         return self.pictures.recipe.kind == "pixels"
 
     async def soon(self, work: Callable[[], Made]) -> Made:
-        """Do something short at once, where it is: beside other threads it would mostly wait for its turn.
+        """Do something short at once, in this thread: in another it would mostly wait for its turn.
 
         In a large collection a search is not short.
         """
