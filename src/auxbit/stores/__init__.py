@@ -1,4 +1,4 @@
-"""Codes kept and searched by other programs: PostgreSQL with pgvector, and Milvus. A new one is a line here."""
+"""Codes kept and searched by other programs: PostgreSQL with pgvector, and Milvus."""
 
 from __future__ import annotations
 
