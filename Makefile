@@ -21,7 +21,7 @@ lint: $(VENV)/test
 types: $(VENV)/test
 	$(BIN)/mypy
 
-browser:  # for the tests of the web page; they are skipped where there is none
+browser:  # for the tests of the web page, which are skipped if there is none
 	@sh .ci/browser
 
 pytest: $(VENV)/test browser
@@ -44,11 +44,11 @@ bench-collection: $(VENV)/test  ## measure collections and features (five minute
 bench-images: $(VENV)/test  ## measure image collections and their server on AUXBIT_DATA/cifar10 (half an hour; docs/images.md)
 	$(BIN)/python benchmarks/images.py
 
-bench-scale: $(VENV)/test  ## measure training by passes and on Dask (an hour, 16 GB of memory, 6 GB of disk; docs/scale.md)
+bench-scale: $(VENV)/test  ## measure training out of core and on Dask (an hour, 16 GB of memory, 6 GB of disk; docs/scale.md)
 	$(BIN)/python benchmarks/large.py
 	$(BIN)/python benchmarks/dask_fit.py
 
-bench-stores: $(VENV)/test  ## push a million codes to PostgreSQL, Milvus and FAISS (half an hour; docs/stores.md)
+bench-stores: $(VENV)/test  ## push a million codes to PostgreSQL and Milvus (half an hour; docs/stores.md)
 	$(BIN)/python benchmarks/stores.py
 
 crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
@@ -63,7 +63,7 @@ figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again 
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/liblinear.py loop
 
-reference: $(VENV)/test  ## write docs/cli.md anew from --help
+reference: $(VENV)/test  ## write docs/cli.md again from --help
 	$(BIN)/python -m auxbit.cli.reference
 
 clean:  ## remove the virtual environment and what the demo wrote
