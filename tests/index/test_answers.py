@@ -68,7 +68,7 @@ def test_files_are_searched_as_arrays_are(folder: Path, digits: Any) -> None:
         ({"k": 3, "asymmetric": True}, index.search_asymmetric(digits[:300], 3)),
     ):
         found = search_files(model, "base.npy", "queries.npy", **options)
-        assert found.n_items == 1497
+        assert (found.about["n_base"], found.about["queries"]) == (1497, 300)
         for name, array in zip(("ids", "distances"), reversed(wanted[-2:])):
             np.testing.assert_array_equal(found.arrays[name], array)
     with pytest.raises(InvalidParameter, match="Add --asymmetric"):

@@ -37,7 +37,7 @@ from auxbit.cli.options import (
     choice,
     refuse,
 )
-from auxbit.cli.search import print_answers, print_as_json
+from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
     from auxbit.collection.drift import Measure, Statistics
@@ -280,10 +280,8 @@ def search(
     by_vectors = mode == "asymmetric" or rerank is not None
     check_k_or_radius(k, radius, ("--mode asymmetric and --rerank", by_vectors))
     from auxbit.collection import build
-    from auxbit.collection.where import Where as Conditions
     from auxbit.core.files import check_output
-    from auxbit.errors import InvalidInput
-    from auxbit.index.answers import ENDINGS, Answers
+    from auxbit.index.answers import ENDINGS
 
     if out is not None:
         check_output(out, overwrite=force, endings=ENDINGS)
@@ -293,48 +291,13 @@ def search(
                 asked = build.read_queries(items, queries, codes=codes)
             else:
                 asked = build.stored_item(items, id_ or 0)
-            if "X" not in asked and mode == "asymmetric":
-                raise InvalidInput(
-                    "--mode asymmetric compares vectors with codes, and the queries are codes."
-                )
-            if "X" not in asked and rerank is not None:
-                raise InvalidInput(
-                    "--rerank compares vectors, and the queries are codes: search with vectors."
-                )
-            optimal = items.manifest.coding == "optimal" and "X" in asked
-            mode = mode or ("asymmetric" if optimal else "hamming")
-            conditions = Conditions.of(where) if where else None
-            if radius is not None:
-                answered: tuple[Any, ...] = items.search_radius(r=radius, where=conditions, **asked)
-            else:
-                answered = items.search(
-                    k=10 if k is None else k,
-                    mode=mode,
-                    rerank=False if rerank is None else rerank,
-                    where=conditions,
-                    **asked,
-                )
-            found = Answers.of(answered, items.metadata)
+            found = build.search(
+                items, asked, 10 if k is None else k, radius=radius, mode=mode, rerank=rerank, where=where
+            )
             if out is not None:
                 found.write(out, overwrite=force)
         _warn_of(items.damage)
-        about = {
-            "collection": str(items.path),
-            "items": len(items),
-            "bits": items.n_bits,
-            "queries": len(found),
-            "k": 10 if k is None and radius is None else k,
-            "radius": radius,
-            "mode": mode,
-            "rerank": rerank,
-            "where": None if conditions is None else str(conditions),
-            "retrieved": len(found.ids),
-        }
-        if print_as_json(found, about, out, json):
-            return
-        print_answers(found, about)
-    if out is not None:
-        output.say(f"Written to {out}.")
+        print_answers(found, out, json)
 
 
 # ---- delete, compact and retrain

@@ -87,56 +87,51 @@ def search(
     if out is not None:
         check_output(out, overwrite=force, endings=[".npz"])
     with output.Stages() as stages:
-        hasher = load(model)
         found = search_files(
-            hasher, base, queries, 10 if k is None else k, radius=radius, codes=codes, coding=coding, mu=mu,
-            asymmetric=asymmetric, shortlist=shortlist, n_jobs=jobs, progress=stages,
+            load(model), base, queries, 10 if k is None else k, radius=radius, codes=codes, coding=coding,
+            mu=mu, asymmetric=asymmetric, shortlist=shortlist, n_jobs=jobs, progress=stages,
         )  # fmt: skip
-    about: dict[str, Any] = {
-        "bits": hasher.n_bits,
-        "n_base": found.n_items,
-        "queries": len(found),
-        "k": 10 if k is None and radius is None else k,
-        "radius": radius,
-        "by": "the decoder" if asymmetric else "Hamming distance",
-    }
-    if radius is None:  # fewer than k if the base is smaller
-        about["retrieved_per_query"] = found.arrays["ids"].shape[1]
-    about["retrieved"] = len(found.ids)
     if out is not None:
         found.write(out, overwrite=force)
-    if print_as_json(found, about, out, json):
+    if json:
+        _print_json(found, out)
         return
     _print_queries(found, "squared distance" if asymmetric else "distance", "rows")
     output.say(f"Written to {out}." if out else "--out results.npz writes all of it, --json prints it.")
 
 
-def print_as_json(found: Answers, about: dict[str, Any], out: str | None, json: bool) -> bool:
-    """Print all answers with what was asked, or only that if a file has the answers; returns `json`."""
-    if json:
-        answers = {"results": list(found)} if out is None else {"written": out}
-        output.print_json(about | answers)
-    return json
-
-
-def print_answers(found: Answers, about: dict[str, Any]) -> None:
+def print_answers(found: Answers, out: str | None, json: bool) -> None:
     """Answers with metadata. One query: one line per answer. Several: one line each, with the nearest."""
+    if json:
+        _print_json(found, out)
+        return
+    about = found.about
+    measure = "distance" if about["rerank"] is None and about["mode"] == "hamming" else "squared distance"
     if not about["retrieved"]:
         limits = f" with {about['where']}" if about["where"] else ""
         output.say(f"Nothing is found among {about['items']:,} items{limits}.")
-        return
-    by_vectors = about["rerank"] is not None or about["mode"] == "asymmetric"
-    measure = "squared distance" if by_vectors else "distance"
-    if len(found) > 1:
+    elif len(found) > 1:
         _print_queries(found, measure, "items")
         if len(found) > SHOWN_QUERIES:
             output.say("--out FILE writes all of them, --json prints them.")
-        return
+    else:
+        _print_query(found, measure)
+    if out is not None:
+        output.say(f"Written to {out}.")
+
+
+def _print_json(found: Answers, out: str | None) -> None:
+    """What was asked, with all answers if no file has them."""
+    output.print_json(found.about | ({"results": list(found)} if out is None else {"written": out}))
+
+
+def _print_query(found: Answers, measure: str) -> None:
+    """The answers to the only query, one per line."""
     best = found.first(0, SHOWN_QUERIES)
     _print_columns(
         ["id", measure, "metadata"], zip(best["ids"], best["distances"], map(_fields, best["metadata"]))
     )
-    more = about["retrieved"] - len(best["ids"])
+    more = found.n_found(0) - len(best["ids"])
     if more:
         output.say(f"… and {more:,} items more: --out FILE writes all of them, --json prints them.")
 

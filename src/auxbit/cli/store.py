@@ -22,7 +22,7 @@ from auxbit.cli.options import (
     check_k_or_radius,
     refuse,
 )
-from auxbit.cli.search import print_answers, print_as_json
+from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
     from auxbit.stores import Store
@@ -204,51 +204,23 @@ def search(
     """Find the nearest items to each query, in the store."""
     check_k_or_radius(k, radius, ("--rerank", rerank is not None))
     from auxbit.collection.build import load_model
-    from auxbit.collection.where import Where as Conditions
     from auxbit.core.files import check_output
-    from auxbit.errors import InvalidInput
-    from auxbit.index.answers import ENDINGS, Answers
-    from auxbit.stores.push import read_queries
+    from auxbit.index.answers import ENDINGS
+    from auxbit.stores.push import search_file
 
     if out is not None:
         check_output(out, overwrite=force, endings=ENDINGS)
     with _connected(to, name, exact=exact, ef_search=ef_search, n_probe=n_probe) as there:
         with output.Stages("searching"):
-            hasher = None if model is None else load_model(model)
-            codes, X = read_queries(there, queries, hasher)
-            if rerank is not None and X is None:
-                raise InvalidInput(
-                    "--rerank compares vectors: give --queries of vectors, and --model to encode them."
-                )
-            conditions = Conditions.of(where) if where else None
-            if radius is not None:
-                answered: tuple[Any, ...] = there.search_radius(codes, radius, where=conditions)
-            else:
-                by_vectors: dict[str, Any] = {} if rerank is None else {"rerank": X, "candidates": rerank}
-                answered = there.search(codes, 10 if k is None else k, where=conditions, **by_vectors)
-            found = Answers.of(answered, there.metadata)
+            found = search_file(
+                there, queries, 10 if k is None else k, model=None if model is None else load_model(model),
+                radius=radius, rerank=rerank, where=where,
+            )  # fmt: skip
             if out is not None:
                 found.write(out, overwrite=force)
-        about = {
-            "store": repr(there),
-            "items": there.count(),
-            "bits": there.n_bits,
-            "exact": there.exact or conditions is not None or radius is not None,
-            "queries": len(found),
-            "k": None if radius is not None else 10 if k is None else k,
-            "radius": radius,
-            "mode": "hamming",
-            "rerank": rerank,
-            "where": None if conditions is None else str(conditions),
-            "retrieved": len(found.ids),
-        }
-        if print_as_json(found, about, out, json):
-            return
-        print_answers(found, about)
-    if not about["exact"]:
+        print_answers(found, out, json)
+    if not json and not found.about["exact"]:
         output.say("By an approximate index, which may miss neighbours.")
-    if out is not None:
-        output.say(f"Written to {out}.")
 
 
 def _connected(to: str, name: str | None, *, exact: bool = False, **options: int | None) -> Store:

@@ -1,4 +1,4 @@
-"""Collections made of files: create one and fit its model, add the rows of files, retrain, read queries.
+"""Collections made of files: create one and fit its model, add the rows of files, retrain, search for files.
 
 All that is read is checked before the first row is added; rows are added in batches, each of which is on disk
 before the next begins.
@@ -17,6 +17,7 @@ import numpy as np
 from auxbit.collection.collection import Collection, refuse_existing
 from auxbit.collection.metadata import encode_rows, read_table
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS, Manifest, coding_of
+from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import check_finite, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits
@@ -28,6 +29,7 @@ from auxbit.data.vectors import nearest, read_data
 from auxbit.errors import CollectionError, DataFileError, InvalidInput, InvalidParameter
 from auxbit.hashers.files import LARGEST_SEED, as_packed, check_coding, check_enough_rows, holds_codes
 from auxbit.hashers.registry import fit_reporting, label_of, load, make_hasher
+from auxbit.index.answers import Answers
 from auxbit.index.codes import check_ids, repeats
 
 if TYPE_CHECKING:
@@ -218,6 +220,43 @@ def describe(collection: Collection) -> dict[str, Any]:
 
 
 # ---- Queries: what `search` and `search_radius` of a collection take, X, codes or both
+
+
+def search(
+    collection: Collection, queries: dict[str, Array], k: int = 10, *, radius: int | None = None,
+    mode: str | None = None, rerank: int | None = None, where: Any = None,
+) -> Answers:  # fmt: skip
+    """The k nearest items to queries, or all within a Hamming radius, with their metadata.
+
+    queries : of read_queries or stored_item. mode : by default asymmetric if codes are optimal and queries
+    are vectors, else hamming. Others as in Collection.search.
+    """
+    if "X" not in queries and mode == "asymmetric":
+        raise InvalidInput("--mode asymmetric compares vectors with codes, and the queries are codes.")
+    if "X" not in queries and rerank is not None:
+        raise InvalidInput("--rerank compares vectors, and the queries are codes: search with vectors.")
+    if mode is None:
+        optimal = collection.manifest.coding == "optimal" and "X" in queries
+        mode = "asymmetric" if optimal else "hamming"
+    conditions = Where.of(where) if where else None
+    about = {
+        "collection": str(collection.path),
+        "items": len(collection),
+        "bits": collection.n_bits,
+        "queries": len(next(iter(queries.values()))),
+        "k": None if radius is not None else k,
+        "radius": radius,
+        "mode": mode,
+        "rerank": rerank,
+        "where": None if conditions is None else str(conditions),
+    }
+    found: tuple[Array, ...]
+    if radius is not None:
+        found = collection.search_radius(r=radius, where=conditions, **queries)
+    else:
+        candidates = False if rerank is None else rerank
+        found = collection.search(k=k, mode=mode, rerank=candidates, where=conditions, **queries)
+    return Answers.of(found, collection.metadata, about)
 
 
 def read_queries(collection: Collection, source: str, *, codes: bool = False) -> dict[str, Array]:

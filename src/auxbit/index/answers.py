@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -32,7 +32,7 @@ class Answers:
     """The answers to query i are from lims[i] up to lims[i+1] of `ids` and `distances`.
 
     arrays : what the search returned, which an .npz file keeps. metadata_of : ids to metadata, such as
-    Collection.metadata; None if there are none. n_items : how many were searched.
+    Collection.metadata; None if there are none. about : what was searched, and how, for JSON.
 
     >>> found = Answers.of(papers.search(queries), papers.metadata)
     >>> found[0]
@@ -45,22 +45,27 @@ class Answers:
     ids: Ids
     arrays: dict[str, Array]
     metadata_of: MetadataOf | None = None
-    n_items: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, found: tuple[Array, ...], metadata_of: MetadataOf | None = None, n_items: int | None = None
+        cls,
+        found: tuple[Array, ...],
+        metadata_of: MetadataOf | None = None,
+        about: dict[str, Any] | None = None,
     ) -> Self:
         """Of what `search` returns, distances and ids; or `search_radius`: lims, distances and ids."""
+        arrays = dict(zip(("distances", "ids"), found[-2:]))
         if len(found) == 3:
             lims, distances, ids = found
-            arrays = {"lims": lims, "distances": distances, "ids": ids}
-            return cls(lims, distances, ids, arrays, metadata_of, n_items)
-        near, at = found
-        there = at >= 0  # there may be fewer than k
-        lims = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
-        arrays = {"distances": near, "ids": at}
-        return cls(lims, near[there], at[there], arrays, metadata_of, n_items)
+            arrays = {"lims": lims, **arrays}
+        else:
+            near, at = found
+            there = at >= 0  # there may be fewer than k
+            lims = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+            distances, ids = near[there], at[there]
+        asked = (about or {}) | {"retrieved": len(ids)}
+        return cls(lims, distances, ids, arrays, metadata_of, asked)
 
     def __len__(self) -> int:
         return len(self.lims) - 1
@@ -143,10 +148,20 @@ def search_files(
     rows = read_vectors_for(model, queries) if asymmetric else None
     asked = codes_of(model, queries) if rows is None or shortlist is not None else None
     told.stage("searching", None)
+    about: dict[str, Any] = {
+        "bits": model.n_bits,
+        "n_base": len(index),
+        "queries": len(rows if rows is not None else asked if asked is not None else ()),
+        "k": None if radius is not None else k,
+        "radius": radius,
+        "by": "the decoder" if asymmetric else "Hamming distance",
+    }
+    most = min(k, len(index))
+    if radius is not None and asked is not None:
+        return Answers.of(index.search_radius(asked, radius), about=about)
+    about["retrieved_per_query"] = most  # fewer than k if the base is smaller
     if rows is not None:
-        near = index.search_asymmetric(rows, min(k, len(index)), query_codes=asked, shortlist=shortlist)
-        return Answers.of(near, n_items=len(index))
+        near = index.search_asymmetric(rows, most, query_codes=asked, shortlist=shortlist)
+        return Answers.of(near, about=about)
     assert asked is not None
-    if radius is not None:
-        return Answers.of(index.search_radius(asked, radius), n_items=len(index))
-    return Answers.of(index.search(asked, min(k, len(index))), n_items=len(index))
+    return Answers.of(index.search(asked, most), about=about)

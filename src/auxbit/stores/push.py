@@ -13,6 +13,7 @@ import numpy.typing as npt
 from auxbit.collection.build import read_ids
 from auxbit.collection.collection import Collection
 from auxbit.collection.metadata import read_table
+from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.codes import check_n_bits, check_packed
 from auxbit.core.types import Array, Ids
@@ -20,6 +21,7 @@ from auxbit.data.vectors import read_data
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
 from auxbit.hashers.files import as_packed, holds_codes, read_vectors_for
+from auxbit.index.answers import Answers
 from auxbit.index.codes import check_ids, repeats
 from auxbit.stores.base import Progress, Store, checked_floats
 
@@ -134,7 +136,43 @@ def of_files(
     )
 
 
-def read_queries(store: Store, source: str, model: Hasher | None = None) -> tuple[Array, Array | None]:
+def search_file(
+    store: Store, source: str, k: int = 10, *, model: Hasher | None = None, radius: int | None = None,
+    rerank: int | None = None, where: Any = None,
+) -> Answers:  # fmt: skip
+    """Search a store for the rows of a file: the k nearest, or all within a Hamming radius.
+
+    source : packed codes, or vectors, which `model` encodes. rerank : how many candidates are ranked by the
+    distances of their vectors.
+    """
+    codes, X = _read_queries(store, source, model)
+    if rerank is not None and X is None:
+        raise InvalidInput(
+            "--rerank compares vectors: give --queries of vectors, and --model to encode them."
+        )
+    conditions = Where.of(where) if where else None
+    about = {
+        "store": repr(store),
+        "items": store.count(),
+        "bits": store.n_bits,
+        "exact": store.exact or conditions is not None or radius is not None,
+        "queries": len(codes),
+        "k": None if radius is not None else k,
+        "radius": radius,
+        "mode": "hamming",
+        "rerank": rerank,
+        "where": None if conditions is None else str(conditions),
+    }
+    found: tuple[Array, ...]
+    if radius is not None:
+        found = store.search_radius(codes, radius, where=conditions)
+    else:
+        ranked: dict[str, Any] = {} if rerank is None else {"rerank": X, "candidates": rerank}
+        found = store.search(codes, k, where=conditions, **ranked)
+    return Answers.of(found, store.metadata, about)
+
+
+def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Array, Array | None]:
     """The queries of a file: their codes, and themselves if they are vectors, which `model` encodes.
 
     Vectors are divided by their norms if the model does so, as those that are pushed are.
