@@ -1144,7 +1144,11 @@ class Storage:
         self.commit(manifest.but(segments=segments, next_file=manifest.next_file + 1))
 
     def commit(self, manifest: Manifest) -> None:
-        """Make this the state of the collection, durably, or leave it as it was."""
+        """Make this the state of the collection, durably, or leave it as it was.
+
+        The order matters: the new files were synced when they were written; their names are synced here,
+        before a manifest refers to them; what no manifest names any more is removed last.
+        """
         self._stale = True  # whatever happens from here on, the next use of the view reads what is on disk
         try:
             files.sync_folder(self.folder)

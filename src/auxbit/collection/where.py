@@ -159,12 +159,8 @@ def _of_field(field: Any, wanted: Any) -> list[Condition]:
 def _condition(field: str, operator: Any, value: Any) -> Condition:
     """A condition whose operator is known and whose value is of a type that it can compare with."""
     if operator not in OPERATORS:
-        _refuse(
-            field,
-            {operator: value},
-            f"an operator, not {operator!r}",
-            'Objects are compared by {"==": {...}}.',
-        )
+        remedy = 'Objects are compared by {"==": {...}}.'
+        _refuse(field, {operator: value}, f"an operator, not {operator!r}", remedy)
     if isinstance(value, set | frozenset | range):
         value = list(value)
     if operator in ("contains", "startswith") and not isinstance(value, list | tuple | np.ndarray):
@@ -273,9 +269,5 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def _malformed(text: str) -> NoReturn:
-    raise InvalidParameter(
-        "where",
-        text,
-        "a field, an operator and a value",
-        f'Known forms: {TEXT_FORMS}; quote as in label="a,b".',
-    )
+    remedy = f'Known forms: {TEXT_FORMS}; quote as in label="a,b".'
+    raise InvalidParameter("where", text, "a field, an operator and a value", remedy)

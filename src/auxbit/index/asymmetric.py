@@ -88,6 +88,7 @@ def scan_blocks(
         for q in range(n_queries):
             table, nearest, where, count = tables[q], distances[q], positions[q], counts[q]
             block = first
+            # exact distances until the heap is full, and up to the beginning of a tile
             while block < last and (
                 block < start + n_exact or count < len(nearest) or (block - first) % TILE
             ):
@@ -99,6 +100,7 @@ def scan_blocks(
                 continue
             if ranges[q] == np.inf:
                 bases[q], widest[q] = smallest_sum(table, floors, bits, lowest[q])
+            # what a sum may exceed the smallest possible one by: the finer the units, the fewer codes pass
             left = np.float64(nearest[0]) + slack[q] - bases[q]
             if 0 < left < LOOSE * ranges[q]:
                 ranges[q] = left
@@ -121,7 +123,7 @@ def scan_blocks(
                 block += TILE * found
                 for u in range(min(TILE, last - block)):
                     mask = masks[u] & allowed[block + u]
-                    if popcount(mask) >= CROWD:
+                    if popcount(mask) >= CROWD:  # all 64 at once, in vector registers
                         _offer_block(planes, norms, table, block + u, mask, nearest, where, count, buffer)
                         continue
                     while mask:

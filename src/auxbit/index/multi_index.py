@@ -331,6 +331,7 @@ def nearest_block(
         state[0], state[1], state[2], state[3] = 0, farthest, 0, NO_KEY
         complete, spent = -1, 0
         while not finished[i]:
+            # the next step raises the radius of one table to a; all codes within `complete` are known then
             a, t = (complete + 1) // n_tables, order[(complete + 1) % n_tables]
             cost = n
             if a < len(flips_first) and complete < farthest:

@@ -45,7 +45,7 @@ def _next_of_width(
     width: int, codes: int, masks: int, i: int, stop: int, query: int, most: int, out: int
 ) -> tuple[int, np.uint64]:
     """`next_hit` with all planes of a block unrolled and the query in registers; `most` is below 255."""
-    literally(width)
+    literally(width)  # numba compiles a copy for each width, so that the loop over planes is unrolled
     while i < stop:
         allowed = word_at(masks, i)
         if allowed:
@@ -192,7 +192,7 @@ def scan_nearest(
                     lane = lowest_bit(hits)
                     hits &= hits - np.uint64(1)
                     distance = np.int64(block[lane])
-                    if distance > most:
+                    if distance > most:  # which has fallen since the block was compared
                         continue
                     if n_kept == capacity:
                         n_kept = _keep_best(kept[q], most, k - n_within)
