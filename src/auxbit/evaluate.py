@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma
 
-from auxbit.core.checks import LARGEST, check_integer
+from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
 from auxbit.core.codes import (
     CHUNK,
     check_n_bits,
@@ -27,7 +27,6 @@ from auxbit.core.codes import (
     to_words,
 )
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
-from auxbit.core.types import Array, Float64, Ids, Packed
 from auxbit.errors import InvalidInput, InvalidParameter
 
 __all__ = [

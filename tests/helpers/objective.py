@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from auxbit.core.checks import Bits, Float32
 from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Bits, Float32
 
 
 def E_BA(X: Float32, h: LinearEncoder, f: LinearDecoder, workers: Workers) -> float:

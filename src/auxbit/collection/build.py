@@ -19,12 +19,11 @@ from auxbit.collection.metadata import encode_rows, read_table
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS, Manifest, coding_of
 from auxbit.collection.where import Where
 from auxbit.core import files
-from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.checks import Array, Ids, PathLike, check_finite, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.maps import TableDecoder
 from auxbit.core.parallel import sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.core.types import Array, Ids, PathLike
 from auxbit.data.vectors import nearest, read_data
 from auxbit.errors import CollectionError, DataFileError, InvalidInput, InvalidParameter
 from auxbit.hashers.files import LARGEST_SEED, as_packed, check_coding, check_enough_rows, holds_codes

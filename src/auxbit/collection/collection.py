@@ -33,10 +33,21 @@ from auxbit.collection.storage import (
 )
 from auxbit.collection.where import Where
 from auxbit.core import files
-from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.checks import (
+    Array,
+    Distances,
+    Float32,
+    Float64,
+    Ids,
+    Mask,
+    Packed,
+    PathLike,
+    Positions,
+    check_finite,
+    check_integer,
+)
 from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Array, Distances, Float32, Float64, Ids, Mask, Packed, PathLike, Positions
 from auxbit.errors import AuxbitError, FileExists, FileProblem, InvalidInput, InvalidParameter, ModelFileError
 from auxbit.index.codes import MAX_ID, At, check_ids, repeats
 from auxbit.index.hamming import MOST_ANSWERS

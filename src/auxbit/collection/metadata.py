@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import require
-from auxbit.core.types import PathLike
+from auxbit.core.checks import PathLike, require
 from auxbit.errors import DataFileError, InvalidInput
 
 # ---- Values: what JSON makes of Python's and NumPy's types, what is refused, what is equal

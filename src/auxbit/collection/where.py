@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from auxbit.collection.metadata import Column, Fields, Row, key_of, to_json
-from auxbit.core.types import Mask
+from auxbit.core.checks import Mask
 from auxbit.errors import InvalidInput, InvalidParameter
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "startswith", "exists")

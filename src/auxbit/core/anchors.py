@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from auxbit.core.checks import check_finite, check_integer, check_positive
+from auxbit.core.checks import Float32, Float64, Ids, check_finite, check_integer, check_positive
 from auxbit.core.maps import Scaling
 from auxbit.core.parallel import Workers, block_slices, kernel
-from auxbit.core.types import Float32, Float64, Ids
 from auxbit.errors import InvalidInput
 
 SAMPLE_ROWS = 10_000  # anchors and bandwidths are found on at most that many rows

@@ -1,9 +1,13 @@
-"""Checks of what users pass in. An error names the parameter, what is allowed, what came, and the remedy."""
+"""Arrays by name, and checks of what users pass in.
+
+An error names the parameter, what is allowed, what came, and the remedy.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import warnings
 from numbers import Real
 from types import ModuleType
@@ -14,6 +18,25 @@ import numpy.typing as npt
 
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+
+PathLike = str | os.PathLike[str]
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+Bits = npt.NDArray[np.uint8]  # (n, L) of 0/1
+Packed = npt.NDArray[np.uint8]  # (n, ceil(L/8)), eight bits per byte
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+Ids = npt.NDArray[np.int64]  # what users call rows
+Positions = npt.NDArray[np.int64]  # where rows are, counted from 0
+Indices = npt.NDArray[np.intp]
+Distances = npt.NDArray[np.int32]  # of Hamming
 
 LARGEST = 1e140  # sums of squares of larger values may overflow
 

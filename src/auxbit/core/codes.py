@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Bits, Packed, Words
 from auxbit.core.parallel import kernel
 from auxbit.core.simd import popcount as popcount
-from auxbit.core.types import Bits, Packed, Words
 from auxbit.errors import InvalidInput, InvalidParameter
 
 MAX_BITS = 1024

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from auxbit.core.types import PathLike
+from auxbit.core.checks import PathLike
 from auxbit.errors import FileExists, FileProblem, InUse, InvalidParameter
 
 if TYPE_CHECKING:

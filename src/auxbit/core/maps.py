@@ -16,10 +16,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import LARGEST, acceptable, check_finite, check_numbers
+from auxbit.core.checks import LARGEST, Float32, Float64, Packed, acceptable, check_finite, check_numbers
 from auxbit.core.codes import bytes_per_code, pack, pack_bools, unpack
 from auxbit.core.parallel import BLOCK_ROWS, Workers, kernel, resolve_n_jobs
-from auxbit.core.types import Float32, Float64, Packed
 
 HARMLESS_MEAN = 8.0  # means of up to this many ranges cost 3 of float32's 24 bits, as margins allow for
 MARGIN = 2.0**-20  # of the largest sum of terms: 16 roundings of float32

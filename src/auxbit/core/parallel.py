@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from auxbit.core.types import Array
 from auxbit.errors import InvalidInput, InvalidParameter
 
 BLOCK_ROWS = 4096
@@ -224,7 +223,7 @@ def _compiled(function: F, **options: Any) -> F:
 def is_dask_array(X: Any) -> bool:
     """Whether X is a dask array; nobody has one before Dask is imported."""
     module = sys.modules.get("dask.array")
-    return module is not None and isinstance(X, module.Array)
+    return module is not None and isinstance(X, module.npt.NDArray[Any])
 
 
 def whole_rows(X: Any) -> Any:
@@ -236,7 +235,9 @@ def whole_rows(X: Any) -> Any:
     return X if X.numblocks[1] == 1 else X.rechunk({1: -1})
 
 
-def map_rows(X: Any, function: Callable[[Array], Array], n_features: int, width: int) -> Any:
+def map_rows(
+    X: Any, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], n_features: int, width: int
+) -> Any:
     """The dask array of function(block), (n, width) uint8, for the blocks of X, (n, n_features): lazy."""
     rows = whole_rows(X)
     if rows.shape[1] != n_features:
@@ -249,9 +250,9 @@ def map_rows(X: Any, function: Callable[[Array], Array], n_features: int, width:
 class NonEmpty:
     """A function of blocks that is not called for blocks without rows."""
 
-    def __init__(self, function: Callable[[Array], Array], width: int) -> None:
+    def __init__(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], width: int) -> None:
         self._function, self._width = function, width
 
-    def __call__(self, block: Any) -> Array:
+    def __call__(self, block: Any) -> npt.NDArray[Any]:
         rows = np.asarray(block)
         return self._function(rows) if len(rows) else np.empty((0, self._width), dtype=np.uint8)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from auxbit.core.types import Array, Float32
+from auxbit.core.checks import Array, Float32
 from auxbit.data import gist
 from auxbit.data.vectors import embedded_digits, explained, nearest, read_vectors
 from auxbit.errors import DataFileError, InvalidParameter

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Float32, Float64, Integers, check_integer
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.types import Float32, Float64, Integers
 from auxbit.data.vectors import read_vectors, write_vectors
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Array
 from auxbit.core.files import checksum
 from auxbit.core.parallel import BLOCK_ROWS
-from auxbit.core.types import Array
 from auxbit.data.vectors import ParquetRows, check_there, explained, hdf5_dataset, read_vectors, split_key
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 

@@ -29,9 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import check_finite, require
+from auxbit.core.checks import Array, check_finite, require
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
-from auxbit.core.types import Array
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
 
 CHUNK_BYTES = 1 << 24

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from auxbit import evaluate
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Array, Packed, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.parallel import block_slices
-from auxbit.core.types import Array, Packed
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.study import Cell, Fits, Result, Row, Trained

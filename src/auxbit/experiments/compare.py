@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from auxbit import __version__, evaluate
 from auxbit.core import files
-from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.checks import Array, Packed, check_finite, check_integer
 from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.progress import Progress, Silent
-from auxbit.core.types import Array, Packed
 from auxbit.data.vectors import read_data
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.types import Array
+from auxbit.core.checks import Array
 from auxbit.data import vectors
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare, run_hasher
 from auxbit.experiments.study import Row, as_csv, check_folder

@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from auxbit import __version__
 from auxbit.core import files
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Array, check_integer
 from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
-from auxbit.core.types import Array
 from auxbit.data import vectors
 from auxbit.errors import AuxbitError, InvalidParameter
 from auxbit.experiments.study import Claim, Fits, KeptRows, Result, Row, array_checksum, as_csv, check_folder

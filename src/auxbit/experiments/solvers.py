@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import lsq_linear, minimize
 
+from auxbit.core.checks import Bits, Float64
 from auxbit.core.codes import unpack
 from auxbit.core.maps import Scaling
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Bits, Float64
 from auxbit.experiments.retrieval import cells
 from auxbit.experiments.study import Claim, Fits, Problem, Result, Row, Trained
 from auxbit.mac.objective import decoder_sums, f_step

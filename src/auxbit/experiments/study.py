@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from auxbit import evaluate
 from auxbit.core import files
+from auxbit.core.checks import Array, Ids, Packed
 from auxbit.core.files import Format, Tensors
-from auxbit.core.types import Array, Ids, Packed
 from auxbit.data import datasets
 from auxbit.data import vectors as data
 from auxbit.errors import FileProblem, InvalidInput

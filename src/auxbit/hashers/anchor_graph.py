@@ -10,9 +10,8 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.core.anchors import find_anchors, given_bandwidth, median_reach, nearest_anchors, sample_rows
-from auxbit.core.checks import check_integer, warn
+from auxbit.core.checks import Float32, Float64, Ids, check_integer, warn
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.types import Float32, Float64, Ids
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 

@@ -13,11 +13,20 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from auxbit.core.checks import check_integer, check_positive, warn
+from auxbit.core.checks import (
+    Array,
+    Bits,
+    Float64,
+    Ids,
+    Packed,
+    PathLike,
+    check_integer,
+    check_positive,
+    warn,
+)
 from auxbit.core.codes import bytes_per_code, check_n_bits, pack_bools, unpack
 from auxbit.core.maps import LinearEncoder, Scaling, encode
 from auxbit.core.parallel import Workers, draw_rows, resolve_n_jobs, sample_rows
-from auxbit.core.types import Array, Bits, Float64, Ids, Packed, PathLike
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
 from auxbit.hashers.base import Hasher, check_kind

@@ -17,9 +17,8 @@ from auxbit.core.anchors import (
     median_distance,
     squared_distances,
 )
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.parallel import block_slices
-from auxbit.core.types import Float32, Float64
 from auxbit.hashers.base import Hasher, Learned, Training
 
 EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise, which a power of −1/2 would amplify

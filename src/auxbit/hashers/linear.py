@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Float32, Float64
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.mac.objective import DecoderSums, f_step

@@ -19,10 +19,10 @@ from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 
 if TYPE_CHECKING:
+    from auxbit.core.checks import PathLike
     from auxbit.core.files import Tensors
     from auxbit.core.maps import LinearDecoder, TableDecoder
     from auxbit.core.progress import Progress
-    from auxbit.core.types import PathLike
     from auxbit.hashers.base import Hasher, TrainingRecord
 
 

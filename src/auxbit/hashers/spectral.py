@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.types import Float32, Float64, Integers
+from auxbit.core.checks import Float32, Float64, Integers
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.hashers.linear import principal_axes
 

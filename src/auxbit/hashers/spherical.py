@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.anchors import squared_distances
-from auxbit.core.checks import check_integer, check_positive
+from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
 from auxbit.core.codes import CHUNK, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import popcount
-from auxbit.core.types import Float32, Float64, Ids
 from auxbit.hashers.base import Hasher, Learned, Training
 
 logger = logging.getLogger("auxbit")

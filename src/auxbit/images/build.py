@@ -25,10 +25,9 @@ from auxbit import __version__
 from auxbit.collection.collection import Collection, refuse_existing
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
 from auxbit.core import files
-from auxbit.core.checks import check_integer, require
+from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
-from auxbit.core.types import Float32, PathLike
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum

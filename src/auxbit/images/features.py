@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import check_integer, require
+from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Float32, PathLike
 from auxbit.data.gist import gist
 from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
 

@@ -22,9 +22,8 @@ from auxbit import __version__
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import MANIFEST
 from auxbit.core import files
-from auxbit.core.checks import check_integer
+from auxbit.core.checks import Float32, PathLike, check_integer
 from auxbit.core.files import BINARY, sync_folder, write_all
-from auxbit.core.types import Float32, PathLike
 from auxbit.data.vectors import nearest
 from auxbit.errors import (
     AuxbitError,

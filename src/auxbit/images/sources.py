@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from auxbit.collection import storage
 from auxbit.collection.collection import Collection
 from auxbit.core import files
+from auxbit.core.checks import PathLike
 from auxbit.core.parallel import resolve_n_jobs
-from auxbit.core.types import PathLike
 from auxbit.errors import BadPicture, FileProblem
 from auxbit.images.decode import SUFFIXES, Decoded
 

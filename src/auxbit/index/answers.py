@@ -12,9 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.checks import warn
+from auxbit.core.checks import Array, Ids, PathLike, warn
 from auxbit.core.progress import Progress, Silent
-from auxbit.core.types import Array, Ids, PathLike
 from auxbit.data.vectors import read_data
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher

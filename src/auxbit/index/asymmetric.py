@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from auxbit.core.checks import Bytes, Float32, Float64, Positions, Words
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import TILE, first_tile, index_bits, lowest_bit, popcount
-from auxbit.core.types import Bytes, Float32, Float64, Positions, Words
 from auxbit.index.bounds import (
     NARROW_LIMIT,
     ROUNDING,

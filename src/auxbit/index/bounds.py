@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from auxbit.core.checks import Bytes, Float32, Float64, Words
 from auxbit.core.parallel import kernel
 from auxbit.core.simd import LANES, WIDE_STEP, shifted_lanes
-from auxbit.core.types import Bytes, Float32, Float64, Words
 from auxbit.index.codes import LEVELS
 
 VALUES = 256

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import check_finite, check_integer
+from auxbit.core.checks import Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
 from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
 from auxbit.core.files import Format, Tensors
 from auxbit.core.maps import Decoder, LinearDecoder, TableDecoder, decoder_from, decoder_parts
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
-from auxbit.core.types import Distances, Ids, Packed, PathLike, Positions
 from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
 from auxbit.index.codes import (

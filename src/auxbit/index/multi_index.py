@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Distances, Packed, Positions
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import BUCKET_LANES, lowest_bit, near_lanes, popcount, prefetch
-from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
 from auxbit.index.codes import LaneMasks
 

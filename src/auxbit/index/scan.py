@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Distances, Packed, Positions
 from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import (
     add_planes,
@@ -25,7 +26,6 @@ from auxbit.core.simd import (
     word_at,
     zeros,
 )
-from auxbit.core.types import Distances, Packed, Positions
 from auxbit.errors import InvalidInput
 from auxbit.index.codes import LANES, LaneMasks, Planes, nearest_first
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
+from auxbit.core.checks import Float64
 from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import LinearEncoder, Scaling
-from auxbit.core.types import Float64
 from auxbit.errors import FileExists, FileProblem, InvalidInput
 from auxbit.mac.loop import Record
 from auxbit.mac.rows import FileRows

@@ -20,11 +20,20 @@ from uuid import uuid4
 
 import numpy as np
 
-from auxbit.core.checks import check_numbers, first_unusable, refuse_number, require
+from auxbit.core.checks import (
+    Array,
+    Float32,
+    Float64,
+    Ids,
+    Packed,
+    check_numbers,
+    first_unusable,
+    refuse_number,
+    require,
+)
 from auxbit.core.codes import query_words
 from auxbit.core.maps import Extent, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
-from auxbit.core.types import Array, Float32, Float64, Ids, Packed
 from auxbit.data.rows import open_rows, take_rows
 from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import nearest_scaled

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from auxbit.core.checks import Array, Float32, Ids, PathLike
 from auxbit.core.codes import bytes_per_code
 from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
-from auxbit.core.types import Array, Float32, Ids, PathLike
 from auxbit.data.rows import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared

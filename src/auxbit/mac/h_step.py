@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
+from auxbit.core.checks import Bits, Float32, Float64, Indices
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.types import Bits, Float32, Float64, Indices
 from auxbit.mac.objective import DecoderSums
 
 MANY_ROWS = 100  # for each dimension

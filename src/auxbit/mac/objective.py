@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from auxbit.core.checks import Bits, Float32, Float64
 from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Bits, Float32, Float64
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Float32, Float64, Ids, Indices, Packed
 from auxbit.core.codes import (
     CHUNK,
     bytes_per_code,
@@ -30,7 +31,6 @@ from auxbit.core.codes import (
 )
 from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
-from auxbit.core.types import Float32, Float64, Ids, Indices, Packed
 from auxbit.data.rows import RowSource, take_rows
 from auxbit.errors import FileProblem
 from auxbit.evaluate import Ranking, nearest_scaled

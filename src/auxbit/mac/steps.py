@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, Packed
 from auxbit.core.codes import pack_bools, unpack
 from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Array, Bits, Float32, Float64, Ids, Indices, Packed
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking
 from auxbit.mac.h_step import (
     ArraySvmRows,

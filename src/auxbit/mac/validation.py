@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from auxbit.core.checks import check_finite
+from auxbit.core.checks import Float32, Indices, check_finite
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.core.parallel import Workers, draw_rows
-from auxbit.core.types import Float32, Indices
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import Ranking, precision_recall_at_k
 from auxbit.mac.loop import Record, Step

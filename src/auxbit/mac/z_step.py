@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from auxbit.core.checks import check_integer, check_positive
+from auxbit.core.checks import Bits, Float32, Float64, check_integer, check_positive
 from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import kernel, reordering_kernel
-from auxbit.core.types import Bits, Float32, Float64
 from auxbit.errors import InvalidParameter
 
 WARM: int = 0  # where alternation starts

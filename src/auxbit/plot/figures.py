@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import require
-from auxbit.core.types import Array
+from auxbit.core.checks import Array, require
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.registry import Style
 from auxbit.plot import style

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.codes import pack_bools, unpack
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
 from auxbit.core.parallel import Workers
-from auxbit.core.types import Float32, Float64, Packed
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels
 from auxbit.quantiser.kernels import Panels, row_products, tile_products, to_panels

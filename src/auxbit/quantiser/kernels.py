@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from auxbit.core.checks import Float32
 from auxbit.core.parallel import kernel
 from auxbit.core.simd import ROWS, TILE_COLUMNS, multiply_tile
-from auxbit.core.types import Float32
 from auxbit.mac.z_step import alternate_bits, flip, half_gradient
 
 COLUMNS = 1024  # of W, a row's products with which are made at once: with D of some hundreds they stay in L2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from auxbit.core.types import Array, Ids, Packed
+from auxbit.core.checks import Array, Ids, Packed
 from auxbit.errors import AuxbitError, InvalidInput
 from auxbit.serve import schemas
 from auxbit.serve.security import MAX_RANKED, Problem, not_found

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.where import Condition, Where
-from auxbit.core.checks import check_integer, require
+from auxbit.core.checks import Array, Float32, Packed, check_integer, require
 from auxbit.core.codes import unpack
-from auxbit.core.types import Array, Float32, Packed
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
 from auxbit.index.codes import check_ids
 from auxbit.stores.base import (
