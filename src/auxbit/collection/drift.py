@@ -32,9 +32,7 @@ MEAN_SHIFT_TOLERANCE = 0.06
 LARGEST_SHIFT_TOLERANCE = 0.10
 EFFECTIVE_BITS_TOLERANCE = 0.5
 SIGMAS = 4.0  # of sampling noise that are added to the tolerances
-VECTORS_PER_BIT = (
-    4  # learning codes fits as closely as that many vectors: LSH 0, ITQ 2, autoencoders 4
-)
+VECTORS_PER_BIT = 4  # learning codes fits as closely as that many vectors: LSH 0, ITQ 2, autoencoders 4
 CLOSEST_FIT = 0.5  # vectors for each row trained on; with more, errors say nothing of new rows
 LARGEST_RATIO = 1e300  # of errors; JSON has no infinity
 
