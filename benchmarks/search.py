@@ -20,7 +20,7 @@ import numpy as np
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.core.maps import TableDecoder
-from auxbit.index.hamming import CODES_A_QUERY
+from auxbit.index.hamming import CODES_PER_QUERY
 from real_data import sift_photos
 from record import Results, run, table
 
@@ -165,7 +165,7 @@ def tables(results: Results) -> str:
             auto, scan = HammingIndex(bits, n_jobs=1), HammingIndex(bits, kind="linear", n_jobs=1)
             for index in (auto, scan):
                 index.add(codes)
-            for _ in range(n // CODES_A_QUERY // len(queries) + 1):  # tables are made once they pay
+            for _ in range(n // CODES_PER_QUERY // len(queries) + 1):  # tables are made once they pay
                 auto.search(queries, 1)
             for k in (1, 10, 100):
                 for ours, truth in zip(auto.search(queries, k), scan.search(queries, k), strict=True):

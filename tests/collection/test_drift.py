@@ -127,7 +127,7 @@ def test_the_noise_of_the_error_is_that_of_its_mean():
 
 @pytest.mark.parametrize(("n_train", "n_bits"), [(300, 16), (300, 32), (1000, 32)])
 def test_the_error_of_a_model_of_few_rows_grows_on_new_rows_as_expected(n_train, n_bits, monkeypatch):
-    monkeypatch.setattr(drift, "VECTORS_A_BIT", 0)  # LSH learns no codes
+    monkeypatch.setattr(drift, "VECTORS_PER_BIT", 0)  # LSH learns no codes
     rng = np.random.default_rng(0)
     ratios, expected = [], []
     for seed in range(6):

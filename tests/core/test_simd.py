@@ -1,49 +1,114 @@
-"""Instructions of vector registers, each against plain Python."""
+"""Instructions against NumPy: what every kernel is made of."""
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
-from auxbit.core.codes import query_words, to_planes
-from auxbit.core.parallel import kernel
-from auxbit.core.simd import BUCKET_LANES, ask_for, index_bits, lowest_bit, near_lanes
+from auxbit.core import simd
 
 
-@kernel
-def near(planes, start, query, limit):
-    return near_lanes(planes, start, query, limit)
+@numba.njit
+def near(codes, query, limit):
+    return simd.near_lanes(codes, 0, query, limit)
 
 
-@kernel
-def lowest(word):
-    return lowest_bit(word)
+@numba.njit
+def bits_of(words, counts, lowest):
+    for i in range(len(words)):
+        counts[i], lowest[i] = simd.popcount(words[i]), simd.lowest_bit(words[i])
 
 
-@kernel
+@numba.njit
+def shifted(source, low, high, down, kept, rest, target, to):
+    simd.shifted_lanes(source, low, high, down, kept, rest, target, to)
+
+
+@numba.njit
+def found(whole_bytes, wide, index, tiles, n, tables, limit, masks):
+    if whole_bytes and wide:
+        return simd.first_tile(True, True, index, 0, tiles, n, tables, 0, limit, masks)
+    if whole_bytes:
+        return simd.first_tile(True, False, index, 0, tiles, n, tables, 0, limit, masks)
+    if wide:
+        return simd.first_tile(False, True, index, 0, tiles, n, tables, 0, limit, masks)
+    return simd.first_tile(False, False, index, 0, tiles, n, tables, 0, limit, masks)
+
+
+def aligned(size):
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+def test_bits_of_words_are_counted_and_the_lowest_is_found():
+    words = np.random.default_rng(0).integers(1, 2**63, 200).astype(np.uint64) << np.uint64(3)
+    counts, lowest = np.zeros((2, 200), dtype=np.int64)
+    bits_of(words, counts, lowest)
+    np.testing.assert_array_equal(counts, np.bitwise_count(words))
+    np.testing.assert_array_equal(lowest, [(int(word) & -int(word)).bit_length() - 1 for word in words])
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@pytest.mark.parametrize("n_words", [1, 3])
+def test_codes_of_a_bucket_within_a_distance_are_found(dtype, n_words):
+    rng = np.random.default_rng(1)
+    most = np.iinfo(dtype).max
+    codes = rng.integers(0, most, (n_words, simd.BUCKET_LANES), dtype=dtype, endpoint=True)
+    query = rng.integers(0, most, n_words, dtype=dtype, endpoint=True)
+    distances = np.bitwise_count(codes ^ query[:, None]).sum(axis=0)
+    for limit in (0, int(np.median(distances)), 8 * n_words * codes.itemsize):
+        expected = sum(1 << lane for lane in np.flatnonzero(distances <= limit).tolist())
+        assert near(codes, query, limit) == expected
+
+
+def test_bits_of_two_vectors_become_one():
+    rng = np.random.default_rng(2)
+    source, target = rng.integers(0, 256, 128, dtype=np.uint8), np.zeros(64, dtype=np.uint8)
+    every = 0x0101010101010101
+    shifted(source, 0, 64, 6, np.uint64(every * 0b11), np.uint64(every * 0b111100), target, 0)
+    np.testing.assert_array_equal(target, (source[:64] >> 6) & 0b11 | (source[64:] << 2) & 0b111100)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("whole_bytes", [False, True])
+def test_sums_of_look_ups_are_compared_with_a_limit(whole_bytes, wide):
+    bits = 8 if whole_bytes else simd.index_bits()
+    if not simd.index_bits() or (whole_bytes and simd.index_bits() < 6):
+        pytest.skip("this processor has no such look-ups: all codes pass")
+    rng = np.random.default_rng(3)
+    tiles, n, m, size = 5, 8, 2 if wide else 1, 256 if whole_bytes else 64
+    index = aligned(4 * tiles * (m + n) * 64)
+    entries = index.reshape(4 * tiles, m + n, 64)
+    entries[:, m:] = rng.integers(0, 2**bits, entries[:, m:].shape)
+    entries[:, :m] = rng.integers(0, 2 ** min(bits, 6), (4 * tiles, 1, 64))
+    tables = aligned(m * 64 + n * size)
+    low = rng.integers(0, 20, 16)
+    tables[:64] = np.tile(low, 4)  # tables of 16 entries stand four times over
+    rest = np.tile(rng.integers(0, 20, (n, 16)), size // 16)
+    tables[m * 64 :] = rest.ravel()
+    sums = tables[entries[:, 0]].astype(np.int64)
+    for table in range(n):
+        sums += rest[table][entries[:, m + table]]
+    masks = np.zeros(4, dtype=np.uint64)
+    for limit in (int(sums.min()) - 1, int(sums.min()), int(np.median(sums))):
+        passed = (sums <= limit).reshape(tiles, 4, 64)
+        some = np.flatnonzero(passed.any(axis=(1, 2)))
+        first = found(whole_bytes, wide, index, tiles, n, tables, limit, masks)
+        assert first == (some[0] if len(some) else tiles)
+        if len(some):
+            expected = np.packbits(passed[some[0]], axis=1, bitorder="little").view("<u8").ravel()
+            np.testing.assert_array_equal(masks, expected)
+
+
+@numba.njit
 def prefetched_sum(values):
     total = 0
     for place in range(len(values)):
-        ask_for(values, min(place + 8, len(values) - 1))
+        simd.ask_for(values, min(place + 8, len(values) - 1))
         total += values[place]
     return total
-
-
-@pytest.mark.parametrize("n_bits", [8, 32, 64, 128])
-def test_a_bit_is_set_for_each_lane_within_the_limit(n_bits):
-    rng = np.random.default_rng(n_bits)
-    codes = rng.integers(0, 256, (3 * BUCKET_LANES, n_bits // 8), dtype=np.uint8)
-    planes, query = to_planes(codes, n_bits), query_words(codes[:1], n_bits)[0]
-    distances = np.bitwise_count(codes ^ codes[0]).sum(axis=1)
-    for start in (0, 5, 2 * BUCKET_LANES):
-        for limit in (0, n_bits // 2, n_bits):
-            lanes = distances[start : start + BUCKET_LANES] <= limit
-            assert near(planes, start, query, limit) == sum(1 << i for i in np.flatnonzero(lanes).tolist())
-
-
-def test_the_lowest_bit_is_counted_from_zero():
-    for word in (1, 2, 12, 1 << 40, (1 << 62) + (1 << 7)):
-        assert lowest(word) == (word & -word).bit_length() - 1
 
 
 def test_prefetching_changes_nothing():
@@ -51,4 +116,4 @@ def test_prefetching_changes_nothing():
 
 
 def test_indices_have_the_bits_that_this_machine_can_look_up():
-    assert index_bits() in (0, 4, 6)
+    assert simd.index_bits() in (0, 4, 6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from auxbit.core import codes
+from auxbit.index.codes import CodeNorms
 
 FAR = np.iinfo(np.int32).max
 KINDS = ("auto", "linear", "multi")
@@ -53,3 +54,20 @@ def check_radius(index, base, ids, queries, r, **options):
     assert [each.dtype for each in answers] == [np.int64, np.int32, np.int64]
     for ours, true in zip(answers, slow_radius(base, ids, queries, r), strict=True):
         np.testing.assert_array_equal(ours, true)
+
+
+class GivenNorms:
+    """A decoder of which only the norms are asked: those given, one after the other."""
+
+    def __init__(self, norms):
+        self.norms = list(np.asarray(norms, dtype=np.float32))
+
+    def squared_norms(self, codes):
+        taken, self.norms = self.norms[: len(codes)], self.norms[len(codes) :]
+        return np.array(taken, dtype=np.float32)
+
+
+def norms_of(norms):
+    kept = CodeNorms(GivenNorms(norms))
+    kept.append(np.zeros((len(norms), 1), dtype=np.uint8))
+    return kept

@@ -18,26 +18,10 @@ from auxbit.core.simd import index_bits
 from auxbit.index import asymmetric
 from auxbit.index.asymmetric import nearest, rerank
 from auxbit.index.codes import CodeBlocks, CodeNorms, all_lanes, lanes_of
+from helpers.index_truth import norms_of
 
 WIDTHS = [*range(1, 18), 32, 128]
 TABLES = ["random", "additive", "integers", "equal", "negative", "one huge", "huge range", "tiny", "offset"]
-
-
-class GivenNorms:
-    """A decoder of which only the norms are asked: those given, one after the other."""
-
-    def __init__(self, norms):
-        self.norms = list(np.asarray(norms, dtype=np.float32))
-
-    def squared_norms(self, codes):
-        taken, self.norms = self.norms[: len(codes)], self.norms[len(codes) :]
-        return np.array(taken, dtype=np.float32)
-
-
-def norms_of(norms):
-    kept = CodeNorms(GivenNorms(norms))
-    kept.append(np.zeros((len(norms), 1), dtype=np.uint8))
-    return kept
 
 
 def distances_to_all(codes, norms, table):
@@ -258,58 +242,6 @@ def test_a_shortlist_of_all_codes_gives_what_searching_gives():
         planes = CodeBlocks.of(codes, 32).planes
         answers = rerank(planes, norms_of(norms), tables, offsets, everything, 12, workers)
     assert_same(answers, found(codes, norms, all_lanes(3000), tables, offsets, 12))
-
-
-# ---- norms
-
-
-def check_levels(kept, norms):
-    assert len(kept) == len(norms)
-    assert np.array_equal(kept.values[: len(norms)], norms)
-    assert not kept.values[len(norms) :].any()
-    assert kept.levels.shape == (-(-len(norms) // 64), 64)
-    floors = kept.floors[kept.levels.reshape(-1)[: len(norms)]]
-    assert (floors <= norms).all()
-    assert (np.diff(kept.floors) >= 0).all()
-    assert kept.largest >= np.abs(norms).max(initial=0)
-
-
-@given(pieces=st.lists(st.integers(0, 300), max_size=8), seed=st.integers(0, 100))
-def test_norms_that_grow_are_kept_in_order_and_above_the_floors_of_their_levels(pieces, seed):
-    rng = np.random.default_rng(seed)
-    norms = (rng.normal(size=sum(pieces)) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
-    kept = CodeNorms(GivenNorms(norms))
-    for piece in pieces:
-        kept.append(np.zeros((piece, 2), dtype=np.uint8))
-    check_levels(kept, norms)
-
-
-def test_norms_that_are_replaced_move_to_their_levels():
-    rng = np.random.default_rng(0)
-    norms = rng.random(1000).astype(np.float32)
-    kept, positions = norms_of(norms), np.array([3, 999, 64])
-    norms[positions] = [-5, 70, 0.5]
-    kept.decoder = GivenNorms(norms[positions])
-    kept.replace(positions, np.zeros((3, 1), dtype=np.uint8))
-    check_levels(kept, norms)
-
-
-def test_levels_tell_most_norms_apart_despite_outliers():
-    norms = np.random.default_rng(0).random(10000).astype(np.float32)
-    norms[17] = 1e12
-    kept = norms_of(norms)
-    below = norms - kept.floors[kept.levels.reshape(-1)[:10000]]
-    assert np.quantile(below, 0.99) < 1 / 25
-
-
-def test_levels_follow_norms_that_change_while_they_grow():
-    rng = np.random.default_rng(0)
-    norms = np.concatenate([rng.random(1000), 100 + rng.random(5000)]).astype(np.float32)
-    kept = CodeNorms(GivenNorms(norms))
-    for piece in (1000, 2000, 3000):
-        kept.append(np.zeros((piece, 1), dtype=np.uint8))
-    below = norms - kept.floors[kept.levels.reshape(-1)[:6000]]
-    assert np.quantile(below, 0.9) < 1 / 5
 
 
 # ---- machines without the instructions

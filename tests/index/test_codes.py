@@ -6,8 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.index import codes
-from auxbit.index.codes import CodeBlocks, IdTable, LaneSet, all_lanes, allowed_positions, lanes_of, repeats
-from helpers.index_truth import random_codes
+from auxbit.index.codes import (
+    CodeBlocks,
+    CodeNorms,
+    IdTable,
+    LaneSet,
+    all_lanes,
+    allowed_positions,
+    lanes_of,
+    repeats,
+)
+from helpers.index_truth import GivenNorms, norms_of, random_codes
 
 
 @pytest.mark.parametrize("few", [0, 3, 2**16])
@@ -83,3 +92,55 @@ def test_masks_and_positions_agree(allowed):
     masks = lanes_of(np.array(allowed, dtype=bool))
     assert allowed_positions(masks).tolist() == np.flatnonzero(allowed).tolist()
     assert allowed_positions(all_lanes(len(allowed))).tolist() == list(range(len(allowed)))
+
+
+# ---- norms
+
+
+def check_levels(kept, norms):
+    assert len(kept) == len(norms)
+    assert np.array_equal(kept.values[: len(norms)], norms)
+    assert not kept.values[len(norms) :].any()
+    assert kept.levels.shape == (-(-len(norms) // 64), 64)
+    floors = kept.floors[kept.levels.reshape(-1)[: len(norms)]]
+    assert (floors <= norms).all()
+    assert (np.diff(kept.floors) >= 0).all()
+    assert kept.largest >= np.abs(norms).max(initial=0)
+
+
+@given(pieces=st.lists(st.integers(0, 300), max_size=8), seed=st.integers(0, 100))
+def test_norms_that_grow_are_kept_in_order_and_above_the_floors_of_their_levels(pieces, seed):
+    rng = np.random.default_rng(seed)
+    norms = (rng.normal(size=sum(pieces)) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
+    kept = CodeNorms(GivenNorms(norms))
+    for piece in pieces:
+        kept.append(np.zeros((piece, 2), dtype=np.uint8))
+    check_levels(kept, norms)
+
+
+def test_norms_that_are_replaced_move_to_their_levels():
+    rng = np.random.default_rng(0)
+    norms = rng.random(1000).astype(np.float32)
+    kept, positions = norms_of(norms), np.array([3, 999, 64])
+    norms[positions] = [-5, 70, 0.5]
+    kept.decoder = GivenNorms(norms[positions])
+    kept.replace(positions, np.zeros((3, 1), dtype=np.uint8))
+    check_levels(kept, norms)
+
+
+def test_levels_tell_most_norms_apart_despite_outliers():
+    norms = np.random.default_rng(0).random(10000).astype(np.float32)
+    norms[17] = 1e12
+    kept = norms_of(norms)
+    below = norms - kept.floors[kept.levels.reshape(-1)[:10000]]
+    assert np.quantile(below, 0.99) < 1 / 25
+
+
+def test_levels_follow_norms_that_change_while_they_grow():
+    rng = np.random.default_rng(0)
+    norms = np.concatenate([rng.random(1000), 100 + rng.random(5000)]).astype(np.float32)
+    kept = CodeNorms(GivenNorms(norms))
+    for piece in (1000, 2000, 3000):
+        kept.append(np.zeros((piece, 1), dtype=np.uint8))
+    below = norms - kept.floors[kept.levels.reshape(-1)[:6000]]
+    assert np.quantile(below, 0.9) < 1 / 5

@@ -31,7 +31,7 @@ MEAN_SHIFT_TOLERANCE = 0.06
 LARGEST_SHIFT_TOLERANCE = 0.10
 EFFECTIVE_BITS_TOLERANCE = 0.5
 SIGMAS = 4.0  # of sampling noise that are added to the tolerances
-VECTORS_A_BIT = 4  # learning codes fits as closely as that many vectors per bit: LSH 0, ITQ 2, autoencoders 4
+VECTORS_PER_BIT = 4  # learning codes fits as closely as that many vectors: LSH 0, ITQ 2, autoencoders 4
 CLOSEST_FIT = 0.5  # vectors for each row trained on; with more, errors say nothing of new rows
 LARGEST_RATIO = 1e300  # of errors; JSON has no infinity
 
@@ -116,7 +116,7 @@ def expected_growth(record: TrainingRecord, n_bits: int) -> float | None:
     (1 + p/n) / (1 − p/n) for least squares of p vectors to n rows. Codes that were learned from the rows
     count as further vectors, some for each bit. None if n is too small for it to mean anything.
     """
-    share = (record.n_vectors + VECTORS_A_BIT * n_bits) / record.n_rows
+    share = (record.n_vectors + VECTORS_PER_BIT * n_bits) / record.n_rows
     return (1 + share) / (1 - share) if share <= CLOSEST_FIT else None
 
 

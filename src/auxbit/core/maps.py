@@ -26,7 +26,7 @@ MARGIN = 2.0**-20  # of the largest sum of terms: 16 roundings of float32
 
 @dataclass(frozen=True)
 class Scaling:
-    """Zero mean, largest feature range 1: one scale for all features, so distances keep their order.
+    """Zero mean, largest feature range 1 (section 6). One scale for all, so distances keep their order.
 
     mean : (D,) float64; with `normalize`, rows are first divided by their norm.
     """
@@ -122,7 +122,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class LinearEncoder:
-    """h(x) = σ(Wx), σ(t) = 1 for t ≥ 0 and 0 otherwise. weights : (D, L) float32, bias : (L,) float32."""
+    """h(x) = σ(Wx) (section 3), σ(t) = 1 for t ≥ 0, else 0. weights : (D, L) float32, bias : (L,) float32."""
 
     weights: Float32
     bias: Float32

@@ -124,7 +124,7 @@ word_at: Any = intrinsic(_word_at)
 #
 # Counts are bytes, which stay at 255; from 256 bits on, where a byte may not hold them, 16 bits wide.
 
-_PLANES_A_BYTE = 16  # planes summed up without saturation: at most 128 of 255
+_PLANES_PER_BYTE = 16  # planes summed up without saturation: at most 128 of 255
 
 
 class _Lanes(types.Type):
@@ -164,9 +164,9 @@ def _add_planes(typing_context: Any, n: Any, counts: Any, planes: Any, query: An
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         total, planes_start, query_start = arguments[1:]
-        for first in range(0, n.literal_value, _PLANES_A_BYTE):
+        for first in range(0, n.literal_value, _PLANES_PER_BYTE):
             part = None
-            for j in range(first, min(first + _PLANES_A_BYTE, n.literal_value)):
+            for j in range(first, min(first + _PLANES_PER_BYTE, n.literal_value)):
                 plane = _load(builder, _BYTES, builder.add(planes_start, _I64(LANES * j)), 1)
                 # Four equal bytes: spreading 32 bits comes with the load, spreading 8 takes an instruction.
                 word = _load(builder, _I32, builder.add(query_start, _I64(4 * j)), 4)

@@ -152,7 +152,7 @@ class _Trained(Hasher):
 
 
 class BinaryAutoencoder(_Trained):
-    """Binary autoencoder (BA): min Σ‖x − f(h(x))‖² over linear hash functions h and decoders f, by MAC.
+    """Binary autoencoder (BA): min Σ‖x − f(h(x))‖² (eq. 2) over linear hash functions h and decoders f.
 
     Parameters
     ----------
@@ -228,6 +228,7 @@ class BinaryAutoencoder(_Trained):
         return self._shared_plan(n_bits, self._schedule(), validation=self.validation, patience=patience)
 
     def _schedule(self) -> list[float]:
+        """Section 4.4: μ for each iteration."""
         steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
         max_iter = check_integer("max_iter", self.max_iter, 1)
         if self.mu_schedule is not None:
@@ -258,7 +259,7 @@ class BinaryAutoencoder(_Trained):
 class BinaryFactorAnalysis(_Trained):
     """Binary factor analysis (BFA): min Σ‖x − f(z)‖² over free codes z, then a classifier for each bit.
 
-    As in the paper, MAC with a small, constant penalty: the filter approach to compare BA with.
+    As in section 4 of the paper, MAC with a small, constant penalty: the filter approach to compare BA with.
 
     Parameters
     ----------

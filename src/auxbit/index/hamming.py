@@ -98,7 +98,7 @@ TAIL_SHARE = 8  # tables are made again when an eighth of the codes came after t
 MEMORY_SHARE = 8  # the part of the machine's memory that tables may take with kind="auto": an eighth
 TRIALS = 64  # queries after which tables are judged by how many of them they finish:
 LEAST_FINISHED = 0.6  # with a smaller share the rest, looked for twice, takes more than they save
-CODES_A_QUERY = 500  # to make tables costs as much as they save in a query for that many codes
+CODES_PER_QUERY = 500  # to make tables costs as much as they save in a query for that many codes
 FEWEST_CODES = 60_000  # with fewer, a scan takes less time than a search of tables at its best
 
 
@@ -197,7 +197,7 @@ class ExactSearch:
             return True
         from auxbit.index.multi_index import MultiIndex
 
-        enough = self._asked * CODES_A_QUERY >= codes.size
+        enough = self._asked * CODES_PER_QUERY >= codes.size
         return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
 
 
@@ -271,8 +271,8 @@ def groups(codes: Packed, radius: int, index_of: Callable[[Packed], Within]) -> 
             lims, _, found = within(different[start : start + step])
             _join(leaders, start, lims, found)
             start += len(lims) - 1
-            a_query = max(1, len(found) // (len(lims) - 1))
-            step = max(1, min(QUERIES, 2 * step, ANSWERS // a_query))
+            per_query = max(1, len(found) // (len(lims) - 1))
+            step = max(1, min(QUERIES, 2 * step, ANSWERS // per_query))
         _settle(leaders)
     group = leaders[which]
     order = np.argsort(group, kind="stable")

@@ -448,8 +448,8 @@ class MultiIndex:
     @staticmethod
     def bytes_for(n: int, n_bits: int) -> int:
         """About how much memory tables of n codes take."""
-        a_code = 4 if n_bits <= 32 else 8 * -(-n_bits // 64)
-        return choose_n_tables(n, n_bits) * (a_code + 4) * n
+        per_code = 4 if n_bits <= 32 else 8 * -(-n_bits // 64)
+        return choose_n_tables(n, n_bits) * (per_code + 4) * n
 
     def nearest(
         self, queries: Packed, k: int, allowed: LaneMasks, workers: Workers, budget: float | None = None

@@ -338,8 +338,8 @@ class _Scan(NamedTuple):
 
     def groups(self, n_shares: int, n_jobs: int, most: int) -> list[slice]:
         """The queries in slices of at most `most`, smaller if that keeps the jobs busy."""
-        a_job = len(self.words) if n_shares > 1 else -(-len(self.words) // n_jobs)
-        return list(block_slices(len(self.words), max(1, min(most, a_job))))
+        per_job = len(self.words) if n_shares > 1 else -(-len(self.words) // n_jobs)
+        return list(block_slices(len(self.words), max(1, min(most, per_job))))
 
 
 def nearest(
@@ -467,8 +467,8 @@ def _within_of(scan: _Scan, r: int, workers: Workers) -> tuple[Counts, Distances
 
 def _hits_within(scan: _Scan, counts: Counts) -> list[Hits]:
     """The hits of all queries, in the order of positions; adds up `counts`, (q, r+1)."""
-    a_tile = len(scan.words) * tile_blocks(scan.words.shape[1]) * LANES
-    buffer = np.empty(a_tile + 2**15, dtype=np.int64)
+    per_tile = len(scan.words) * tile_blocks(scan.words.shape[1]) * LANES
+    buffer = np.empty(per_tile + 2**15, dtype=np.int64)
     hits, start = [], scan.start
     while start < scan.stop:
         start, n_hits = scan_within(*scan._replace(start=start), counts, buffer)

@@ -212,7 +212,7 @@ class ZProblem:
 
     @classmethod
     def reduce(cls, f: LinearDecoder, mu: float) -> ZProblem:
-        """QR of the decoder; min(D, L) rows remain of D."""
+        """QR of the decoder (theorem 4.2, eq. 7); min(D, L) rows remain of D."""
         Q, R = np.linalg.qr(f.A)
         return cls(Q, np.ascontiguousarray(R), f.b @ Q, mu)
 
@@ -221,7 +221,7 @@ class ZProblem:
         return (X @ self._Q32).astype(np.float64) - self.offset
 
     def linear_terms(self, Y: Float64, H: Bits) -> Float64:
-        """C = Rᵀy + μh."""
+        """C = Rᵀy + μh, half of minus the linear term of eq. (7)."""
         return np.ascontiguousarray(Y @ self.R + self.mu * H)
 
     @cached_property
@@ -731,7 +731,7 @@ def enumerate_codes(
     todo: Any,
     out: Any,
 ) -> None:
-    """The paper's enumeration: codes in increasing Hamming distance from h(x); Z holds the old codes.
+    """The paper's enumeration (section 4.3): codes by Hamming distance from h(x); Z has the old ones.
 
     running_bound: stop at the distance where μ·distance alone reaches the best value so far;
     incremental: add ‖y − Rz‖² dimension by dimension and stop above the best value;

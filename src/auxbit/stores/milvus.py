@@ -45,7 +45,6 @@ from auxbit.stores.base import (
 FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}")
 OWN_TABLE = "collection_meta"  # that every file of Milvus Lite has
 GONE = ("UNAVAILABLE", "DEADLINE", "Retry timeout", "Fail connecting", "server unavailable", "closed channel")
-PURPOSE = "Milvus"
 RETRY_SECONDS = 0.2
 
 _open_files: dict[str, int] = {}  # by path: Milvus Lite runs one process per file, ended with its last user
@@ -58,8 +57,8 @@ class Client:
     def __init__(self, address: Address, timeout: float) -> None:
         self.address, self.timeout = address, timeout
         self._file: str | None = None
-        self._driver = require("pymilvus", extra="milvus", purpose=PURPOSE)
-        self._rpc_error = require("grpc", extra="milvus", purpose=PURPOSE).RpcError
+        self._driver = require("pymilvus", extra="milvus", purpose="Milvus")
+        self._rpc_error = require("grpc", extra="milvus", purpose="Milvus").RpcError
         with self.translated():
             self.milvus = self._of_file() if address.kind == "milvus file" else self._of_server()
 
@@ -437,7 +436,7 @@ class MilvusStore(Store):
         """With an exact index."""
         if present is not None:
             self._client.call("drop_collection", self.name)
-        kinds, milvus = require("pymilvus", extra="milvus", purpose=PURPOSE).DataType, self._client.milvus
+        kinds, milvus = require("pymilvus", extra="milvus", purpose="Milvus").DataType, self._client.milvus
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False, description=mark(**about))
         schema.add_field("id", kinds.INT64, is_primary=True)
         schema.add_field("code", kinds.BINARY_VECTOR, dim=8 * bytes_per_code(about["n_bits"]))
