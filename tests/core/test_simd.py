@@ -106,7 +106,7 @@ def test_sums_of_look_ups_are_compared_with_a_limit(whole_bytes, wide):
 def prefetched_sum(values):
     total = 0
     for place in range(len(values)):
-        simd.ask_for(values, min(place + 8, len(values) - 1))
+        simd.prefetch(values, min(place + 8, len(values) - 1))
         total += values[place]
     return total
 

@@ -1,9 +1,9 @@
 """The h step (section 4.2): L linear SVMs, solved as one problem.
 
-In the place of eq. (6) bit l minimises ½‖w‖² + C Σ max(0, 1 − y wᵀx)² with y = ±1 from its column of Z and the bias as a
-feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by truncated Newton: a few
-steps of preconditioned conjugate gradients, then an exact line search. Rows are touched only by matrix
-products with X, for the bits under way alone: a bit that has converged costs nothing more.
+Instead of the errors of eq. (6) bit l minimises ½‖w‖² + C Σ max(0, 1 − y wᵀx)² with y = ±1 from its column of
+Z and the bias as a feature of 1: what LIBLINEAR's solver 2 minimises. All bits advance together by truncated
+Newton: a few steps of preconditioned conjugate gradients, then an exact line search. Rows are touched only by
+matrix products with X, for the bits under way alone: a bit that has converged costs nothing more.
 
 Inside the loop one step is enough, for many rows even with no conjugate gradients at all: a product with X
 and one with Xᵀ. The preconditioner knows the Hessian well: see `_precondition`.
