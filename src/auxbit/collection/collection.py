@@ -82,18 +82,10 @@ class Collection:
 
     @classmethod
     def create(
-        cls,
-        path: PathLike,
-        model: Hasher | None = None,
-        *,
-        vectors: str | None = None,
-        coding: str | None = None,
-        mu: float | None = None,
-        n_bits: int | None = None,
-        n_features: int | None = None,
-        overwrite: bool = False,
-        n_jobs: int | None = None,
-    ) -> Self:
+        cls, path: PathLike, model: Hasher | None = None, *, vectors: str | None = None,
+        coding: str | None = None, mu: float | None = None, n_bits: int | None = None,
+        n_features: int | None = None, overwrite: bool = False, n_jobs: int | None = None,
+    ) -> Self:  # fmt: skip
         """Make an empty collection in a new folder, which appears whole or not at all.
 
         model : a fitted hasher, of which a copy is kept; without one it holds codes of `n_bits`, made
@@ -130,15 +122,9 @@ class Collection:
     # ---- changes
 
     def add(
-        self,
-        X: npt.ArrayLike | None = None,
-        *,
-        codes: npt.ArrayLike | None = None,
-        ids: npt.ArrayLike | None = None,
-        metadata: Any = None,
-        upsert: bool = False,
-        trained: bool = False,
-    ) -> Ids:
+        self, X: npt.ArrayLike | None = None, *, codes: npt.ArrayLike | None = None,
+        ids: npt.ArrayLike | None = None, metadata: Any = None, upsert: bool = False, trained: bool = False,
+    ) -> Ids:  # fmt: skip
         """Add rows, all or none; they are on disk when it returns their ids.
 
         X : (n, D), encoded by the stored model; or codes : (n, ceil(n_bits/8)) uint8, packed, made elsewhere.
@@ -203,13 +189,9 @@ class Collection:
             self._storage.replace_all(manifest.but(), positions, None, errors, advance)
 
     def retrain(
-        self,
-        model: Hasher | None = None,
-        *,
-        X: npt.ArrayLike | None = None,
-        advance: Callable[[int], None] | None = None,
-        step: Callable[[str], None] | None = None,
-    ) -> Hasher:
+        self, model: Hasher | None = None, *, X: npt.ArrayLike | None = None,
+        advance: Callable[[int], None] | None = None, step: Callable[[str], None] | None = None,
+    ) -> Hasher:  # fmt: skip
         """Make new codes by another model, beside the old ones, and switch to them in one step.
 
         model : a fitted hasher; None: one like the present, fitted to the vectors of the collection, or to
@@ -251,15 +233,9 @@ class Collection:
     # ---- searches
 
     def search(
-        self,
-        X: npt.ArrayLike | None = None,
-        k: int = 10,
-        *,
-        codes: npt.ArrayLike | None = None,
-        mode: str | None = None,
-        rerank: bool | int = False,
-        where: Any = None,
-    ) -> tuple[Array, Ids]:
+        self, X: npt.ArrayLike | None = None, k: int = 10, *, codes: npt.ArrayLike | None = None,
+        mode: str | None = None, rerank: bool | int = False, where: Any = None,
+    ) -> tuple[Array, Ids]:  # fmt: skip
         """The k nearest items to each query: distances (q, k) and ids (q, k), nearest first.
 
         X : (q, D), or codes : (q, ceil(n_bits/8)) uint8. Fewer than k: the rest have id -1.
@@ -293,13 +269,9 @@ class Collection:
         return self._answer(nearest)
 
     def search_radius(
-        self,
-        X: npt.ArrayLike | None = None,
-        r: int = 2,
-        *,
-        codes: npt.ArrayLike | None = None,
+        self, X: npt.ArrayLike | None = None, r: int = 2, *, codes: npt.ArrayLike | None = None,
         where: Any = None,
-    ) -> tuple[Ids, Distances, Ids]:
+    ) -> tuple[Ids, Distances, Ids]:  # fmt: skip
         """All items within Hamming distance r: lims (q+1,), distances, ids, as HammingIndex has them."""
         wanted = None if where is None else Where.of(where)
 
@@ -573,13 +545,9 @@ def _replace(path: Path, model: Hasher | None, manifest: Manifest) -> None:
 
 
 def _empty_manifest(
-    model: Hasher | None,
-    vectors: str | None,
-    coding: str | None,
-    mu: float | None,
-    n_bits: int | None,
+    model: Hasher | None, vectors: str | None, coding: str | None, mu: float | None, n_bits: int | None,
     n_features: int | None,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """The manifest of an empty collection, of parameters that go together."""
     key = secrets.token_hex(16)
     if vectors not in VECTORS:

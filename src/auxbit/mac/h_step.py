@@ -118,14 +118,9 @@ class SvmOptions:
 
 
 def solve_svms(
-    rows: SvmRows,
-    W: Float64,
-    bits: Indices,
-    sums: SlackSums,
-    gram_solve: Solve,
-    zero_norm: Float64,
+    rows: SvmRows, W: Float64, bits: Indices, sums: SlackSums, gram_solve: Solve, zero_norm: Float64,
     options: SvmOptions,
-) -> tuple[Float64, npt.NDArray[np.bool_]]:
+) -> tuple[Float64, npt.NDArray[np.bool_]]:  # fmt: skip
     """Newton steps on `bits` at once from W, (D+1, L), with `sums` there. → W, and which bits are solved.
 
     gram_solve : see `gram_solver`; zero_norm : (L,) what each bit's ‖gradient‖ is held against: at W = 0,
@@ -188,12 +183,9 @@ def _precondition(
 
 
 def _conjugate_gradients(
-    rows: SvmRows,
-    bits: Indices,
-    gradient: Float64,
-    precondition: Callable[[Float64, Indices], Float64],
+    rows: SvmRows, bits: Indices, gradient: Float64, precondition: Callable[[Float64, Indices], Float64],
     options: SvmOptions,
-) -> Float64:
+) -> Float64:  # fmt: skip
     """Solve (I + 2C Σ x xᵀ) step = −gradient for every bit, each column with its own scalars.
 
     With max_cg = 0 the preconditioner's own direction, to which the line search gives its length.

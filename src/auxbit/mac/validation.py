@@ -105,16 +105,10 @@ class Outcome:
 
 
 def follow(
-    steps: Iterable[Step],
-    *,
-    precision: Callable[[LinearEncoder], float] | None = None,
-    patience: int = 3,
-    settled: float | None = None,
-    callback: Callable[[Record], object] | None = None,
-    energy_unit: float = 1.0,
-    walk: Walk | None = None,
-    on_step: Callable[[Walk], object] | None = None,
-) -> Outcome:
+    steps: Iterable[Step], *, precision: Callable[[LinearEncoder], float] | None = None, patience: int = 3,
+    settled: float | None = None, callback: Callable[[Record], object] | None = None,
+    energy_unit: float = 1.0, walk: Walk | None = None, on_step: Callable[[Walk], object] | None = None,
+) -> Outcome:  # fmt: skip
     """Walk along the path and keep the h of the last step, or, with `precision`, the most precise h.
 
     A μ that does not raise the precision above the best so far is skipped: its h is not kept. After

@@ -552,20 +552,9 @@ def at_hash_codes(
 
 @kernel
 def alternate_points(
-    G: Any,
-    H: Any,
-    V: Any,
-    X: Any,
-    VX: Any,
-    Z: Any,
-    start: Any,
-    g: Any,
-    certify: Any,
-    smallest_eigenvalue: Any,
-    row_gap: Any,
-    energy: Any,
-    todo: Any,
-) -> int:
+    G: Any, H: Any, V: Any, X: Any, VX: Any, Z: Any, start: Any, g: Any, certify: Any,
+    smallest_eigenvalue: Any, row_gap: Any, energy: Any, todo: Any,
+) -> int:  # fmt: skip
     """Alternation for the rows to do of a block. Z : (n, L) uint8, the old codes, become the new ones.
 
     V : (n, L) GH − C and energy : (n,) e(h) go in; energy of the new codes comes out.
@@ -633,17 +622,9 @@ def distance(S: Any, x: Any, z: Any) -> float:
 
 @reordering_kernel
 def branch_and_bound(
-    S: Any,
-    pull: Any,
-    least: Any,
-    columns: Any,
-    X: Any,
-    Z: Any,
-    energy: Any,
-    todo: Any,
-    max_nodes: Any,
+    S: Any, pull: Any, least: Any, columns: Any, X: Any, Z: Any, energy: Any, todo: Any, max_nodes: Any,
     out_nodes: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Minimise ‖S(z − x)‖² for each row to do, starting from the incumbent in Z : (n, L), in place.
 
     energy : (n,) falls by as much as the code found is better than the incumbent.
@@ -716,21 +697,9 @@ def branch_and_bound(
 
 @kernel
 def enumerate_codes(
-    R: Any,
-    Y: Any,
-    H: Any,
-    mu: Any,
-    Z: Any,
-    running_bound: Any,
-    incremental: Any,
-    certify: Any,
-    smallest_eigenvalue: Any,
-    row_gap: Any,
-    G: Any,
-    C: Any,
-    todo: Any,
-    out: Any,
-) -> None:
+    R: Any, Y: Any, H: Any, mu: Any, Z: Any, running_bound: Any, incremental: Any, certify: Any,
+    smallest_eigenvalue: Any, row_gap: Any, G: Any, C: Any, todo: Any, out: Any,
+) -> None:  # fmt: skip
     """The paper's enumeration (section 4.3): codes by Hamming distance from h(x); Z has the old ones.
 
     running_bound: stop at the distance where μ·distance alone reaches the best value so far;

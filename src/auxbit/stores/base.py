@@ -138,15 +138,9 @@ class Rows:
 
 
 def checked_rows(
-    codes: npt.ArrayLike,
-    ids: npt.ArrayLike,
-    metadata: Any,
-    vectors: npt.ArrayLike | None,
-    *,
-    n_bits: int,
-    n_features: int | None,
-    upsert: bool,
-) -> Rows:
+    codes: npt.ArrayLike, ids: npt.ArrayLike, metadata: Any, vectors: npt.ArrayLike | None, *, n_bits: int,
+    n_features: int | None, upsert: bool,
+) -> Rows:  # fmt: skip
     """Rows that fit a store, each id once: if an id comes again, its last row counts with `upsert`."""
     packed = np.ascontiguousarray(check_packed(codes, n_bits))
     numbers = np.ascontiguousarray(check_ids(ids, len(packed)))
@@ -280,15 +274,9 @@ class Store(ABC):
         self._about = about
 
     def add(
-        self,
-        codes: npt.ArrayLike,
-        ids: npt.ArrayLike,
-        *,
-        metadata: Any = None,
-        vectors: npt.ArrayLike | None = None,
-        upsert: bool = True,
-        progress: Progress | None = None,
-    ) -> None:
+        self, codes: npt.ArrayLike, ids: npt.ArrayLike, *, metadata: Any = None,
+        vectors: npt.ArrayLike | None = None, upsert: bool = True, progress: Progress | None = None,
+    ) -> None:  # fmt: skip
         """Add packed codes (n, ceil(n_bits/8)) uint8 under ids (n,); rows of ids that are there are replaced.
 
         metadata : as Collection.add takes it. vectors : (n, n_features). upsert=False : an id that is there
@@ -301,14 +289,9 @@ class Store(ABC):
             self._add(rows, upsert, progress or (lambda n: None))
 
     def search(
-        self,
-        codes: npt.ArrayLike,
-        k: int = 10,
-        *,
-        where: Any = None,
-        rerank: npt.ArrayLike | None = None,
+        self, codes: npt.ArrayLike, k: int = 10, *, where: Any = None, rerank: npt.ArrayLike | None = None,
         candidates: int | None = None,
-    ) -> tuple[Array, Ids]:
+    ) -> tuple[Array, Ids]:  # fmt: skip
         """The k nearest codes to each query: distances (q, k) int32 and ids (q, k) int64, nearest first.
 
         If there are fewer, rows end in ids of -1 at distance 2**31 - 1. rerank : the queries as vectors,

@@ -79,14 +79,9 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
 
 
 def of_arrays(
-    codes: npt.ArrayLike,
-    n_bits: int,
-    *,
-    ids: npt.ArrayLike | None = None,
-    metadata: Sequence[Any] | None = None,
-    vectors: npt.ArrayLike | None = None,
-    identity: str = "",
-) -> Source:
+    codes: npt.ArrayLike, n_bits: int, *, ids: npt.ArrayLike | None = None,
+    metadata: Sequence[Any] | None = None, vectors: npt.ArrayLike | None = None, identity: str = "",
+) -> Source:  # fmt: skip
     """Packed codes (n, ceil(n_bits/8)) uint8 with ids (n,), 0 to n − 1 by default, metadata and vectors.
 
     identity : see `identity_of_files`; without one a push cannot be resumed.
@@ -214,15 +209,10 @@ def identity_of_files(paths: Iterable[str | None], n_bits: int) -> str:
 
 
 def push(
-    store: Store,
-    source: Source,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    index: str | None = None,
-    progress: Progress | None = None,
+    store: Store, source: Source, *, resume: bool = False, overwrite: bool = False,
+    index: str | None = None, progress: Progress | None = None,
     stopped: Callable[[int], object] | None = None,
-) -> Pushed:
+) -> Pushed:  # fmt: skip
     """Bring all rows of a source into a store, which is made if it is missing; ids replace their rows.
 
     resume : continue an interrupted push of the same source; if there is none, begin. overwrite : replace
