@@ -439,22 +439,13 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
     """
     from auxbit.collection.build import open_collection
 
-    with (
-        output.Stages("checking"),
-        open_collection(folder, read_only=True, skip_damaged=True) as items,
-    ):
+    with output.Stages("checking"), open_collection(folder, read_only=True, skip_damaged=True) as items:
         state, damage, lost, n_items = items.manifest, items.damage, items.lost, len(items)
     of_model = any(state.model is not None and state.model in line for line in damage)
     n_files = len(state.files) + 1
     if json:
-        found = {
-            "collection": folder,
-            "items": n_items,
-            "lost": lost,
-            "files": n_files,
-            "bytes": state.n_bytes,
-        }
-        output.print_json(found | {"damage": damage, "model_is_damaged": of_model})
+        sizes = {"items": n_items, "lost": lost, "files": n_files, "bytes": state.n_bytes}
+        output.print_json({"collection": folder} | sizes | {"damage": damage, "model_is_damaged": of_model})
     elif not damage:
         output.say(f"{folder} is whole: {n_items:,} items, {output.size(state.n_bytes)}, {n_files} files.")
     else:

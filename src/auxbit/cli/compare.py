@@ -14,24 +14,14 @@ from auxbit.cli.options import integers, words
 from auxbit.hashers.registry import DEFAULT_METHODS, METHODS
 
 COMPARED = {
-    "method": "method",
-    "bits": "bits",
-    "seconds": "seconds_fit",
-    "error": "reconstruction_error",
-    "precision": "precision",
-    "ties avg.": "precision_average",
-    "radius": "precision_radius",
-    "mAP": "map",
+    "method": "method", "bits": "bits", "seconds": "seconds_fit", "error": "reconstruction_error",
+    "precision": "precision", "ties avg.": "precision_average", "radius": "precision_radius", "mAP": "map",
     "L_eff": "effective_bits",
-}
+}  # fmt: skip
 CHOSEN = {
-    "bits": "bits",
-    "L_eff": "effective_bits",
-    "at most": "bound",
-    "growth per bit": "growth",
-    "precision": "precision",
-    "recall": "recall",
-}
+    "bits": "bits", "L_eff": "effective_bits", "at most": "bound", "growth per bit": "growth",
+    "precision": "precision", "recall": "recall",
+}  # fmt: skip
 DEMO = {
     "method": "method",
     "squared error": "reconstruction_error",

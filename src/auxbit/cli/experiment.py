@@ -114,7 +114,8 @@ def _print(campaign: Any, report: Path | None) -> None:
     if claims:
         output.say("The paper's claims, and whether they hold here:\n")
     for claim in claims:
-        output.say(f"{_word(claim.holds):>4}  {claim.claim} ({claim.data})")
+        word = {True: "yes", False: "no", None: "-"}[claim.holds]
+        output.say(f"{word:>4}  {claim.claim} ({claim.data})")
         if claim.holds is not True:
             output.say(f"      {_short(claim.ours)}")
     for each in campaign.left_out():
@@ -128,25 +129,13 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rsplit(';', 1)[0]}; …"
 
 
-def _word(holds: bool | None) -> str:
-    return {True: "yes", False: "no", None: "-"}[holds]
-
-
 # ---- Speed-up by processors
 
 COLUMNS = {
-    "bits": "bits",
-    "processors": "processors",
-    "seconds": "seconds",
-    "h": "seconds_h",
-    "f": "seconds_f",
-    "Z": "seconds_z",
-    "rest": "seconds_rest",
-    "speed-up": "speedup",
-    "of h": "speedup_h",
-    "of f": "speedup_f",
+    "bits": "bits", "processors": "processors", "seconds": "seconds", "h": "seconds_h", "f": "seconds_f",
+    "Z": "seconds_z", "rest": "seconds_rest", "speed-up": "speedup", "of h": "speedup_h", "of f": "speedup_f",
     "of Z": "speedup_z",
-}
+}  # fmt: skip
 MADE = "scikit-learn's digits over and over, with noise of its own in every pixel (no DATA was given)"
 NEARLY = 0.9  # of perfect speed-up: what falls short of that is explained
 SPREAD = 0.25  # among equal fits: more is not the machine's own

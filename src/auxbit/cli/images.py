@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 SHOWN_BAD = 10
 COLUMNS = {
-    "method": "method",
-    "bits": "bits",
-    "precision": "precision",
-    "recall": "recall",
-    "mAP": "map",
-    "error": "squared_error",
-    "L_eff": "effective_bits",
-    "seconds": "seconds",
-}
+    "method": "method", "bits": "bits", "precision": "precision", "recall": "recall", "mAP": "map",
+    "error": "squared_error", "L_eff": "effective_bits", "seconds": "seconds",
+}  # fmt: skip
 USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
 
 Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
