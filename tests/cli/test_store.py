@@ -10,8 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from auxbit import Collection, HammingIndex, load
-from auxbit.cli import store
-from auxbit.cli.app import Commands
+from auxbit.cli.app import Commands, group
 from auxbit.stores import push
 from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port, skip_without_milvus_file
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_not
 
 SMALL = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 SMALL.command()(lambda: None)  # a second command, so that the group keeps its name
-SMALL.add_typer(store.group, name="store")
+SMALL.add_typer(group("store"), name="store")
 
 
 def s(command, *words, code=0):

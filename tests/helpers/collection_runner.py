@@ -9,12 +9,11 @@ import typer
 from typer.testing import CliRunner
 
 from auxbit import Collection
-from auxbit.cli import collection
-from auxbit.cli.app import Commands
+from auxbit.cli.app import Commands, group
 
 # typer builds all commands of an app for each run, which takes longer than most of them do
 SMALL = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-SMALL.add_typer(collection.group, name="collection")
+SMALL.add_typer(group("collection"), name="collection")
 
 
 def c(command: str, *arguments: object, code: int = 0, answer: str = "") -> Any:

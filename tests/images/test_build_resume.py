@@ -102,7 +102,7 @@ def test_what_was_read_before_a_stop_is_not_read_again(
         raise Stop("here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(build._Target, "_fit", broken)
+        patched.setattr(build, "fit_reporting", broken)
         with pytest.raises(Stop, match="here"):
             create(pets, tmp_path / "out", bits=4)
     put(pets / "new.png", 99)

@@ -1,4 +1,4 @@
-"""The app: groups of commands put together, errors translated, exit codes.
+"""The app: every command and group of commands, errors translated, exit codes.
 
 0: fine. 1: the work failed, because of files, data or the system. 2: wrong usage, which is what cannot be
 parsed, or a value that an option never has, whatever the data (InvalidParameter). 130: interrupted.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ from typer.core import TyperGroup
 from auxbit import __version__
 from auxbit.cli import collection, compare, experiment, export, images, models, output, search, store
 from auxbit.errors import AuxbitError, InvalidParameter
+
+Command = Callable[..., None]
 
 
 class Commands(TyperGroup):
@@ -42,16 +45,44 @@ class Commands(TyperGroup):
                 raise typer.Exit(130) from error
 
 
+# ---- Every command, in the order of --help
+
+COMMANDS: tuple[Command, ...] = (
+    models.fit, models.encode, models.decode, models.info, search.search, search.duplicates, search.evaluate,
+    images.serve, export.export, compare.compare, compare.demo, compare.bits,
+)  # fmt: skip
+GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
+    "collection": ("Keep codes, ids, metadata and vectors in a folder that survives crashes.", (
+        collection.create, collection.add, collection.search, collection.delete, collection.stats,
+        collection.compact, collection.retrain, collection.check,
+    )),
+    "images": ("Make folders of pictures searchable by what they look like.", (
+        images.create, images.add, images.search, images.compare,
+    )),
+    "store": ("Keep codes in PostgreSQL (pgvector) or Milvus, and search them there.", (
+        store.push, store.search,
+    )),
+    "experiment": ("Run an experiment of the paper on your machine.", experiment.COMMANDS),
+}  # fmt: skip
+
+
+def group(name: str) -> typer.Typer:
+    """The commands `auxbit NAME …`."""
+    about, commands = GROUPS[name]
+    made = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+    for command in commands:
+        made.command(command.__name__)(command)
+    return made
+
+
 app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for group in (models, search, collection, images, store, export, compare, experiment):
-    group.register(app)
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+for command in COMMANDS:
+    app.command()(command)
+for name in GROUPS:
+    app.add_typer(group(name), name=name)
 
 
 def _version(asked: bool) -> None:

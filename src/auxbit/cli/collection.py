@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.models import applicable
-from auxbit.cli.options import (
-    DATA_HELP,
-    MU_HELP,
-    SEED_HELP,
-    AnswersOut,
-    Folder,
-    Force,
-    Ids,
-    Jobs,
-    Json,
-    LikeItem,
-    Metadata,
-    Nearest,
-    Normalize,
-    OptionalMethod,
-    OtherMethod,
-    Rerank,
-    RowsAreCodes,
-    Seed,
-    SkipDamaged,
-    Where,
-    WithinRadius,
-    check_k_or_radius,
-    choice,
-    refuse,
-)
+from auxbit.cli.options import check_k_or_radius, choice, refuse
 from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
@@ -44,75 +19,45 @@ if TYPE_CHECKING:
 
 KINDS = {"positions": "deletions", "total": "all on disk"}  # of what takes room on disk
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group to the app."""
-    commands: list[Callable[..., None]] = [create, add, search, delete, stats, compact, retrain, check]
-    for command in commands:
-        group.command()(command)
-    app.add_typer(group, name="collection")
-
-
-@group.callback()
-def collection() -> None:
-    """Keep codes, ids, metadata and vectors in a folder that survives crashes."""
-
 
 # ---- create and add
 
 
 def create(
     out: Annotated[str, Argument(metavar="OUT", help="The folder to make the collection in.")],
-    data: Annotated[
-        str | None, Option("--data", "-d", metavar="FILE", help=f"The first rows. {DATA_HELP}")
-    ] = None,
-    model: Annotated[
-        str | None,
-        Option(metavar="MODEL", show_default="fitted to --data", help="A model file, as written by fit."),
-    ] = None,
-    bits: Annotated[
-        int | None,
-        Option(
-            metavar="N", show_default="32",
-            help="Bits per code, 1 to 1024. With neither --data nor --model: a collection for codes that are "
-            "made elsewhere.",
-        ),
-    ] = None,
-    method: OptionalMethod = None,
-    vectors: Annotated[
-        str,
-        choice(
-            "float32", "float16", "none",
-            help="Keep the vectors in this type, for search --rerank and for retrain.",
-        ),
-    ] = "none",
-    metadata: Metadata = None,
-    ids: Ids = None,
-    codes: RowsAreCodes = False,
-    coding: Annotated[
-        str | None,
-        choice(
-            "hash", "optimal", show_default="what the model's decoder is for",
-            help="Codes h(x), or those from which the decoder reconstructs rows best, which is then what "
-            "searches.",
-        ),
-    ] = None,
-    mu: Annotated[float | None, Option(help=MU_HELP)] = None,
-    decoder: Annotated[
-        str | None,
-        choice(
-            "linear", "tables",
-            help="For optimal codes, fitted to --data if the model has no such decoder: one vector per bit, "
-            "or one for each value of a byte, which reconstructs better and needs many rows.",
-        ),
-    ] = None,
-    normalize: Normalize = False,
-    seed: Seed = 0,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    data: Annotated[str | None, Option(
+        "--data", "-d", metavar="FILE", help=f"The first rows. {opt.DATA_HELP}"
+    )] = None,
+    model: Annotated[str | None, Option(
+        metavar="MODEL", show_default="fitted to --data", help="A model file, as written by fit."
+    )] = None,
+    bits: Annotated[int | None, Option(
+        metavar="N", show_default="32", help="Bits per code, 1 to 1024. With neither --data nor --model: a "
+        "collection for codes that are made elsewhere."
+    )] = None,
+    method: opt.OptionalMethod = None,
+    vectors: Annotated[str, choice(
+        "float32", "float16", "none",
+        help="Keep the vectors in this type, for search --rerank and for retrain."
+    )] = "none",
+    metadata: opt.Metadata = None,
+    ids: opt.Ids = None,
+    codes: opt.RowsAreCodes = False,
+    coding: Annotated[str | None, choice(
+        "hash", "optimal", show_default="what the model's decoder is for",
+        help="Codes h(x), or those from which the decoder reconstructs rows best, which is then what "
+        "searches."
+    )] = None,
+    mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
+    decoder: Annotated[str | None, choice(
+        "linear", "tables", help="For optimal codes, fitted to --data if the model has no such decoder: one "
+        "vector per bit, or one for each value of a byte, which reconstructs better and needs many rows."
+    )] = None,
+    normalize: opt.Normalize = False,
+    seed: opt.Seed = 0,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Make a collection, and add the first rows.
 
@@ -208,19 +153,19 @@ def _check_coding_options(
 
 def add(
     context: typer.Context,
-    folder: Folder,
-    data: Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {DATA_HELP}")],
-    codes: RowsAreCodes = False,
-    ids: Ids = None,
-    metadata: Metadata = None,
+    folder: opt.Folder,
+    data: Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {opt.DATA_HELP}")],
+    codes: opt.RowsAreCodes = False,
+    ids: opt.Ids = None,
+    metadata: opt.Metadata = None,
     upsert: Annotated[
         bool, Option("--upsert", help="Replace the rows of ids that are there already.")
     ] = False,
     from_row: Annotated[
         int, Option(metavar="N", help="Begin at this row of the files; 0 is the first.")
     ] = 0,
-    jobs: Jobs = None,
-    json: Json = False,
+    jobs: opt.Jobs = None,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Add rows, encoded by the collection's model.
 
@@ -250,30 +195,25 @@ def add(
 
 
 def search(
-    folder: Folder,
-    queries: Annotated[
-        str | None,
-        Option("--queries", "-q", metavar="FILE", help=f"The rows to search for. {DATA_HELP}"),
-    ] = None,
-    id_: LikeItem = None,
-    codes: RowsAreCodes = False,
-    k: Nearest = None,
-    radius: WithinRadius = None,
-    mode: Annotated[
-        str | None,
-        Option(
-            metavar="hamming|asymmetric", show_default="asymmetric if codes are optimal, else hamming",
-            help="By the distance of codes in bits, or from the query itself to what the decoder makes of "
-            "codes.",
-        ),
-    ] = None,
-    rerank: Rerank = None,
-    where: Where = None,
-    out: AnswersOut = None,
-    skip_damaged: SkipDamaged = False,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    folder: opt.Folder,
+    queries: Annotated[str | None, Option(
+        "--queries", "-q", metavar="FILE", help=f"The rows to search for. {opt.DATA_HELP}"
+    )] = None,
+    id_: opt.LikeItem = None,
+    codes: opt.RowsAreCodes = False,
+    k: opt.Nearest = None,
+    radius: opt.WithinRadius = None,
+    mode: Annotated[str | None, Option(
+        metavar="hamming|asymmetric", show_default="asymmetric if codes are optimal, else hamming",
+        help="By the distance of codes in bits, or from the query itself to what the decoder makes of codes."
+    )] = None,
+    rerank: opt.Rerank = None,
+    where: opt.Where = None,
+    out: opt.AnswersOut = None,
+    skip_damaged: opt.SkipDamaged = False,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest items to each query."""
     refuse((queries is None) == (id_ is None), "--queries", "give --queries FILE or --id N, one of them.")
@@ -304,12 +244,12 @@ def search(
 
 
 def delete(
-    folder: Folder,
+    folder: opt.Folder,
     ids: Annotated[str | None, Option("--ids", metavar="N,…", help="Ids to delete, as 1,2,3.")] = None,
     ids_file: Annotated[str | None, Option(metavar="FILE", help="An .npy file of ids to delete.")] = None,
-    where: Where = None,
+    where: opt.Where = None,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before deleting by --where.")] = False,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Delete items by their ids or metadata, all or none of them."""
     if sum(bool(each is not None and each != []) for each in (ids, ids_file, where)) != 1:
@@ -351,7 +291,7 @@ def _integers(text: str) -> list[int]:
         raise typer.BadParameter(f"{text!r} is not a list of ids like 1,2,3.", param_hint="--ids") from error
 
 
-def compact(folder: Folder, skip_damaged: SkipDamaged = False, json: Json = False) -> None:
+def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
     """Write everything into one file without what is deleted.
 
     Searches continue meanwhile. It takes as much disk again until it is done.
@@ -381,28 +321,21 @@ def compact(folder: Folder, skip_damaged: SkipDamaged = False, json: Json = Fals
 
 
 def retrain(
-    folder: Folder,
-    model: Annotated[
-        str | None,
-        Option(
-            metavar="MODEL", show_default="fitted to the collection's vectors",
-            help="A model file to encode by.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        Option(
-            "--data", "-d", metavar="FILE",
-            help="For a collection without vectors: one row per item, in the order they were added in.",
-        ),
-    ] = None,
-    bits: Annotated[
-        int | None, Option(metavar="N", help="Bits per code.", show_default="as many as now")
-    ] = None,
-    method: OtherMethod = None,
-    seed: Annotated[int | None, Option(help=SEED_HELP, show_default="that of the present model")] = None,
-    jobs: Jobs = None,
-    json: Json = False,
+    folder: opt.Folder,
+    model: Annotated[str | None, Option(
+        metavar="MODEL", show_default="fitted to the collection's vectors", help="A model file to encode by."
+    )] = None,
+    data: Annotated[str | None, Option(
+        "--data", "-d", metavar="FILE",
+        help="For a collection without vectors: one row per item, in the order they were added in."
+    )] = None,
+    bits: Annotated[int | None, Option(
+        metavar="N", show_default="as many as now", help="Bits per code."
+    )] = None,
+    method: opt.OtherMethod = None,
+    seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="that of the present model")] = None,
+    jobs: opt.Jobs = None,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Make new codes by a new model, and switch to them in one step.
 
@@ -429,7 +362,7 @@ def retrain(
 # ---- stats and check
 
 
-def stats(folder: Folder, skip_damaged: SkipDamaged = False, json: Json = False) -> None:
+def stats(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
     """Show sizes, and whether the model still fits what is added."""
     from auxbit.collection.build import open_collection
 
@@ -499,29 +432,20 @@ def _verdict(stats: Statistics) -> str:
     return f"Whether retraining is due cannot be told ({reasons})."
 
 
-def check(folder: Folder, json: Json = False) -> None:
+def check(folder: opt.Folder, json: opt.Json = False) -> None:
     """Look for damage on disk.
 
     Every byte is compared with its checksum; the exit code is 1 if one differs.
     """
     from auxbit.collection.build import open_collection
 
-    with (
-        output.Stages("checking"),
-        open_collection(folder, read_only=True, skip_damaged=True) as items,
-    ):
+    with output.Stages("checking"), open_collection(folder, read_only=True, skip_damaged=True) as items:
         state, damage, lost, n_items = items.manifest, items.damage, items.lost, len(items)
     of_model = any(state.model is not None and state.model in line for line in damage)
     n_files = len(state.files) + 1
     if json:
-        found = {
-            "collection": folder,
-            "items": n_items,
-            "lost": lost,
-            "files": n_files,
-            "bytes": state.n_bytes,
-        }
-        output.print_json(found | {"damage": damage, "model_is_damaged": of_model})
+        sizes = {"items": n_items, "lost": lost, "files": n_files, "bytes": state.n_bytes}
+        output.print_json({"collection": folder} | sizes | {"damage": damage, "model_is_damaged": of_model})
     elif not damage:
         output.say(f"{folder} is whole: {n_items:,} items, {output.size(state.n_bytes)}, {n_files} files.")
     else:

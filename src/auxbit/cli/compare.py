@@ -8,41 +8,20 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import (
-    Bits,
-    Data,
-    Force,
-    Jobs,
-    Json,
-    Radius,
-    Retrieved,
-    Seeds,
-    TrueNeighbours,
-    integers,
-    words,
-)
+from auxbit.cli.options import integers, words
 from auxbit.hashers.registry import DEFAULT_METHODS, METHODS
 
 COMPARED = {
-    "method": "method",
-    "bits": "bits",
-    "seconds": "seconds_fit",
-    "error": "reconstruction_error",
-    "precision": "precision",
-    "ties avg.": "precision_average",
-    "radius": "precision_radius",
-    "mAP": "map",
+    "method": "method", "bits": "bits", "seconds": "seconds_fit", "error": "reconstruction_error",
+    "precision": "precision", "ties avg.": "precision_average", "radius": "precision_radius", "mAP": "map",
     "L_eff": "effective_bits",
-}
+}  # fmt: skip
 CHOSEN = {
-    "bits": "bits",
-    "L_eff": "effective_bits",
-    "at most": "bound",
-    "growth per bit": "growth",
-    "precision": "precision",
-    "recall": "recall",
-}
+    "bits": "bits", "L_eff": "effective_bits", "at most": "bound", "growth per bit": "growth",
+    "precision": "precision", "recall": "recall",
+}  # fmt: skip
 DEMO = {
     "method": "method",
     "squared error": "reconstruction_error",
@@ -53,47 +32,34 @@ DEMO = {
 BITS_FILES = ("bits.csv", "bits.json", "bits.svg", "bits.png", "bits-dark.svg", "bits-dark.png")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (compare, demo, bits):
-        app.command()(command)
-
-
 def compare(
     context: typer.Context,
-    data: Data,
-    queries: Annotated[
-        str | None, Option("--queries", "-q", help="A file of queries.", show_default="rows of DATA")
-    ] = None,
-    n_queries: Annotated[
-        int, Option(help="How many rows of DATA to set aside, drawn with a fixed seed.")
-    ] = 500,
-    train: Annotated[
-        str | None, Option(help="Other rows to train on.", show_default="those that are searched")
-    ] = None,
-    methods: Annotated[
-        str,
-        Option(
-            metavar="NAME,…",
-            help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}.",
-        ),
-    ] = ",".join(DEFAULT_METHODS),
-    bits: Bits = "8,16,24,32",
-    K: TrueNeighbours = 50,
-    k: Retrieved = 50,
-    radius: Radius = 2,
-    seeds: Seeds = 3,
-    out: Annotated[
-        str | None,
-        Option(
-            "--out", "-o",
-            help="A folder for table.csv, results.json, precision.png, and rows.jsonl, from which a "
-            "comparison that was stopped resumes.",
-        ),
-    ] = None,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    data: opt.Data,
+    queries: Annotated[str | None, Option(
+        "--queries", "-q", show_default="rows of DATA", help="A file of queries."
+    )] = None,
+    n_queries: Annotated[int, Option(
+        help="How many rows of DATA to set aside, drawn with a fixed seed."
+    )] = 500,
+    train: Annotated[str | None, Option(
+        show_default="those that are searched", help="Other rows to train on."
+    )] = None,
+    methods: Annotated[str, Option(
+        metavar="NAME,…",
+        help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}."
+    )] = ",".join(DEFAULT_METHODS),
+    bits: opt.Bits = "8,16,24,32",
+    K: opt.TrueNeighbours = 50,
+    k: opt.Retrieved = 50,
+    radius: opt.Radius = 2,
+    seeds: opt.Seeds = 3,
+    out: Annotated[str | None, Option(
+        "--out", "-o", help="A folder for table.csv, results.json, precision.png, and rows.jsonl, from which "
+        "a comparison that was stopped resumes."
+    )] = None,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Compare methods and numbers of bits on your data."""
     names, counts = words(methods), integers(bits)
@@ -140,9 +106,9 @@ def _line(row: dict[str, Any]) -> str:
 
 def demo(
     out: Annotated[str, Option("--out", "-o", help="The folder to write.")] = "auxbit-demo",
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
     """Train four methods on handwritten digits.
 
@@ -167,26 +133,23 @@ def demo(
 
 
 def bits(
-    data: Data,
+    data: opt.Data,
     bits: Annotated[str, Option(metavar="N,…", help="Numbers of bits to try.")] = "8,16,24,32,48,64",
     method: Annotated[str, Option(metavar="itq|ba", help="How codes are learned.")] = "itq",
-    queries: Annotated[
-        int, Option(metavar="N", min=1, help="Rows held out as queries; at most a fifth of the sample.")
-    ] = 500,
-    rows: Annotated[
-        int,
-        Option(
-            metavar="N", min=20,
-            help="Rows at most to train on and to search, drawn with the seed; L_eff is of all rows.",
-        ),
-    ] = 20_000,
+    queries: Annotated[int, Option(
+        metavar="N", min=1, help="Rows held out as queries; at most a fifth of the sample."
+    )] = 500,
+    rows: Annotated[int, Option(
+        metavar="N", min=20,
+        help="Rows at most to train on and to search, drawn with the seed; L_eff is of all rows."
+    )] = 20_000,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
-    out: Annotated[
-        str | None, Option("--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}.")
-    ] = None,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    out: Annotated[str | None, Option(
+        "--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}."
+    )] = None,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Recommend a number of bits.
 

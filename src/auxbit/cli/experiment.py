@@ -9,26 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import DATA_HELP, Bits, Force, Jobs, Json, integers
-
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group to the app."""
-    group.command()(parallel)
-    for name, about in SHOWN.items():
-        group.command(name, help=about)(_command(name))
-    group.command()(retrieval)
-    group.command("all")(everything)
-    app.add_typer(group, name="experiment")
-
-
-@group.callback()
-def experiment() -> None:
-    """Run an experiment of the paper on your machine."""
-
+from auxbit.cli.options import integers
 
 # ---- The figures of the paper
 
@@ -42,18 +25,13 @@ SHOWN = {
     "solvers": "The relaxed Z step by ADMM against general QP solvers.",
 }
 
-Data = Annotated[
-    list[str] | None,
-    Option(
-        "--data", "-d", metavar="NAME|PATH", show_default="digits",
-        help=f"{SOURCES}, by name (in the folder AUXBIT_DATA) or by path; or a file of vectors, of which a "
-        "tenth become queries.",
-    ),
-]  # fmt: skip
-Out = Annotated[
-    str,
-    Option("--out", "-o", help="A folder: figures, tables, settings, and raw results to resume from."),
-]
+Data = Annotated[list[str] | None, Option(
+    "--data", "-d", metavar="NAME|PATH", show_default="digits", help=f"{SOURCES}, by name (in the folder "
+    "AUXBIT_DATA) or by path; or a file of vectors, of which a tenth become queries."
+)]  # fmt: skip
+Out = Annotated[str, Option(
+    "--out", "-o", help="A folder: figures, tables, settings, and raw results to resume from."
+)]  # fmt: skip
 OptionalBits = Annotated[
     str | None, Option("--bits", metavar="N,…", help="Numbers of bits.", show_default="as in the paper")
 ]
@@ -61,32 +39,29 @@ FitSeeds = Annotated[str, Option(metavar="N,…", help="Seeds of the fits; table
 Rows = Annotated[int | None, Option(min=20, help="Rows at most, drawn with a fixed seed.")]
 Queries = Annotated[int | None, Option(min=1, help="Queries at most, drawn with a fixed seed.")]
 Quick = Annotated[bool, Option("--quick", help="Few bits and settings, for a first look.")]
-Preset = Annotated[
-    str | None,
-    Option(
-        show_default="by the data",
-        help="K, k, r and L of a figure: nuswide, sift, cifar or nuswide-lite.",
-    ),
-]
+Preset = Annotated[str | None, Option(
+    show_default="by the data", help="K, k, r and L of a figure: nuswide, sift, cifar or nuswide-lite."
+)]  # fmt: skip
 EVERY = "auxbit-experiments"
 LONGEST = 160  # characters of what was found; the whole is in the report
 
 
-def _command(name: str) -> Callable[..., None]:
+def _figure(name: str, about: str) -> Callable[..., None]:
     def command(
         context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
-        rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY, jobs: Jobs = None,
-        json: Json = False,
+        rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
+        jobs: opt.Jobs = None, json: opt.Json = False,
     ) -> None:  # fmt: skip
         _run(context, [name], data, bits, seeds, None, rows, queries, quick, out, jobs, json)
 
+    command.__name__, command.__doc__ = name, about
     return command
 
 
 def retrieval(
     context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
     preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
-    jobs: Jobs = None, json: Json = False,
+    jobs: opt.Jobs = None, json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Precision by bits and precision/recall curves of all methods (figures 6 to 8, 10)."""
     _run(context, ["retrieval"], data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
@@ -95,7 +70,7 @@ def retrieval(
 def everything(
     context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
     preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
-    jobs: Jobs = None, json: Json = False,
+    jobs: opt.Jobs = None, json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Every experiment, and one report of them all.
 
@@ -139,7 +114,8 @@ def _print(campaign: Any, report: Path | None) -> None:
     if claims:
         output.say("The paper's claims, and whether they hold here:\n")
     for claim in claims:
-        output.say(f"{_word(claim.holds):>4}  {claim.claim} ({claim.data})")
+        word = {True: "yes", False: "no", None: "-"}[claim.holds]
+        output.say(f"{word:>4}  {claim.claim} ({claim.data})")
         if claim.holds is not True:
             output.say(f"      {_short(claim.ours)}")
     for each in campaign.left_out():
@@ -153,25 +129,13 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rsplit(';', 1)[0]}; …"
 
 
-def _word(holds: bool | None) -> str:
-    return {True: "yes", False: "no", None: "-"}[holds]
-
-
 # ---- Speed-up by processors
 
 COLUMNS = {
-    "bits": "bits",
-    "processors": "processors",
-    "seconds": "seconds",
-    "h": "seconds_h",
-    "f": "seconds_f",
-    "Z": "seconds_z",
-    "rest": "seconds_rest",
-    "speed-up": "speedup",
-    "of h": "speedup_h",
-    "of f": "speedup_f",
+    "bits": "bits", "processors": "processors", "seconds": "seconds", "h": "seconds_h", "f": "seconds_f",
+    "Z": "seconds_z", "rest": "seconds_rest", "speed-up": "speedup", "of h": "speedup_h", "of f": "speedup_f",
     "of Z": "speedup_z",
-}
+}  # fmt: skip
 MADE = "scikit-learn's digits over and over, with noise of its own in every pixel (no DATA was given)"
 NEARLY = 0.9  # of perfect speed-up: what falls short of that is explained
 SPREAD = 0.25  # among equal fits: more is not the machine's own
@@ -179,30 +143,22 @@ SPREAD = 0.25  # among equal fits: more is not the machine's own
 
 def parallel(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        Argument(
-            metavar="DATA", help=DATA_HELP, show_default="50,000 rows made of the digits, repeated with noise"
-        ),
-    ] = None,
-    bits: Bits = "16,32",
-    rows: Annotated[
-        int | None,
-        Option(min=2, help="Rows at most, drawn with a fixed seed; without DATA, how many are made."),
-    ] = None,
+    data: Annotated[str | None, Argument(
+        metavar="DATA", show_default="50,000 rows made of the digits, repeated with noise", help=opt.DATA_HELP
+    )] = None,
+    bits: opt.Bits = "16,32",
+    rows: Annotated[int | None, Option(
+        min=2, help="Rows at most, drawn with a fixed seed; without DATA, how many are made."
+    )] = None,
     repeats: Annotated[int, Option(min=1, help="Fits of each, of which the best counts.")] = 3,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of all fits.")] = 0,
-    out: Annotated[
-        str | None,
-        Option(
-            "--out", "-o",
-            help="A folder for table.csv, results.json, speedup.png and .svg, and rows.jsonl, from which an "
-            "experiment that was stopped resumes.",
-        ),
-    ] = None,
+    out: Annotated[str | None, Option(
+        "--out", "-o", help="A folder for table.csv, results.json, speedup.png and .svg, and rows.jsonl, "
+        "from which an experiment that was stopped resumes."
+    )] = None,
     jobs: Annotated[int | None, Option(help="Processors at most.", show_default="all cores")] = None,
-    force: Force = False,
-    json: Json = False,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Speed-up of training by processors.
 
@@ -278,3 +234,9 @@ def _explain(result: dict[str, Any], jobs: int | None) -> None:
 def _line(row: dict[str, Any]) -> str:
     what = f"{row['bits']:>4} bits  {row['processors']:>3} processor{'s' if row['processors'] > 1 else ' '}"
     return f"{what}  fitted in {output.number(row['seconds'])} s"
+
+
+everything.__name__ = "all"  # the command; in Python the name is taken
+COMMANDS: tuple[Callable[..., None], ...] = (
+    parallel, *(_figure(name, about) for name, about in SHOWN.items()), retrieval, everything
+)  # fmt: skip

@@ -12,36 +12,23 @@ from auxbit.cli import output
 from auxbit.cli.options import Coding, Force, Json, Mu, choice, refuse
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(export)
-
-
 def export(
-    source: Annotated[
-        str,
-        Argument(metavar="SOURCE", help="A model file, a saved index or the folder of a collection."),
-    ],
+    source: Annotated[str, Argument(
+        metavar="SOURCE", help="A model file, a saved index or the folder of a collection."
+    )],
     out: Annotated[str, Argument(metavar="OUT", help="The file to write.")],
-    to: Annotated[
-        str,
-        choice(
-            "faiss", "onnx",
-            help="faiss: codes as an index; onnx: the hash function, from float32 rows to packed codes.",
-        ),
-    ],
-    form: Annotated[
-        str,
-        choice(
-            "auto", "lsh", "binary", "additive",
-            help="faiss: lsh hashes float queries itself, if the hash function is linear; binary takes codes "
-            "as queries; additive ranks by the decoder, like --asymmetric. auto is lsh if that can be.",
-        ),
-    ] = "auto",
-    codes: Annotated[
-        str | None,
-        Option(help="faiss, of a model: packed codes as written by encode, or vectors, which are encoded."),
-    ] = None,
+    to: Annotated[str, choice(
+        "faiss", "onnx",
+        help="faiss: codes as an index; onnx: the hash function, from float32 rows to packed codes."
+    )],
+    form: Annotated[str, choice(
+        "auto", "lsh", "binary", "additive", help="faiss: lsh hashes float queries itself, if the hash "
+        "function is linear; binary takes codes as queries; additive ranks by the decoder, like "
+        "--asymmetric. auto is lsh if that can be."
+    )] = "auto",
+    codes: Annotated[str | None, Option(
+        help="faiss, of a model: packed codes as written by encode, or vectors, which are encoded."
+    )] = None,
     coding: Coding = "hash",
     mu: Mu = 0.0,
     force: Force = False,

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import (
-    METHODS,
-    SEED_HELP,
-    Bits,
-    Force,
-    Jobs,
-    Json,
-    LikeItem,
-    OptionalMethod,
-    Seeds,
-    choice,
-    integers,
-    refuse,
-    words,
-)
+from auxbit.cli.options import choice, integers, refuse, words
 
 if TYPE_CHECKING:
     from auxbit.images.build import Report
@@ -33,96 +19,51 @@ if TYPE_CHECKING:
 
 SHOWN_BAD = 10
 COLUMNS = {
-    "method": "method",
-    "bits": "bits",
-    "precision": "precision",
-    "recall": "recall",
-    "mAP": "map",
-    "error": "squared_error",
-    "L_eff": "effective_bits",
-    "seconds": "seconds",
-}
+    "method": "method", "bits": "bits", "precision": "precision", "recall": "recall", "mAP": "map",
+    "error": "squared_error", "L_eff": "effective_bits", "seconds": "seconds",
+}  # fmt: skip
 USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
-
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
 Prune = Annotated[bool, Option("--prune", help="Delete items whose file is gone, rather than count them.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group and `serve` to the app."""
-    commands: list[Callable[..., None]] = [create, add, search, compare]
-    for command in commands:
-        group.command()(command)
-    app.add_typer(group, name="images")
-    app.command()(serve)
-
-
-@group.callback()
-def images() -> None:
-    """Make folders of pictures searchable by what they look like."""
-
-
 def create(
     context: typer.Context,
-    folder: Annotated[
-        str,
-        Argument(
-            metavar="DIR", help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff."
-        ),
-    ],
+    folder: Annotated[str, Argument(
+        metavar="DIR", help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff."
+    )],
     out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder to make.")],
     bits: Annotated[int | None, Option(metavar="N", help="Bits per code.", show_default="64")] = None,
-    method: OptionalMethod = None,
-    features: Annotated[
-        str | None,
-        choice(
-            "gist", "pixels", show_default="gist",
-            help="What pictures are compared by: gist, their structure, or their pixels.",
-        ),
-    ] = None,
-    side: Annotated[
-        int | None,
-        Option(
-            metavar="N", show_default="what suits them",
-            help="Pixels of the square that pictures are scaled to.",
-        ),
-    ] = None,
-    colour: Annotated[
-        float | None,
-        Option(
-            metavar="WEIGHT", show_default="0",
-            help="gist: how much colours count beside structure; 1 is as much, 0 is nothing.",
-        ),
-    ] = None,
+    method: opt.OptionalMethod = None,
+    features: Annotated[str | None, choice(
+        "gist", "pixels", show_default="gist",
+        help="What pictures are compared by: gist, their structure, or their pixels."
+    )] = None,
+    side: Annotated[int | None, Option(
+        metavar="N", show_default="what suits them", help="Pixels of the square that pictures are scaled to."
+    )] = None,
+    colour: Annotated[float | None, Option(
+        metavar="WEIGHT", show_default="0",
+        help="gist: how much colours count beside structure; 1 is as much, 0 is nothing."
+    )] = None,
     grey: Annotated[bool | None, Option("--grey", help="pixels: their brightness alone.")] = None,
-    model: Annotated[
-        str | None,
-        Option(
-            metavar="FILE.onnx", help="A network that makes vectors of pictures, instead of --features."
-        ),
-    ] = None,
-    mean: Annotated[
-        str | None,
-        Option(
-            metavar="R,G,B", show_default="0,0,0",
-            help="--model: subtracted from the channels, which are 0 to 1.",
-        ),
-    ] = None,
-    std: Annotated[
-        str | None,
-        Option(
-            metavar="R,G,B", show_default="1,1,1", help="--model: what the channels are divided by then."
-        ),
-    ] = None,
-    seed: Annotated[int | None, Option(help=SEED_HELP, show_default="0")] = None,
+    model: Annotated[str | None, Option(
+        metavar="FILE.onnx", help="A network that makes vectors of pictures, instead of --features."
+    )] = None,
+    mean: Annotated[str | None, Option(
+        metavar="R,G,B", show_default="0,0,0", help="--model: subtracted from the channels, which are 0 to 1."
+    )] = None,
+    std: Annotated[str | None, Option(
+        metavar="R,G,B", show_default="1,1,1", help="--model: what the channels are divided by then."
+    )] = None,
+    seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="0")] = None,
     prune: Prune = False,
-    jobs: Jobs = None,
-    force: Annotated[
-        bool, Option("--force", help="Begin again if the collection exists, rather than resume.")
-    ] = False,
-    json: Json = False,
+    jobs: opt.Jobs = None,
+    force: Annotated[bool, Option(
+        "--force", help="Begin again if the collection exists, rather than resume."
+    )] = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Make a collection of the pictures in a folder.
 
@@ -149,8 +90,8 @@ def add(
     retrain: Annotated[
         bool, Option("--retrain", help="Then fit a new model to all pictures, and make new codes.")
     ] = False,
-    jobs: Jobs = None,
-    json: Json = False,
+    jobs: opt.Jobs = None,
+    json: opt.Json = False,
 ) -> None:
     """Add pictures, and take in those that have changed.
 
@@ -167,18 +108,14 @@ def add(
 def search(
     folder: Pets,
     picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
-    id_: LikeItem = None,
+    id_: opt.LikeItem = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
-    mode: Annotated[
-        str | None,
-        choice(
-            "hamming", "asymmetric", "reranked", show_default="asymmetric",
-            help="By the distance of codes in bits; from the picture itself to what codes stand for; or the "
-            "best of these by their true distances.",
-        ),
-    ] = None,
-    jobs: Jobs = None,
-    json: Json = False,
+    mode: Annotated[str | None, choice(
+        "hamming", "asymmetric", "reranked", show_default="asymmetric", help="By the distance of codes in "
+        "bits; from the picture itself to what codes stand for; or the best of these by their true distances."
+    )] = None,
+    jobs: opt.Jobs = None,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the pictures that look most like one."""
     query = picture if id_ is None else id_
@@ -207,15 +144,17 @@ def search(
 def compare(
     context: typer.Context,
     folder: Pets,
-    bits: Bits = "16,32,64",
-    methods: Annotated[str, Option(metavar="NAME,…", help=f"Of {METHODS}, pq, opq.")] = "ba,itq,sh,tpca,lsh",
+    bits: opt.Bits = "16,32,64",
+    methods: Annotated[
+        str, Option(metavar="NAME,…", help=f"Of {opt.METHODS}, pq, opq.")
+    ] = "ba,itq,sh,tpca,lsh",
     n_queries: Annotated[int, Option(min=1, help="How many pictures to search for, at most.")] = 500,
     K: Annotated[int, Option("--K", min=1, help="How many true neighbours a picture has.")] = 50,
     k: Annotated[int, Option("--k", min=1, help="How many of the nearest codes are retrieved.")] = 50,
-    seeds: Seeds = 1,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    seeds: opt.Seeds = 1,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
     """Compare methods and numbers of bits on the pictures of a collection.
 
@@ -300,32 +239,29 @@ def _channels(text: str | None, option: str) -> tuple[float, float, float] | Non
 
 
 def serve(
-    path: Annotated[
-        str | None, Argument(metavar="[PATH]", help="A collection, as made by `auxbit images create`.")
-    ] = None,
-    demo: Annotated[
-        bool, Option("--demo", help="Serve the embedded handwritten digits; nothing is kept.")
-    ] = False,
-    host: Annotated[
-        str, Option(help="The address to listen at; others than this machine's own need --token.")
-    ] = "127.0.0.1",
+    path: Annotated[str | None, Argument(
+        metavar="[PATH]", help="A collection, as made by `auxbit images create`."
+    )] = None,
+    demo: Annotated[bool, Option(
+        "--demo", help="Serve the embedded handwritten digits; nothing is kept."
+    )] = False,
+    host: Annotated[str, Option(
+        help="The address to listen at; others than this machine's own need --token."
+    )] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8000,
-    token: Annotated[
-        str | None,
-        Option(
-            envvar="AUXBIT_TOKEN",
-            help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once.",
-        ),
-    ] = None,
-    max_upload_mb: Annotated[
-        float, Option(min=0.001, max=1024, help="The largest upload, in megabytes.")
-    ] = 20,
-    max_upload_megapixels: Annotated[
-        float, Option(min=0.001, max=1000, help="The largest upload, in millions of pixels.")
-    ] = 50,
+    token: Annotated[str | None, Option(
+        envvar="AUXBIT_TOKEN",
+        help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once."
+    )] = None,
+    max_upload_mb: Annotated[float, Option(
+        min=0.001, max=1024, help="The largest upload, in megabytes."
+    )] = 20,
+    max_upload_megapixels: Annotated[float, Option(
+        min=0.001, max=1000, help="The largest upload, in millions of pixels."
+    )] = 50,
     no_browser: Annotated[bool, Option("--no-browser", help="Do not open a browser.")] = False,
-    jobs: Jobs = None,
-) -> None:
+    jobs: opt.Jobs = None,
+) -> None:  # fmt: skip
     """Open the web page of a collection of pictures."""
     refuse((path is None) != demo, "PATH", f"{USAGE}{', not both' if demo else ''}.")
     from auxbit.serve import server

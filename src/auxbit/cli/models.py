@@ -8,112 +8,65 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import (
-    Coding,
-    Data,
-    Force,
-    Jobs,
-    Json,
-    Method,
-    Model,
-    Mu,
-    Normalize,
-    NpyOut,
-    Seed,
-    refuse,
-)
+from auxbit.cli.options import refuse
 from auxbit.hashers.registry import parameters_of, trains_out_of_core
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (fit, encode, decode, info):
-        app.command()(command)
 
 
 def fit(
     context: typer.Context,
-    data: Data,
+    data: opt.Data,
     out: Annotated[str, Option("--out", "-o", help="The model file to write.")],
-    method: Method = "ba",
+    method: opt.Method = "ba",
     bits: Annotated[int, Option(help="Bits per code, 1 to 1024.")] = 32,
-    init: Annotated[
-        str | None,
-        Option(
-            metavar="itq|agh|tpca|lsh|random", show_default="itq for ba, tpca for bfa",
-            help="The codes that ba and bfa start from.",
-        ),
-    ] = None,
+    init: Annotated[str | None, Option(
+        metavar="itq|agh|tpca|lsh|random", show_default="itq for ba, tpca for bfa",
+        help="The codes that ba and bfa start from."
+    )] = None,
     mu0: Annotated[float | None, Option(help="ba: the first penalty μ.", show_default="0.01")] = None,
-    mu_factor: Annotated[
-        float | None,
-        Option(
-            help="ba: μ grows by this factor; nearer to 1 is slower and better.", show_default="1.4"
-        ),
-    ] = None,
-    validation: Annotated[
-        str | None,
-        Option(
-            metavar="auto|none", show_default="auto",
-            help="ba: auto keeps the μ with the best precision on a tenth of the rows; none runs to the end.",
-        ),
-    ] = None,
-    max_iter: Annotated[
-        int | None, Option(help="ba, bfa and sph: iterations at most.", show_default="50 for ba and bfa")
-    ] = None,
-    z_solver: Annotated[
-        str | None,
-        Option(
-            metavar="auto|exact|enumerate|alternating", show_default="auto",
-            help="ba and bfa: how codes are optimised; auto is exact to 16 bits and alternating above.",
-        ),
-    ] = None,
-    h_solver: Annotated[
-        str | None,
-        Option(
-            metavar="svm|ridge", show_default="svm",
-            help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes.",
-        ),
-    ] = None,
-    decoder: Annotated[
-        str | None,
-        Option(
-            metavar="linear|tables", show_default="linear",
-            help="ba and bfa: tables fit a vector to each value of each byte, for asymmetric search.",
-        ),
-    ] = None,
-    normalize: Normalize = False,
-    memory: Annotated[
-        str | None,
-        Option(
-            metavar="BYTES",
-            help="ba and bfa: train out of core, in no more than this, as 1GB; DATA may be larger than "
-            "memory.",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        Option(
-            metavar="FOLDER",
-            help="ba and bfa: train out of core, and keep the state after each step in this folder.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, Option("--resume", help="Resume from the state in --checkpoint, if there is one.")
-    ] = False,
-    dask: Annotated[
-        str | None,
-        Option(
-            metavar="ADDRESS",
-            help="ba and bfa: train on the Dask cluster of a scheduler, as tcp://host:8786, whose workers "
-            "read DATA.",
-        ),
-    ] = None,
-    seed: Seed = 0,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    mu_factor: Annotated[float | None, Option(
+        show_default="1.4", help="ba: μ grows by this factor; nearer to 1 is slower and better."
+    )] = None,
+    validation: Annotated[str | None, Option(
+        metavar="auto|none", show_default="auto",
+        help="ba: auto keeps the μ with the best precision on a tenth of the rows; none runs to the end."
+    )] = None,
+    max_iter: Annotated[int | None, Option(
+        show_default="50 for ba and bfa", help="ba, bfa and sph: iterations at most."
+    )] = None,
+    z_solver: Annotated[str | None, Option(
+        metavar="auto|exact|enumerate|alternating", show_default="auto",
+        help="ba and bfa: how codes are optimised; auto is exact to 16 bits and alternating above."
+    )] = None,
+    h_solver: Annotated[str | None, Option(
+        metavar="svm|ridge", show_default="svm",
+        help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes."
+    )] = None,
+    decoder: Annotated[str | None, Option(
+        metavar="linear|tables", show_default="linear",
+        help="ba and bfa: tables fit a vector to each value of each byte, for asymmetric search."
+    )] = None,
+    normalize: opt.Normalize = False,
+    memory: Annotated[str | None, Option(
+        metavar="BYTES",
+        help="ba and bfa: train out of core, in no more than this, as 1GB; DATA may be larger than memory."
+    )] = None,
+    checkpoint: Annotated[str | None, Option(
+        metavar="FOLDER",
+        help="ba and bfa: train out of core, and keep the state after each step in this folder."
+    )] = None,
+    resume: Annotated[bool, Option(
+        "--resume", help="Resume from the state in --checkpoint, if there is one."
+    )] = False,
+    dask: Annotated[str | None, Option(
+        metavar="ADDRESS", help="ba and bfa: train on the Dask cluster of a scheduler, as tcp://host:8786, "
+        "whose workers read DATA."
+    )] = None,
+    seed: opt.Seed = 0,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Learn a model from vectors."""
     parameters = applicable(
@@ -149,16 +102,16 @@ def fit(
 
 
 def encode(
-    model: Model,
-    data: Data,
-    out: NpyOut,
+    model: opt.Model,
+    data: opt.Data,
+    out: opt.NpyOut,
     unpacked: Annotated[
         bool, Option("--unpacked", help="One column of 0 and 1 for each bit instead of packed bytes.")
     ] = False,
-    coding: Coding = "hash",
-    mu: Mu = 0.0,
-    force: Force = False,
-    json: Json = False,
+    coding: opt.Coding = "hash",
+    mu: opt.Mu = 0.0,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
     """Turn vectors into codes, block by block."""
     from auxbit.hashers.files import encode_file
@@ -180,11 +133,11 @@ def encode(
 
 
 def decode(
-    model: Model,
+    model: opt.Model,
     codes: Annotated[str, Argument(metavar="CODES", help="An .npy file of codes, as written by encode.")],
-    out: NpyOut,
-    force: Force = False,
-    json: Json = False,
+    out: opt.NpyOut,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
     """Turn codes back into approximate vectors, block by block."""
     from auxbit.hashers.files import decode_file
@@ -200,7 +153,7 @@ def decode(
 
 def info(
     file: Annotated[str, Argument(metavar="FILE", help="A model, an index or a file of vectors.")],
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Say what a model, index or data file is."""
     from auxbit.core.files import format_of

@@ -88,13 +88,10 @@ Queries = Annotated[str, Option("--queries", "-q", help=f"The rows to search for
 RowsAreCodes = Annotated[
     bool, Option("--codes", help="The file holds codes, as written by encode, and not vectors.")
 ]
-Ids = Annotated[
-    str | None,
-    Option(
-        "--ids", metavar="FILE", show_default="the next numbers",
-        help="An .npy file with an integer for each row.",
-    ),
-]  # fmt: skip
+Ids = Annotated[str | None, Option(
+    "--ids", metavar="FILE", show_default="the next numbers",
+    help="An .npy file with an integer for each row."
+)]  # fmt: skip
 Metadata = Annotated[str | None, Option("--metadata", metavar="FILE", help=METADATA_HELP)]
 Where = Annotated[list[str] | None, Option("--where", metavar="COND", help=WHERE_HELP)]
 SkipDamaged = Annotated[
@@ -107,26 +104,21 @@ METHODS = "|".join(HASHER_NAMES)
 SEED_HELP = "The same seed gives the same model. 0 to 4294967295."
 
 Method = Annotated[str, Option(metavar=METHODS, callback=_method, help="How codes are learned.")]
-OptionalMethod = Annotated[
-    str | None,
-    Option("--method", metavar=METHODS, callback=_method, show_default="ba", help="How codes are learned."),
-]
-OtherMethod = Annotated[
-    str | None,
-    Option("--method", metavar=METHODS, callback=_method, help="Another method than the present one."),
-]
+OptionalMethod = Annotated[str | None, Option(
+    "--method", metavar=METHODS, callback=_method, show_default="ba", help="How codes are learned."
+)]  # fmt: skip
+OtherMethod = Annotated[str | None, Option(
+    "--method", metavar=METHODS, callback=_method, help="Another method than the present one."
+)]  # fmt: skip
 Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
 Seed = Annotated[int, Option(help=SEED_HELP)]
 Normalize = Annotated[
     bool, Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours.")
 ]
-Coding = Annotated[
-    str,
-    Option(
-        metavar="hash|optimal",
-        help="Codes h(x), or those from which the decoder reconstructs rows best, for --asymmetric search.",
-    ),
-]
+Coding = Annotated[str, Option(
+    metavar="hash|optimal",
+    help="Codes h(x), or those from which the decoder reconstructs rows best, for --asymmetric search."
+)]  # fmt: skip
 MU_HELP = "How much optimal codes are held to h(x): 0 not at all, large wholly."
 Mu = Annotated[float, Option(help=MU_HELP)]
 
@@ -136,21 +128,14 @@ Nearest = Annotated[int | None, Option(help="How many neighbours.", show_default
 WithinRadius = Annotated[
     int | None, Option(help="All within this Hamming distance instead of the k nearest.")
 ]
-Rerank = Annotated[
-    int | None,
-    Option(
-        metavar="N",
-        help="Find that many, say 10 for each neighbour, and rank them by the distances of their vectors, if "
-        "these are kept.",
-    ),
-]
-AnswersOut = Annotated[
-    str | None,
-    Option(
-        "--out", "-o", metavar="FILE",
-        help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file.",
-    ),
-]  # fmt: skip
+Rerank = Annotated[int | None, Option(
+    metavar="N", help="Find that many, say 10 for each neighbour, and rank them by the distances of their "
+    "vectors, if these are kept."
+)]  # fmt: skip
+AnswersOut = Annotated[str | None, Option(
+    "--out", "-o", metavar="FILE",
+    help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file."
+)]  # fmt: skip
 LikeItem = Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")]
 TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
 Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]

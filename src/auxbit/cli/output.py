@@ -12,16 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import typer
+from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -169,18 +162,19 @@ class Stages:
 
     def __init__(self, what: str = "", total: int | None = None) -> None:
         self._lock = threading.Lock()  # the timer starts a bar in a thread of its own
-        self._shown: Progress | None = None
+        self._shown: progress.Progress | None = None
         if what:
             self.stage(what, total)
 
     def stage(self, what: str, total: int | None = None) -> None:
         """A bar for the stage that begins, with the time left if its length is known."""
         self.close()
-        columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=24)]
-        columns += [TextColumn("{task.fields[detail]}"), TimeElapsedColumn()]
+        text = progress.TextColumn
+        columns: list[progress.ProgressColumn] = [text("{task.description}"), progress.BarColumn(24)]
+        columns += [text("{task.fields[detail]}"), progress.TimeElapsedColumn()]
         if total is not None:
-            columns += [TextColumn("left"), TimeRemainingColumn()]
-        self._shown = Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
+            columns += [text("left"), progress.TimeRemainingColumn()]
+        self._shown = progress.Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal)
         self._task = self._shown.add_task(what, total=total, detail="")
         self._timer = threading.Timer(SHOW_AFTER, self._start, [self._shown])
         self._timer.daemon = True
@@ -204,7 +198,7 @@ class Stages:
             self._timer.cancel()
             shown.stop()
 
-    def _start(self, shown: Progress) -> None:
+    def _start(self, shown: progress.Progress) -> None:
         with self._lock:
             if shown is self._shown:
                 shown.start()

@@ -6,28 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.models import effective
-from auxbit.cli.options import (
-    Coding,
-    Data,
-    Force,
-    Jobs,
-    Json,
-    Model,
-    Mu,
-    Nearest,
-    Queries,
-    Radius,
-    Retrieved,
-    TrueNeighbours,
-    WithinRadius,
-    check_k_or_radius,
-    refuse,
-)
+from auxbit.cli.options import check_k_or_radius, refuse
 
 if TYPE_CHECKING:
     from auxbit.index.answers import Answers
@@ -36,46 +20,32 @@ SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_ROWS = 10, 5, 12
 SHOWN_FIELDS, SHOWN_LETTERS = 3, 30  # of metadata
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (search, duplicates, evaluate):
-        app.command()(command)
-
-
 def search(
-    model: Model,
-    base: Annotated[
-        str,
-        Option(
-            "--base", "-b",
-            help="The rows to search: vectors, which are encoded, or packed codes as written by encode.",
-        ),
-    ],
-    queries: Queries,
-    k: Nearest = None,
-    radius: WithinRadius = None,
-    codes: Annotated[
-        bool, Option("--codes", help="--base holds packed codes, even if they have the shape of vectors.")
-    ] = False,
-    asymmetric: Annotated[
-        bool,
-        Option(
-            "--asymmetric",
-            help="Rank by the distance from the query itself to what the decoder makes of a code.",
-        ),
-    ] = False,
-    shortlist: Annotated[
-        int | None,
-        Option(help="With --asymmetric: rank only that many, the nearest by Hamming distance."),
-    ] = None,
-    coding: Coding = "hash",
-    mu: Mu = 0.0,
-    out: Annotated[
-        str | None, Option("--out", "-o", help="Write distances and ids to this .npz file.")
-    ] = None,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    model: opt.Model,
+    base: Annotated[str, Option(
+        "--base", "-b",
+        help="The rows to search: vectors, which are encoded, or packed codes as written by encode."
+    )],
+    queries: opt.Queries,
+    k: opt.Nearest = None,
+    radius: opt.WithinRadius = None,
+    codes: Annotated[bool, Option(
+        "--codes", help="--base holds packed codes, even if they have the shape of vectors."
+    )] = False,
+    asymmetric: Annotated[bool, Option(
+        "--asymmetric", help="Rank by the distance from the query itself to what the decoder makes of a code."
+    )] = False,
+    shortlist: Annotated[int | None, Option(
+        help="With --asymmetric: rank only that many, the nearest by Hamming distance."
+    )] = None,
+    coding: opt.Coding = "hash",
+    mu: opt.Mu = 0.0,
+    out: Annotated[str | None, Option(
+        "--out", "-o", help="Write distances and ids to this .npz file."
+    )] = None,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest codes to each query."""
     check_k_or_radius(k, radius, ("--asymmetric", asymmetric))
@@ -168,15 +138,15 @@ def _short(value: object) -> str:
 
 
 def duplicates(
-    model: Model,
-    data: Data,
+    model: opt.Model,
+    data: opt.Data,
     radius: Annotated[int, Option(help="How many bits the codes of near-duplicates may differ in.")] = 0,
     out: Annotated[
         str | None, Option("--out", "-o", help="Write group and row numbers to this .csv.")
     ] = None,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
     """Find groups of rows whose codes are equal, or nearly so."""
     from auxbit.core.files import check_output, write_text
@@ -212,29 +182,26 @@ def duplicates(
 
 
 def evaluate(
-    model: Model,
+    model: opt.Model,
     base: Annotated[str, Option("--base", "-b", help="The vectors to search.")],
-    queries: Queries,
-    truth: Annotated[
-        str | None,
-        Option(
-            show_default="computed",
-            help="True neighbours: row numbers of the base, nearest first, .npy or .ivecs.",
-        ),
-    ] = None,
-    K: TrueNeighbours = 50,
-    k: Retrieved = 50,
-    radius: Radius = 2,
-    curve: Annotated[
-        str | None, Option(help="Write precision and recall for each radius to this .csv.")
-    ] = None,
+    queries: opt.Queries,
+    truth: Annotated[str | None, Option(
+        show_default="computed",
+        help="True neighbours: row numbers of the base, nearest first, .npy or .ivecs."
+    )] = None,
+    K: opt.TrueNeighbours = 50,
+    k: opt.Retrieved = 50,
+    radius: opt.Radius = 2,
+    curve: Annotated[str | None, Option(
+        help="Write precision and recall for each radius to this .csv."
+    )] = None,
     plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
-    coding: Coding = "hash",
-    mu: Mu = 0.0,
-    jobs: Jobs = None,
-    force: Force = False,
-    json: Json = False,
-) -> None:
+    coding: opt.Coding = "hash",
+    mu: opt.Mu = 0.0,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:  # fmt: skip
     """Measure precision and recall of a model.
 
     The true neighbours are the Euclidean ones of the vectors; for a model fitted with --normalize, those by

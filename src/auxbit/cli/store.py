@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import (
-    METADATA_HELP,
-    AnswersOut,
-    Force,
-    Json,
-    Nearest,
-    Rerank,
-    Where,
-    WithinRadius,
-    check_k_or_radius,
-    refuse,
-)
+from auxbit.cli.options import check_k_or_radius, refuse
 from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
@@ -29,82 +19,50 @@ if TYPE_CHECKING:
 
 ALL_LISTS = 65_536  # more than there are
 
-To = Annotated[
-    str,
-    Option(
-        "--to", metavar="URL", envvar="AUXBIT_STORE",
-        help="postgresql://user@host/database, milvus://host:19530, a file.db of Milvus Lite or a "
-        "file.faiss. A password is best left to PGPASSWORD or ~/.pgpass.",
-    ),
-]  # fmt: skip
-Name = Annotated[
-    str | None,
-    Option("--name", metavar="NAME", show_default="auxbit_codes", help="The SQL table or collection there."),
-]
-
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group to the app."""
-    for command in (push, search):
-        group.command()(command)
-    app.add_typer(group, name="store")
-
-
-@group.callback()
-def store() -> None:
-    """Keep codes in PostgreSQL (pgvector) or Milvus, and search them there."""
+To = Annotated[str, Option(
+    "--to", metavar="URL", envvar="AUXBIT_STORE", help="postgresql://user@host/database, "
+    "milvus://host:19530, a file.db of Milvus Lite or a file.faiss. A password is best left to PGPASSWORD or "
+    "~/.pgpass."
+)]  # fmt: skip
+Name = Annotated[str | None, Option(
+    "--name", metavar="NAME", show_default="auxbit_codes", help="The SQL table or collection there."
+)]  # fmt: skip
 
 
 def push(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="The folder of a collection, or an .npy file of packed codes, as written by encode.",
-        ),
-    ],
+    source: Annotated[str, typer.Argument(
+        metavar="SOURCE",
+        help="The folder of a collection, or an .npy file of packed codes, as written by encode."
+    )],
     to: To,
     name: Name = None,
-    bits: Annotated[
-        int | None,
-        Option(metavar="N", show_default="8 for each byte", help="Of a file of codes: bits per code."),
-    ] = None,
-    ids: Annotated[
-        str | None,
-        Option(
-            metavar="FILE", show_default="0, 1, 2, …",
-            help="Of a file of codes: an .npy file with an integer for each.",
-        ),
-    ] = None,
-    metadata: Annotated[
-        str | None, Option(metavar="FILE", help=f"Of a file of codes. {METADATA_HELP}")
-    ] = None,
-    vectors: Annotated[
-        str | None,
-        Option(
-            metavar="FILE", help="Of a file of codes: the vectors they were made of, for search --rerank."
-        ),
-    ] = None,
-    with_vectors: Annotated[
-        bool, Option("--with-vectors", help="Of a collection: push its vectors, too, for search --rerank.")
-    ] = False,
-    index: Annotated[
-        str | None,
-        Option(
-            metavar="hnsw|ivf",
-            help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, Option("--resume", help="Resume where a push of the same rows was interrupted.")
-    ] = False,
-    force: Annotated[
-        bool, Option("--force", help="Replace the SQL table by a new one, if auxbit has made it.")
-    ] = False,
-    json: Json = False,
+    bits: Annotated[int | None, Option(
+        metavar="N", show_default="8 for each byte", help="Of a file of codes: bits per code."
+    )] = None,
+    ids: Annotated[str | None, Option(
+        metavar="FILE", show_default="0, 1, 2, …",
+        help="Of a file of codes: an .npy file with an integer for each."
+    )] = None,
+    metadata: Annotated[str | None, Option(
+        metavar="FILE", help=f"Of a file of codes. {opt.METADATA_HELP}"
+    )] = None,
+    vectors: Annotated[str | None, Option(
+        metavar="FILE", help="Of a file of codes: the vectors they were made of, for search --rerank."
+    )] = None,
+    with_vectors: Annotated[bool, Option(
+        "--with-vectors", help="Of a collection: push its vectors, too, for search --rerank."
+    )] = False,
+    index: Annotated[str | None, Option(
+        metavar="hnsw|ivf", help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus."
+    )] = None,
+    resume: Annotated[bool, Option(
+        "--resume", help="Resume where a push of the same rows was interrupted."
+    )] = False,
+    force: Annotated[bool, Option(
+        "--force", help="Replace the SQL table by a new one, if auxbit has made it."
+    )] = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Bring codes, ids and metadata into a store.
 
@@ -161,45 +119,29 @@ def push(
 
 def search(
     to: To,
-    queries: Annotated[
-        str,
-        Option(
-            "--queries", "-q", metavar="FILE",
-            help="The rows to search for: packed codes, or with --model vectors.",
-        ),
-    ],
+    queries: Annotated[str, Option(
+        "--queries", "-q", metavar="FILE",
+        help="The rows to search for: packed codes, or with --model vectors."
+    )],
     name: Name = None,
-    model: Annotated[
-        str | None,
-        Option(
-            metavar="MODEL",
-            help="A model file or the folder of a collection, whose model encodes the queries.",
-        ),
-    ] = None,
-    k: Nearest = None,
-    radius: WithinRadius = None,
-    rerank: Rerank = None,
-    where: Where = None,
-    exact: Annotated[
-        bool, Option("--exact", help="Search all rows, without an approximate index.")
-    ] = False,
-    ef_search: Annotated[
-        int | None,
-        Option(
-            metavar="N", show_default="100",
-            help="PostgreSQL: how many candidates an hnsw index keeps, 1 to 1000.",
-        ),
-    ] = None,
-    n_probe: Annotated[
-        int | None,
-        Option(
-            metavar="N", show_default="32",
-            help="Milvus: how many lists of an ivf index are searched.",
-        ),
-    ] = None,
-    out: AnswersOut = None,
-    force: Force = False,
-    json: Json = False,
+    model: Annotated[str | None, Option(
+        metavar="MODEL", help="A model file or the folder of a collection, whose model encodes the queries."
+    )] = None,
+    k: opt.Nearest = None,
+    radius: opt.WithinRadius = None,
+    rerank: opt.Rerank = None,
+    where: opt.Where = None,
+    exact: Annotated[bool, Option("--exact", help="Search all rows, without an approximate index.")] = False,
+    ef_search: Annotated[int | None, Option(
+        metavar="N", show_default="100",
+        help="PostgreSQL: how many candidates an hnsw index keeps, 1 to 1000."
+    )] = None,
+    n_probe: Annotated[int | None, Option(
+        metavar="N", show_default="32", help="Milvus: how many lists of an ivf index are searched."
+    )] = None,
+    out: opt.AnswersOut = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest items to each query, in the store."""
     check_k_or_radius(k, radius, ("--rerank", rerank is not None))

@@ -11,13 +11,13 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,10 +28,11 @@ from auxbit.core import files
 from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
+from auxbit.core.progress import Progress, Silent
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
-from auxbit.hashers.registry import HASHER_NAMES, find_method, make_hasher
+from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, make_hasher
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
 from auxbit.images.features import Channels, Describer, Recipe
@@ -54,43 +55,20 @@ SHOWN_BAD = 5
 DEFAULT_BITS, DEFAULT_METHOD = 64, "ba"
 COMPARISON, COMPARISON_ROWS = "comparison.json", "comparison-rows.jsonl"
 
-# ---- Progress
-
-
-class Progress(Protocol):
-    """Told of each stage: what it is and how many steps it has (None: unknown), and of steps as they end."""
-
-    def stage(self, what: str, total: int | None) -> None:
-        """A stage begins, and the one before it has ended."""
-
-    def advance(self, steps: int = 1) -> None:
-        """That many more steps are done."""
-
-    def say(self, detail: str) -> None:
-        """Something to show beside the bar."""
-
 
 class _Timed:
-    """Passes everything on, if somebody looks at it, and notes the seconds of each stage."""
+    """Passes progress on, and notes the seconds of each stage."""
 
     def __init__(self, to: Progress | None) -> None:
-        self._to = to
+        self._to = to or Silent()
+        self.advance, self.say = self._to.advance, self._to.say
         self._present: tuple[str, float] | None = None
         self._seconds: dict[str, float] = {}
 
     def stage(self, what: str, total: int | None) -> None:
         self.seconds()
         self._present = what, time.perf_counter()
-        if self._to is not None:
-            self._to.stage(what, total)
-
-    def advance(self, steps: int = 1) -> None:
-        if self._to is not None:
-            self._to.advance(steps)
-
-    def say(self, detail: str) -> None:
-        if self._to is not None:
-            self._to.say(detail)
+        self._to.stage(what, total)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by stage; the stage that runs ends now."""
@@ -319,9 +297,8 @@ class Wanted:
     ) -> _Target:  # fmt: skip
         """Where pictures go: the collection that is present, or one that is still to be made."""
         if present is None:
-            about = About(
-                "", recipe, self.bits or DEFAULT_BITS, self.method or DEFAULT_METHOD, self.seed or 0
-            )
+            bits, method = self.bits or DEFAULT_BITS, self.method or DEFAULT_METHOD
+            about = About("", recipe, bits, method, self.seed or 0)
             return _Target(out, about, progress, report, network=network, n_jobs=n_jobs)
         collection, about = present
         self._check_same(collection, about.recipe, recipe)
@@ -526,16 +503,14 @@ class _Target:
     def _ready(self) -> Collection:
         """The collection, made now if it is not there yet."""
         if self.collection is None:
-            made = self._made = Collection.create(
+            self.collection = self._made = made = Collection.create(
                 self.out, n_bits=self.about.bits, n_features=self._describer.dimension, vectors=VECTORS,
                 overwrite=self._replaces, n_jobs=self._n_jobs,
             )  # fmt: skip
-            self.collection = made
             made.lock()
             # files that a collection which was here before has left
             for left in (pictures.PACK_NAME, features.FILE, COMPARISON, COMPARISON_ROWS):
-                with suppress(FileNotFoundError):
-                    (self.out / left).unlink()
+                (self.out / left).unlink(missing_ok=True)
             if self._network is not None:
                 files.write_bytes(self.out / features.FILE, self._network)
             self.about = replace(self.about, key=made.manifest.key)
@@ -546,9 +521,8 @@ class _Target:
         """Train if there is no model yet; return what was done."""
         report, about = self._report, self.about
         if self.collection is None:
-            raise InvalidInput(
-                f"none of the {len(report.bad):,} pictures could be read.{_some_of(report.bad)}"
-            )
+            bad = report.bad
+            raise InvalidInput(f"none of the {len(bad):,} pictures could be read.{_some_of(bad)}")
         if self.collection.manifest.model is None:
             if len(self.collection) < LEAST_PICTURES:
                 raise InvalidInput(
@@ -568,7 +542,15 @@ class _Target:
         ids, state, progress = self.collection.ids, self.collection.manifest, self._progress
         some = ids[sample_rows(len(ids), TRAINING_ROWS)]
         X = np.asarray(self.collection.vectors(some), dtype=np.float32)
-        self._fit(model, X)
+        try:
+            with warnings.catch_warnings():
+                # about fewer pictures than bits, which the user cannot change
+                warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
+                fit_reporting(model, X, progress)
+        except InvalidInput as error:
+            if isinstance(error.__cause__, InvalidParameter):  # that few pictures cannot have that many bits
+                raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
+            raise
         if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), and stay so
             kind = "tables" if len(X) >= ROWS_FOR_TABLES else "linear"
             progress.stage("decoder", TURNS)
@@ -579,30 +561,6 @@ class _Target:
         progress.stage("encoding", len(ids))
         self.collection.retrain(model, advance=progress.advance)
         self._report.trained = True
-
-    def _fit(self, model: Hasher, X: Float32) -> None:
-        def told(record: Any) -> None:
-            self._progress.advance(1)
-            precision = "" if record.precision is None else f"  precision {record.precision:.3f}"
-            self._progress.say(f"μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}")
-
-        parameters = model.get_params(deep=False)
-        tells = "callback" in parameters
-        self._progress.stage("training", int(parameters["max_iter"]) if tells else None)
-        if tells:
-            model.set_params(callback=told)
-        try:
-            with warnings.catch_warnings():
-                # about fewer pictures than bits, which the user cannot change
-                warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
-                model.fit(X)
-        except InvalidParameter as error:
-            if error.parameter == "n_bits":  # checked before: that few pictures cannot have that many bits
-                raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
-            raise
-        finally:
-            if tells:
-                model.set_params(callback=None)  # it is no part of the model
 
 
 def _some_of(bad: list[tuple[str, str]]) -> str:
@@ -653,11 +611,8 @@ def compare_pictures(
     with Pictures.open(path, n_jobs=n_jobs) as opened:
         base, queries = _rows(opened.collection, plan.n_queries)
     k, K = (min(check_integer(name, getattr(plan, name), 1), len(base)) for name in ("k", "K"))
-    settings = {
-        "base": array_checksum(base), "queries": array_checksum(queries), "K": K, "k": k,
-        "version": __version__,
-    }  # fmt: skip
-    kept = KeptRows(path / COMPARISON_ROWS, settings)
+    settings = {"base": array_checksum(base), "queries": array_checksum(queries), "version": __version__}
+    kept = KeptRows(path / COMPARISON_ROWS, settings | {"K": K, "k": k})
     known = {} if overwrite else kept.read()
     timed.stage("comparing", len(wanted))
     timed.advance(sum(cell in known for cell in wanted))
@@ -671,15 +626,9 @@ def compare_pictures(
         base, base, queries, plan.methods, plan.bits, K=K, k=k, seeds=range(plan.seeds), n_jobs=n_jobs,
         known=known, on_row=finished,
     )  # fmt: skip
-    found = {
-        "rows": [_summary(row) for row in mean_over_seeds(rows)],
-        "queries": len(queries),
-        "items": len(base),
-        "K": K,
-        "k": k,
-        "command": command,
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    made, means = datetime.now(UTC).isoformat(timespec="seconds"), map(_summary, mean_over_seeds(rows))
+    about = {"queries": len(queries), "items": len(base), "K": K, "k": k, "command": command, "made": made}
+    found = {"rows": list(means)} | about
     files.write_text(path / COMPARISON, json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
 

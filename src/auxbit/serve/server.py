@@ -23,9 +23,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from auxbit.core.checks import require
 from auxbit.core.parallel import resolve_n_jobs
+from auxbit.core.progress import Progress
 from auxbit.data.vectors import embedded_digits
 from auxbit.errors import AuxbitError, InvalidParameter
-from auxbit.images.build import Plan, Progress, build, compare_pictures
+from auxbit.images.build import Plan, build, compare_pictures
 from auxbit.images.decode import Decoders, decode
 from auxbit.images.features import Recipe
 from auxbit.images.pictures import Pictures
