@@ -111,11 +111,11 @@ def choose_anchors(X: Float32, n_anchors: int, workers: Workers, rng: np.random.
     return centres
 
 
-def sample_rows(X: Float32, rng: np.random.RandomState) -> Float32:
-    """At most SAMPLE_ROWS of the rows, drawn without replacement, in their order."""
-    if len(X) <= SAMPLE_ROWS:
+def sample_rows(X: Float32, rng: np.random.RandomState, at_most: int = SAMPLE_ROWS) -> Float32:
+    """At most that many of the rows, drawn without replacement, in their order."""
+    if len(X) <= at_most:
         return X
-    return X[np.sort(rng.choice(len(X), SAMPLE_ROWS, replace=False))]
+    return X[np.sort(rng.choice(len(X), at_most, replace=False))]
 
 
 def _k_means_step(X: Float32, centres: Float32, workers: Workers) -> Float32:

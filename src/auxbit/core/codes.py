@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Bits, Packed, Words
+from auxbit.core.checks import Bits, Packed, Words, check_integer
 from auxbit.core.parallel import kernel
 from auxbit.core.simd import popcount as popcount
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput
 
 MAX_BITS = 1024
 
 
 def check_n_bits(n_bits: object) -> int:
     """Return `n_bits` as an int, or say what is allowed."""
-    if isinstance(n_bits, bool) or not isinstance(n_bits, (int, np.integer)) or not 1 <= n_bits <= MAX_BITS:
-        raise InvalidParameter("n_bits", n_bits, f"an integer in 1..{MAX_BITS}", "Try n_bits=32.")
-    return int(n_bits)
+    return check_integer("n_bits", n_bits, 1, MAX_BITS, "Try n_bits=32.")
 
 
 def bytes_per_code(n_bits: int) -> int:
@@ -102,22 +100,15 @@ CHUNK = 1024  # codes whose distances are taken at once: buffer and planes stay 
 
 def to_planes(codes: Packed, n_bits: int) -> Planes:
     """Turn packed codes, (n, ceil(n_bits/8)), into planes: (n_words, n) uint32 or uint64, contiguous."""
-    dtype = np.dtype(np.uint32 if n_bits <= 32 else np.uint64)
-    n_words = -(-codes.shape[1] // dtype.itemsize)
-    padded = np.zeros((len(codes), dtype.itemsize * n_words), dtype=np.uint8)
-    padded[:, : codes.shape[1]] = codes
-    return np.ascontiguousarray(padded.view(dtype).T)
+    return np.ascontiguousarray(query_words(codes, n_bits).T)
 
 
 def query_words(codes: Packed, n_bits: int) -> Planes:
-    """Turn packed codes into rows of the words that planes hold, (n, n_words)."""
-    return np.ascontiguousarray(to_planes(codes, n_bits).T)
-
-
-def from_planes(planes: Planes, n_bits: int) -> Packed:
-    """Undo `to_planes`."""
-    rows = np.ascontiguousarray(planes.T).view(np.uint8)
-    return np.ascontiguousarray(rows[:, : bytes_per_code(n_bits)])
+    """Turn packed codes into rows of words, (n, n_words): uint32 up to 32 bits, above that uint64."""
+    dtype = np.dtype("<u4" if n_bits <= 32 else "<u8")  # bit l is bit l of a word on any machine
+    padded = np.zeros((len(codes), -(-codes.shape[1] // dtype.itemsize) * dtype.itemsize), dtype=np.uint8)
+    padded[:, : codes.shape[1]] = codes
+    return padded.view(dtype).astype(dtype.newbyteorder("="), copy=False)
 
 
 @kernel

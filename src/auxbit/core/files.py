@@ -122,9 +122,7 @@ def refuse_existing(path: Path, *, overwrite: bool) -> None:
         raise _exists(path)
 
 
-def check_output(
-    path: str | os.PathLike[str], *, overwrite: bool, endings: Sequence[str] = (), name: str = "out"
-) -> None:
+def check_output(path: PathLike, *, overwrite: bool, endings: Sequence[str] = (), name: str = "out") -> None:
     """Refuse, before long work, a file that could not be written after it.
 
     endings : what its name may end in, () for anything; name : of the parameter, for errors.
@@ -256,14 +254,9 @@ class Format:
     error: type[FileProblem]
 
     def write(
-        self,
-        path: PathLike,
-        header: dict[str, Any],
-        tensors: Tensors,
-        *,
-        version: int | None = None,
+        self, path: PathLike, header: dict[str, Any], tensors: Tensors, *, version: int | None = None,
         overwrite: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write header and tensors, atomically; version: the oldest that can hold them."""
         from auxbit import __version__
 
@@ -290,9 +283,8 @@ class Format:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
         except (SafetensorError, OSError) as error:
-            raise self.error(
-                f"{path} is not {self.what}, or was cut short: {error}. {self.made_by}"
-            ) from error
+            what = f"{path} is not {self.what}, or was cut short: {error}. {self.made_by}"
+            raise self.error(what) from error
         if metadata.get("format") != self.name:
             raise self.error(f"{path} is a safetensors file, but not {self.what}. {self.made_by}")
         version = metadata.get("format_version", "")
@@ -308,10 +300,8 @@ class Format:
             header: dict[str, Any] = dict(json.loads(metadata[self.key]))
         except (KeyError, ValueError, TypeError) as error:
             raise self.error(f"{path} has no readable header: {error!r}.") from error
-        return header | {
-            "format_version": int(version),
-            "auxbit_version": metadata["auxbit_version"],
-        }, tensors
+        made = {"format_version": int(version), "auxbit_version": metadata["auxbit_version"]}
+        return header | made, tensors
 
 
 def format_of(path: str | os.PathLike[str]) -> str:

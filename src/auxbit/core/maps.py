@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,8 +120,32 @@ class Extent:
         return Scaling(self.total / self.n, largest_range if largest_range > 0 else 1.0, normalize)
 
 
+class Encoder:
+    """A learned hash function on scaled rows: bit l is 1 where score l is at least 0.
+
+    The fields of a subclass, a frozen dataclass, are the arrays that make it up.
+    """
+
+    def scores(self, X: Float32) -> npt.NDArray[np.floating[Any]]:
+        """X : (n, D) scaled → (n, L)."""
+        raise NotImplementedError
+
+    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
+        """The bits of h(X), (n, L) uint8 of 0/1."""
+        return (self.scores(X) >= 0).view(np.uint8)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this encoder: its arrays by the names of the fields."""
+        return _without_derived(vars(self))
+
+
+def _without_derived(state: dict[str, Any]) -> dict[str, Any]:
+    """What copies and files keep: what was derived (names with a _) is derived again."""
+    return {name: value for name, value in state.items() if not name.startswith("_")}
+
+
 @dataclass(frozen=True)
-class LinearEncoder:
+class LinearEncoder(Encoder):
     """h(x) = σ(Wx) (section 3), σ(t) = 1 for t ≥ 0, else 0. weights : (D, L) float32, bias : (L,) float32."""
 
     weights: Float32
@@ -132,14 +156,6 @@ class LinearEncoder:
         scores = X @ self.weights
         scores += self.bias
         return scores
-
-    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
-        """The bits of h(X), (n, L) uint8 of 0/1."""
-        return (self.scores(X) >= 0).view(np.uint8)
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this encoder."""
-        return {"weights": self.weights, "bias": self.bias}
 
     def before(self, scaling: Scaling) -> RawEncoder:
         """The same encoder for rows before `scaling`; kept, as it costs more than the code of a row."""
@@ -189,16 +205,9 @@ class RawEncoder:
             reach = np.abs(scaling.mean) + scaling.scale
         margin = MARGIN * (reach @ np.abs(W) + np.abs(exact_bias))
         weights = np.ascontiguousarray(W, dtype=np.float32)
-        return cls(
-            scaling,
-            bool(folded),
-            weights,
-            bias.astype(np.float32),
-            margin.astype(np.float32),
-            exact,
-            exact_bias,
-            np.flatnonzero(~weights.any(axis=1)),
-        )
+        rounded = weights, bias.astype(np.float32), margin.astype(np.float32)
+        unused = np.flatnonzero(~weights.any(axis=1))
+        return cls(scaling, bool(folded), *rounded, exact, exact_bias, unused)
 
     @property
     def shows_all(self) -> bool:
@@ -298,16 +307,6 @@ LARGEST_FLOAT32 = np.finfo(np.float32).max
 # a factor that moves the lowest bit of byte k of a word to bit k of the highest byte
 GATHER = np.uint64(0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201)
 HIGHEST = np.uint64(56)
-
-
-class Encoder(Protocol):
-    """A learned hash function on scaled rows: bit l is 1 where score l is at least 0."""
-
-    def scores(self, X: Float32) -> npt.NDArray[np.floating[Any]]:
-        """X : (n, D) scaled → (n, L)."""
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays that make it up, by the names of its constructor's parameters."""
 
 
 def encode(
@@ -430,48 +429,26 @@ VALUES = 256  # of a byte
 NORM_ROWS = 4096  # codes whose norms are taken at once
 
 
-class Decoder(Protocol):
-    """What both kinds can do."""
+class _Reconstruction:
+    """What both kinds of decoder share."""
 
-    @property
-    def b(self) -> Float64:
-        """The reconstruction of a code to which no byte contributes, (D,)."""
+    b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
+    normalize: bool
 
-    @property
-    def normalize(self) -> bool:
-        """Whether rows are divided by their norms before they are reconstructed."""
-
-    @property
-    def n_bits(self) -> int:
-        """L, the bits per code."""
-
-    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
-        """The reconstruction of rows of bits, (n, L) → (n, D)."""
-
-    def decode(self, codes: Packed) -> Float64:
-        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
-
-    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
-        """−2(x − b)ᵀ(f(z) − b) by bytes of z. X : (q, D) → (q, ceil(L/8), 256)."""
+    def centred(self, X: npt.NDArray[Any]) -> Float64:
+        """X − b, for rows of X as f reconstructs them."""
+        return decoded_rows(X, self.normalize) - self.b
 
     def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
-        """‖x − b‖². X : (q, D) → (q,)."""
+        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
+        return _squared_lengths(self.centred(X))
 
-    def squared_norms(self, codes: Packed) -> Float32:
-        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,)."""
-
-    def in_units_of(self, scaling: Scaling) -> Decoder:
-        """The same decoder for data before `scaling`."""
-
-    def in_scale_of(self, scaling: Scaling) -> Decoder:
-        """Undo `in_units_of`."""
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this decoder."""
+    def __getstate__(self) -> dict[str, Any]:
+        return _without_derived(vars(self))
 
 
 @dataclass(frozen=True)
-class LinearDecoder:
+class LinearDecoder(_Reconstruction):
     """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
 
     A: Float64
@@ -509,10 +486,6 @@ class LinearDecoder:
         _sums_of_subsets(terms.reshape(-1, 8), tables.reshape(-1, VALUES))
         return tables
 
-    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
-        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
-        return _squared_lengths(self.centred(X))
-
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
         gram = self.A.T @ self.A
@@ -522,16 +495,9 @@ class LinearDecoder:
             out[start : start + NORM_ROWS] = np.einsum("nl,nl->n", Z @ gram, Z)
         return out
 
-    def centred(self, X: npt.NDArray[Any]) -> Float64:
-        """X − b, for rows of X as f reconstructs them."""
-        return decoded_rows(X, self.normalize) - self.b
-
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this decoder."""
         return {"A": self.A, "b": self.b}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return _without_derived(vars(self))
 
     @cached_property
     def _rows(self) -> Float64:
@@ -539,7 +505,7 @@ class LinearDecoder:
 
 
 @dataclass(frozen=True)
-class TableDecoder:
+class TableDecoder(_Reconstruction):
     """f(z) = b + Σ_j T_j[byte j of z]. tables : (M, 256, D) float32, b : (D,) float64.
 
     In a last byte of fewer bits only the values that they can have are ever looked up.
@@ -588,10 +554,6 @@ class TableDecoder:
         """All vectors as columns, (D, M·256); kept: converting takes longer than a product."""
         return self.tables.reshape(-1, self.tables.shape[2]).astype(np.float64).T
 
-    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
-        """‖x − b‖², so that with a code's table entries and norm it makes ‖x − f(z)‖². → (q,) float32."""
-        return _squared_lengths(self.centred(X))
-
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, M) → (n,) float32."""
         out = np.empty(len(codes), dtype=np.float32)
@@ -604,17 +566,8 @@ class TableDecoder:
         """What a model file keeps of this decoder."""
         return {"tables": self.tables, "b": self.b}
 
-    def centred(self, X: npt.NDArray[Any]) -> Float64:
-        """X − b, for rows of X as f reconstructs them."""
-        return decoded_rows(X, self.normalize) - self.b
 
-    def __getstate__(self) -> dict[str, Any]:
-        return _without_derived(vars(self))
-
-
-def _without_derived(state: dict[str, Any]) -> dict[str, Any]:
-    """What copies and pickles keep: what was derived (names with a _) is derived again."""
-    return {name: value for name, value in state.items() if not name.startswith("_")}
+Decoder = LinearDecoder | TableDecoder
 
 
 def byte_contributions(linear: LinearDecoder) -> Float64:
@@ -648,33 +601,25 @@ def _squared_lengths(rows: Float64) -> Float32:
     return lengths.astype(np.float32)
 
 
-def decoder_parts(decoder: Any) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What a file keeps of a decoder: a header for JSON, and arrays."""
-    return {
-        "class": type(decoder).__name__,
-        "n_bits": decoder.n_bits,
-        "normalize": decoder.normalize,
-    }, decoder.tensors()
+    about = {"class": type(decoder).__name__, "n_bits": decoder.n_bits, "normalize": decoder.normalize}
+    return about, decoder.tensors()
 
 
-def decoder_from(
-    header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]
-) -> LinearDecoder | TableDecoder:
+def decoder_from(header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]) -> Decoder:
     """The decoder of `decoder_parts`; a KeyError where something is missing or of another class."""
     normalize, n_bits, b = bool(header["normalize"]), int(header["n_bits"]), tensors["b"]
+    decoder: Decoder
     if header["class"] == "LinearDecoder":
-        return _checked(LinearDecoder(tensors["A"], b, normalize), tensors["A"].shape == (b.size, n_bits))
-    if header["class"] == "TableDecoder":
-        decoder, shape = TableDecoder(tensors["tables"], b, n_bits, normalize), tensors["tables"].shape
-        return _checked(decoder, shape == (bytes_per_code(n_bits), VALUES, b.size))
-    raise KeyError(header["class"])
-
-
-D = TypeVar("D", LinearDecoder, TableDecoder)
-
-
-def _checked(decoder: D, fits: bool) -> D:
-    if not fits or decoder.b.ndim != 1:
+        decoder = LinearDecoder(tensors["A"], b, normalize)
+        fits = decoder.A.shape == (b.size, n_bits)
+    elif header["class"] == "TableDecoder":
+        decoder = TableDecoder(tensors["tables"], b, n_bits, normalize)
+        fits = decoder.tables.shape == (bytes_per_code(n_bits), VALUES, b.size)
+    else:
+        raise KeyError(header["class"])
+    if not fits or b.ndim != 1:
         shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in decoder.tensors().items())
         raise ValueError(f"a decoder of {shapes} for {decoder.n_bits} bits")
     return decoder

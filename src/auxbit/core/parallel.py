@@ -11,9 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, islice
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -60,14 +59,11 @@ class Workers:
         if self._blas:
             self._thread_limit = _limit_thread()
             _limit_process()
-            self._pool = ThreadPoolExecutor(others, initializer=_limit_thread) if others else None
-        else:
-            self._pool = ThreadPoolExecutor(others) if others else None
+        begin = _limit_thread if self._blas else None
+        self._pool = ThreadPoolExecutor(others, initializer=begin) if others else None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         if self._blas:
@@ -223,7 +219,7 @@ def _compiled(function: F, **options: Any) -> F:
 def is_dask_array(X: Any) -> bool:
     """Whether X is a dask array; nobody has one before Dask is imported."""
     module = sys.modules.get("dask.array")
-    return module is not None and isinstance(X, module.npt.NDArray[Any])
+    return module is not None and isinstance(X, module.Array)
 
 
 def whole_rows(X: Any) -> Any:
@@ -235,24 +231,17 @@ def whole_rows(X: Any) -> Any:
     return X if X.numblocks[1] == 1 else X.rechunk({1: -1})
 
 
-def map_rows(
-    X: Any, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], n_features: int, width: int
-) -> Any:
+def map_rows(X: Any, function: Callable[[Any], npt.NDArray[Any]], n_features: int, width: int) -> Any:
     """The dask array of function(block), (n, width) uint8, for the blocks of X, (n, n_features): lazy."""
     rows = whole_rows(X)
     if rows.shape[1] != n_features:
         raise InvalidInput(f"X has {rows.shape[1]} features, but the model was fitted to {n_features}.")
     empty = np.empty((0, width), dtype=np.uint8)
     chunks = (rows.chunks[0], (width,))
-    return rows.map_blocks(NonEmpty(function, width), dtype=empty.dtype, chunks=chunks, meta=empty)
+    not_empty = partial(_if_any, function, empty)
+    return rows.map_blocks(not_empty, dtype=empty.dtype, chunks=chunks, meta=empty)
 
 
-class NonEmpty:
-    """A function of blocks that is not called for blocks without rows."""
-
-    def __init__(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], width: int) -> None:
-        self._function, self._width = function, width
-
-    def __call__(self, block: Any) -> npt.NDArray[Any]:
-        rows = np.asarray(block)
-        return self._function(rows) if len(rows) else np.empty((0, self._width), dtype=np.uint8)
+def _if_any(function: Callable[[Any], T], empty: T, block: Any) -> T:
+    rows = np.asarray(block)
+    return function(rows) if len(rows) else empty

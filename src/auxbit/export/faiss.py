@@ -20,7 +20,7 @@ import numpy.typing as npt
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, PathLike
 from auxbit.core.codes import bytes_per_code, check_packed
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, LinearEncoder, TableDecoder, byte_contributions
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, LinearEncoder, byte_contributions
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats
@@ -111,23 +111,18 @@ def _write(path: PathLike, index: Any, ids: Ids | None, overwrite: bool) -> None
     faiss = _faiss()
     binary = isinstance(index, faiss.IndexBinary)
     if ids is not None:
-        index = _under_ids(index, ids, faiss.IndexBinaryIDMap2 if binary else faiss.IndexIDMap2)
+        n, index.ntotal = index.ntotal, 0  # FAISS wraps nothing but empty ones
+        wrapped = (faiss.IndexBinaryIDMap2 if binary else faiss.IndexIDMap2)(index)
+        wrapped.ntotal = index.ntotal = n
+        # the map from ids to rows is left empty: a file has none, its reader makes it
+        faiss.copy_array_to_vector(ids, wrapped.id_map)
+        index = wrapped
     write = faiss.write_index_binary if binary else faiss.write_index
     with files.replacing(path, overwrite=overwrite) as temporary:
         try:
             write(index, os.fspath(temporary))
         except RuntimeError as error:
             raise FileProblem(f"{path} cannot be written: {error}") from error
-
-
-def _under_ids(index: Any, ids: Ids, wrapper: Any) -> Any:
-    """Ids around an index. Its map from ids to rows is left empty: a file has none, its reader makes it."""
-    faiss = _faiss()
-    n, index.ntotal = index.ntotal, 0  # FAISS wraps nothing but empty ones
-    wrapped = wrapper(index)
-    wrapped.ntotal = index.ntotal = n
-    faiss.copy_array_to_vector(ids, wrapped.id_map)
-    return wrapped
 
 
 # ---- the three forms
@@ -155,7 +150,7 @@ def _lsh(model: Hasher, codes: Packed) -> Any:
     W = encoder.weights.astype(np.float64)
     before, mean = [], scaling.mean
     if scaling.normalize:
-        before.append(_normalization(len(mean)))
+        before.append(faiss.NormalizationTransform(len(mean), 2.0))
     bias = encoder.bias.astype(np.float64) * scaling.scale
     if encoder.before(scaling).folded:
         bias = bias - mean @ W
@@ -174,7 +169,7 @@ def _lsh(model: Hasher, codes: Packed) -> Any:
 def _additive(codes: Packed, decoder: Decoder | None) -> Any:
     """Tables of 256 vectors per byte, which FAISS calls codebooks; behind each code its norm, in float32."""
     faiss = _faiss()
-    if not isinstance(decoder, LinearDecoder | TableDecoder):
+    if not isinstance(decoder, Decoder):
         raise InvalidInput(f"a {type(decoder).__name__} has no additive form.")
     tables, n_dims = _tables(decoder), len(decoder.b)
     width = bytes_per_code(decoder.n_bits)
@@ -188,11 +183,11 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
     if not np.isfinite(norms).all():
         raise InvalidInput("reconstructions are too large to be squared in float32. Rescale the rows.")
     with_norms = np.hstack([codes, norms.astype("<f4").view(np.uint8).reshape(len(codes), 4)])
-    before = [_normalization(n_dims)] if decoder.normalize else []
+    before = [faiss.NormalizationTransform(n_dims, 2.0)] if decoder.normalize else []
     return _filled(index, with_norms, [*before, _centring(_float32(decoder.b))])
 
 
-def _tables(decoder: LinearDecoder | TableDecoder) -> Float32:
+def _tables(decoder: Decoder) -> Float32:
     """(M, 256, D); values of a last byte that differ only in bits beyond n_bits have the same vector."""
     if isinstance(decoder, LinearDecoder):
         return _float32(byte_contributions(decoder))
@@ -221,10 +216,6 @@ def _filled(index: Any, codes: Packed, transforms: list[Any]) -> Any:
     faiss.copy_array_to_vector(np.ascontiguousarray(codes).ravel(), index.codes)
     index.ntotal = chain.ntotal = len(codes)
     return chain
-
-
-def _normalization(n_dims: int) -> Any:
-    return _faiss().NormalizationTransform(n_dims, 2.0)
 
 
 def _centring(mean: Float32) -> Any:

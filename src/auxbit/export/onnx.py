@@ -24,6 +24,8 @@ from auxbit.hashers.spherical import SphericalEncoder
 
 # ---- Graphs, written operation by operation: each method returns the name of what it computes
 
+Declared = tuple[str, str, int]  # name, type, number of axes
+
 OPSET, IR_VERSION = 17, 8  # which onnxruntime has read since 1.12
 
 
@@ -80,14 +82,12 @@ class Graph:
         return str(self.add("Unsqueeze", value, self.constant(np.array([axis]))))
 
     def scan(
-        self,
-        step: Callable[[Graph, list[str], list[str]], list[str]],
-        states: Sequence[tuple[str, str, int]],
-        inputs: Sequence[tuple[str, str, int]],
-    ) -> Any:
+        self, step: Callable[[Graph, list[str], list[str]], list[str]], states: Sequence[Declared],
+        inputs: Sequence[Declared],
+    ) -> Any:  # fmt: skip
         """Run `step` for each entry of the first axis of the inputs; → the last states.
 
-        states, inputs : (name, type, number of axes); of inputs, those that a step sees.
+        states, inputs : of inputs, the axes are those that a step sees.
         step : a graph of its own, names of the states, names of the inputs' entries → names of new states.
         """
         body = Graph(self)
@@ -95,7 +95,7 @@ class Graph:
         entries = [body.new_name("entry") for _ in inputs]
         after = [body.add("Identity", name) for name in step(body, before, entries)]
 
-        def declare(names: list[str], values: Sequence[tuple[str, str, int]]) -> list[Any]:
+        def declare(names: list[str], values: Sequence[Declared]) -> list[Any]:
             return [self.declared(name, kind, [None] * axes) for name, (_, kind, axes) in zip(names, values)]
 
         content = self.onnx.helper.make_graph(

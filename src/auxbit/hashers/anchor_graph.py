@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.core.anchors import find_anchors, given_bandwidth, median_reach, nearest_anchors, sample_rows
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, warn
+from auxbit.core.maps import Encoder
 from auxbit.core.parallel import Workers, kernel
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
@@ -20,7 +20,7 @@ ROUNDING = 1e-9  # of eigenfunctions, whose mean square is 1
 
 
 @dataclass(frozen=True)
-class AnchorGraphEncoder:
+class AnchorGraphEncoder(Encoder):
     """First the signs of r eigenfunctions y(x) = z(x)ᵀW, then those of y − b⁺ where y ≥ 0, b⁻ − y elsewhere.
 
     z(x) are the shares of x in its s nearest anchors, which sum to 1.
@@ -48,11 +48,6 @@ class AnchorGraphEncoder:
     def shares(self, X: Float32) -> tuple[Float64, Ids]:
         """The s entries of each row of Z that are not 0, and their columns, (n, s) each."""
         return anchor_shares(X, self.anchors, self.n_neighbors.item(), self.bandwidth.item())
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this encoder."""
-        names = ("anchors", "bandwidth", "n_neighbors", "weights", "thresholds")
-        return {name: getattr(self, name) for name in names}
 
 
 class AnchorGraphHashing(Hasher):
@@ -84,14 +79,12 @@ class AnchorGraphHashing(Hasher):
         n_neighbors: int = 5, bandwidth: float | None = None, random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        self.n_bits = n_bits
+        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
         self.n_layers = n_layers
         self.n_anchors = n_anchors
         self.anchors = anchors
         self.n_neighbors = n_neighbors
         self.bandwidth = bandwidth
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         X, workers, rng = training.X, training.workers, training.rng
@@ -112,20 +105,17 @@ class AnchorGraphHashing(Hasher):
         weights = eigenfunctions(products, n_functions)
         found = weights.shape[1]
         if found < n_functions:
-            self._warn_of_constant_bits(training.n_bits, found, n_layers)
+            warn(
+                f"n_bits={training.n_bits} is more than AnchorGraphHashing has eigenfunctions for: these "
+                f"rows have {found}, n_layers={n_layers}, so the remaining bits are 1 in every code. "
+                "More distinct rows have more."
+            )
             weights = np.hstack([weights, np.zeros((len(anchors), n_functions - found))])
         sigma, nearest = np.array(float(bandwidth)), np.array(min(n_neighbors, len(anchors)))
         encoder = AnchorGraphEncoder(anchors, sigma, nearest, weights, np.empty((2, 0)))
         n_halved = training.n_bits - n_functions
         thresholds = layer_thresholds(X, encoder, products.sum(axis=0), n_halved, workers)
         return Learned(replace(encoder, thresholds=thresholds))
-
-    def _warn_of_constant_bits(self, n_bits: int, n_functions: int, n_layers: int) -> None:
-        warn(
-            f"n_bits={n_bits} is more than AnchorGraphHashing has eigenfunctions for: these rows have "
-            f"{n_functions}, n_layers={n_layers}, so the remaining bits are 1 in every code. "
-            "More distinct rows have more.",
-        )
 
 
 def _check_n_bits(n_bits: int, n_layers: int, n_anchors: int) -> None:

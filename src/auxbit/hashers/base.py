@@ -57,15 +57,13 @@ class TrainingRecord:
         """Whether codes that are made in this way can be compared with those of the record."""
         return self.coding == coding and (coding == "hash" or self.mu == mu)
 
-    def parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def parts(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """What a file keeps: a header for JSON, and arrays."""
         header = {name: value for name, value in vars(self).items() if name != "codes"}
         return header, {"codes": self.codes}
 
     @classmethod
-    def from_parts(
-        cls, header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], n_bits: int
-    ) -> TrainingRecord:
+    def from_parts(cls, header: dict[str, Any], tensors: dict[str, Array], n_bits: int) -> TrainingRecord:
         """The record of `parts`; a KeyError, TypeError or ValueError if they are something else."""
         record = cls(check_packed(tensors["codes"], n_bits, "training.codes"), **header)
         numbers = (record.n_rows, record.error, record.variation, record.n_vectors, record.mu)
@@ -76,7 +74,7 @@ class TrainingRecord:
         return record
 
 
-def residuals(X: npt.NDArray[Any], codes: Packed, decoder: Decoder, scaling: Scaling) -> Float64:
+def residuals(X: Array, codes: Packed, decoder: Decoder, scaling: Scaling) -> Float64:
     """Rows less their reconstructions. X : (n, D) as the user gave it, codes : (n, M) packed → (n, D)."""
     wanted = scaling.apply(X).astype(np.float64) * scaling.scale + scaling.mean  # float32 ends at 3e38
     difference: Float64 = wanted - decoder.decode(codes)
@@ -84,14 +82,9 @@ def residuals(X: npt.NDArray[Any], codes: Packed, decoder: Decoder, scaling: Sca
 
 
 def record_of(
-    X: npt.NDArray[Any],
-    codes: Packed,
-    decoder: Decoder,
-    scaling: Scaling,
-    n_rows: int,
-    coding: str = "hash",
+    X: Array, codes: Packed, decoder: Decoder, scaling: Scaling, n_rows: int, coding: str = "hash",
     mu: float = 0.0,
-) -> TrainingRecord:
+) -> TrainingRecord:  # fmt: skip
     """The record of a sample. X : (m, D) as the user gave it, codes : (m, M) packed; n_rows : of them all."""
     with Workers(1) as workers:  # BLAS on one thread, so that its sums are the same on any machine
 
@@ -122,7 +115,7 @@ CODINGS = ("hash", "optimal")
 class Training:
     """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled."""
 
-    raw: npt.NDArray[Any]
+    raw: Array
     X: Float32
     scaling: Scaling
     n_bits: int
@@ -139,19 +132,21 @@ class Learned:
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Base of all hashing methods. Subclasses declare `n_bits`, `random_state` and `n_jobs`.
+    """Base of all hashing methods.
 
     `training_` records codes and error of a sample of the rows that `decoder_` was fitted to; it is None
     if the model comes from a file that has no record.
     """
 
-    n_bits: int
-    random_state: Any
-    n_jobs: int | None
     normalize: bool = False
     decoder: str = "linear"
     decoder_: Decoder
     training_: TrainingRecord | None
+
+    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+        self.n_bits = n_bits
+        self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
@@ -202,14 +197,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self.training_ = record_of(sample, found, self.decoder_, scaling, n_rows)
 
     def fit_decoder(
-        self,
-        X: npt.ArrayLike,
-        decoder: str = "linear",
-        *,
-        mu: float = 0.0,
-        n_iter: int | None = None,
+        self, X: npt.ArrayLike, decoder: str = "linear", *, mu: float = 0.0, n_iter: int | None = None,
         callback: Turned | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
         Codes and decoder are improved in turn, n_iter times (None: 15), on the rows of X, (n, D). The new
@@ -231,7 +221,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return self
 
     def _adopt_best_decoder(
-        self, raw: npt.NDArray[Any], kind: str, mu: float, n_iter: int | None, callback: Turned | None = None
+        self, raw: Array, kind: str, mu: float, n_iter: int | None, callback: Turned | None = None
     ) -> None:
         mu = check_mu(mu)
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
@@ -264,8 +254,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if not isinstance(coding, str) or coding not in CODINGS:
             raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
         if is_dask_array(X):
-            options = {"coding": coding, "mu": check_mu(mu)}
-            codes: Packed = self._by_blocks(X, "encode", **options)
+            codes: Packed = self._by_blocks(X, "encode", coding=coding, mu=check_mu(mu))
             return codes
         if coding == "hash":
             return self._hash_codes(self._rows(X))
@@ -282,7 +271,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         width = self._n_features_out if method == "transform" else bytes_per_code(self._n_features_out)
         return map_rows(X, partial(getattr(needed, method), **options), self.n_features_in_, width)
 
-    def _optimal_codes(self, raw: npt.NDArray[Any], mu: float) -> Packed:
+    def _optimal_codes(self, raw: Array, mu: float) -> Packed:
         """The codes of coding="optimal", of rows that are validated."""
         H = self._hash_codes(raw)
         coder, out = self._coder(mu), np.empty_like(H)
@@ -294,7 +283,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             workers.run(fill, len(raw), coder.block_rows)
         return out
 
-    def _hash_codes(self, raw: npt.NDArray[Any]) -> Packed:
+    def _hash_codes(self, raw: Array) -> Packed:
         """h(x), of rows that are validated."""
         return encode(raw, self.encoder_, self.scaling_, self._n_features_out, self.n_jobs)
 
@@ -324,7 +313,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         raw = self._rows(X)
         return -self._error_of(raw, self._hash_codes(raw))
 
-    def _error_of(self, raw: npt.NDArray[Any], codes: Packed) -> float:
+    def _error_of(self, raw: Array, codes: Packed) -> float:
         """The mean over rows of the squared error of these codes' reconstructions, in the units of X."""
 
         def error(rows: slice) -> tuple[float]:
@@ -379,26 +368,22 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raise InvalidParameter("random_state", self.random_state, allowed) from error
         return rng
 
-    def _rows(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+    def _rows(self, X: npt.ArrayLike) -> Array:
         """X for a fitted model, validated; validate_data takes longer than the code of a row."""
         if "encoder_" not in vars(self):
             check_is_fitted(self)
         if type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "fiu" and len(X) > 0:
-            rows: npt.NDArray[Any] = X
+            rows: Array = X
             if rows.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_"):
                 return rows
         return np.asarray(self._validate(X, reset=False))
 
-    def _validate(self, X: npt.ArrayLike, *, reset: bool) -> npt.NDArray[Any]:
+    def _validate(self, X: npt.ArrayLike, *, reset: bool) -> Array:
         try:
-            rows: npt.NDArray[Any] = validate_data(
-                self,
-                X,
-                reset=reset,
-                dtype="numeric",
-                ensure_all_finite=False,
+            rows: Array = validate_data(
+                self, X, reset=reset, dtype="numeric", ensure_all_finite=False,
                 ensure_min_samples=2 if reset else 1,
-            )
+            )  # fmt: skip
         except ValueError as error:  # a TypeError says what it must by itself
             raise InvalidInput(str(error)) from error
         return rows

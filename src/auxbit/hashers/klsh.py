@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.core.anchors import (
@@ -18,6 +17,7 @@ from auxbit.core.anchors import (
     squared_distances,
 )
 from auxbit.core.checks import Float32, Float64, check_integer
+from auxbit.core.maps import Encoder
 from auxbit.core.parallel import block_slices
 from auxbit.hashers.base import Hasher, Learned, Training
 
@@ -25,7 +25,7 @@ EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise, which a power o
 
 
 @dataclass(frozen=True)
-class KernelEncoder:
+class KernelEncoder(Encoder):
     """Score l of x is Σ_i w_il (κ(x, u_i) − mean_j κ(u_j, u_i)), κ(x, u) = exp(−‖x − u‖²/2σ²).
 
     anchors : (m, D) float32, scaled; bandwidth : σ, one float64; means : (m,) float64, of the columns of the
@@ -47,10 +47,6 @@ class KernelEncoder:
             scores[part] = kernel_rows @ self.weights
         scores[np.abs(scores) <= rounding] = 0.0  # so that equal rows have equal bits in any block
         return scores
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this encoder."""
-        return {name: getattr(self, name) for name in ("anchors", "bandwidth", "means", "weights")}
 
 
 class KernelizedLSH(Hasher):
@@ -78,13 +74,11 @@ class KernelizedLSH(Hasher):
         self, n_bits: int = 32, *, n_anchors: int = 300, anchors: Any = None, subset_size: int = 30,
         bandwidth: float | None = None, random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        self.n_bits = n_bits
+        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
         self.n_anchors = n_anchors
         self.anchors = anchors
         self.subset_size = subset_size
         self.bandwidth = bandwidth
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         subset_size = check_integer("subset_size", self.subset_size, 1, remedy="Try subset_size=30.")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
+from auxbit.core.anchors import sample_rows
 from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers
@@ -35,11 +36,6 @@ class LSH(Hasher):
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
 
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
     def _learn(self, training: Training) -> Learned:
         directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
         return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
@@ -57,11 +53,6 @@ class ThresholdedPCA(Hasher):
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
-
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         check_axes(training.n_bits, training.X, "thresholded PCA")
@@ -128,48 +119,32 @@ class ITQ(Hasher):
         self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        self.n_bits = n_bits
+        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
         self.n_iter = n_iter
         self.n_init = n_init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         n_iter, n_init = check_integer("n_iter", self.n_iter, 1), check_integer("n_init", self.n_init, 1)
         check_axes(training.n_bits, training.X, "ITQ")
-        directions = itq_directions(
-            training.X, training.n_bits, training.workers, training.rng, n_iter=n_iter, n_init=n_init
-        )
+        X, n_bits, rng = training.X, training.n_bits, training.rng
+        directions = itq_directions(X, n_bits, training.workers, rng, n_iter=n_iter, n_init=n_init)
         return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
 
 
 def itq_directions(
-    X: Float32,
-    n_bits: int,
-    workers: Workers,
-    rng: np.random.RandomState,
-    *,
-    n_iter: int,
-    n_init: int,
-    momentum: float = 0.0,
-    max_rows: int | None = None,
-) -> Float64:
+    X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState, *, n_iter: int, n_init: int,
+    momentum: float = 0.0, max_rows: int | None = None,
+) -> Float64:  # fmt: skip
     """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
     axes = principal_axes(X, n_bits, workers)
-    X = _sample(X, max_rows, rng)
+    X = X if max_rows is None else sample_rows(X, rng, max_rows)
     return rotated_axes(X, axes, workers, rng, n_iter=n_iter, n_init=n_init, momentum=momentum)
 
 
 def rotated_axes(
-    X: Float32,
-    axes: Float64,
-    workers: Workers,
-    rng: np.random.RandomState,
-    *,
-    n_iter: int,
-    n_init: int,
+    X: Float32, axes: Float64, workers: Workers, rng: np.random.RandomState, *, n_iter: int, n_init: int,
     momentum: float = 0.0,
-) -> Float64:
+) -> Float64:  # fmt: skip
     """These axes, (D, n_bits), times the rotation that is found on the rows of X."""
     axes32, n_bits = axes.astype(np.float32), axes.shape[1]
     V = np.empty((len(X), n_bits), dtype=np.float32)
@@ -180,7 +155,7 @@ def rotated_axes(
     workers.run(project, len(X))
     rotation = random_rotation(n_bits, rng)
     if n_init > 1:
-        trial, n_trial = _sample(V, TRIAL_ROWS, rng), min(n_iter, TRIAL_ITERATIONS)
+        trial, n_trial = sample_rows(V, rng, TRIAL_ROWS), min(n_iter, TRIAL_ITERATIONS)
         starts = [rotation, *(random_rotation(n_bits, rng) for _ in range(n_init - 1))]
 
         def improve(which: slice) -> tuple[float, Float64]:
@@ -220,12 +195,6 @@ def signed_products(V: Float32, R: Float32) -> Float32:
     B += np.float32(0)  # −0 becomes 0, whose sign is +
     np.copysign(np.float32(1), B, out=B)
     return np.asarray(V.T @ B)
-
-
-def _sample(X: Float32, max_rows: int | None, rng: np.random.RandomState) -> Float32:
-    if max_rows is None or len(X) <= max_rows:
-        return X
-    return X[np.sort(rng.choice(len(X), max_rows, replace=False))]
 
 
 def _reconstruction_error(V: Float32, R: Float64) -> float:

@@ -21,9 +21,9 @@ from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 if TYPE_CHECKING:
     from auxbit.core.checks import PathLike
     from auxbit.core.files import Tensors
-    from auxbit.core.maps import LinearDecoder, TableDecoder
+    from auxbit.core.maps import Decoder
     from auxbit.core.progress import Progress
-    from auxbit.hashers.base import Hasher, TrainingRecord
+    from auxbit.hashers.base import Hasher
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,8 @@ def fit_reporting(
         n_passes = getattr(model, "n_passes_", None)
         passes = "" if n_passes is None else f"  passes {n_passes}"
         told.advance(1)
-        told.say(
-            f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}{precision}{passes}"
-        )
+        figures = f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}"
+        told.say(figures + precision + passes)
 
     told.stage(stage, int(parameters["max_iter"]) if reports else None)
     if reports:
@@ -194,7 +193,7 @@ def load(path: PathLike) -> Hasher:
     import numpy as np
 
     from auxbit.core.maps import Scaling
-    from auxbit.hashers.base import MODEL_FILE
+    from auxbit.hashers.base import MODEL_FILE, TrainingRecord
 
     header, tensors = MODEL_FILE.read(path)
     try:
@@ -205,7 +204,10 @@ def load(path: PathLike) -> Hasher:
         model.encoder_ = encoder_class(**_within("encoder.", tensors))
         model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
         model.decoder_ = _decoder(tensors, header, model.scaling_.normalize)
-        model.training_ = _training(tensors, header, model.decoder_.n_bits)
+        model.training_ = None  # of a file of a version that did not record it
+        if "training" in header:
+            codes = _within("training.", tensors)
+            model.training_ = TrainingRecord.from_parts(header["training"], codes, model.decoder_.n_bits)
         model.n_features_in_ = header["n_features_in"]
         if header["feature_names_in"]:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
@@ -216,7 +218,7 @@ def load(path: PathLike) -> Hasher:
     return model
 
 
-def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> LinearDecoder | TableDecoder:
+def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> Decoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
     from auxbit.core.codes import check_n_bits
     from auxbit.core.maps import decoder_from
@@ -227,15 +229,6 @@ def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> Linea
     else:
         about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[1]}
     return decoder_from(about | {"normalize": normalize}, parts)
-
-
-def _training(tensors: Tensors, header: dict[str, Any], n_bits: int) -> TrainingRecord | None:
-    """What the model was trained on; None for a file of a version that did not record it."""
-    if "training" not in header:
-        return None
-    from auxbit.hashers.base import TrainingRecord
-
-    return TrainingRecord.from_parts(header["training"], _within("training.", tensors), n_bits)
 
 
 def _within(prefix: str, tensors: Tensors) -> Tensors:

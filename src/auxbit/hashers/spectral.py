@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Float64, Integers
+from auxbit.core.maps import Encoder
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.hashers.linear import principal_axes
 
@@ -32,11 +31,6 @@ class SpectralHashing(Hasher):
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
 
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
-        self.n_bits = n_bits
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
     def _learn(self, training: Training) -> Learned:
         X, n_bits, workers = training.X, training.n_bits, training.workers
         axes = principal_axes(X, min(n_bits, *X.shape), workers)
@@ -57,7 +51,7 @@ class SpectralHashing(Hasher):
 
 
 @dataclass(frozen=True)
-class SpectralEncoder:
+class SpectralEncoder(Encoder):
     """Bit l is the sign of cos(frequency_l · (x · axes[:, axis_l] − low[axis_l])).
 
     axes : (D, m) float64, low : (m,) float64, axis : (L,) int64, frequency : (L,) float64.
@@ -73,14 +67,6 @@ class SpectralEncoder:
         phase = (X.astype(np.float64) @ self.axes - self.low)[:, self.axis]
         phase *= self.frequency
         return np.cos(phase, out=phase)
-
-    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
-        """The bits of each row, (n, L) uint8 of 0/1."""
-        return (self.scores(X) >= 0).view(np.uint8)
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this encoder."""
-        return {"axes": self.axes, "low": self.low, "axis": self.axis, "frequency": self.frequency}
 
 
 def smoothest_modes(ranges: Float64, n_bits: int) -> tuple[Integers, Integers]:

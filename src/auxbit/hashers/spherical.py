@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.anchors import squared_distances
+from auxbit.core.anchors import sample_rows, squared_distances
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
 from auxbit.core.codes import CHUNK, check_n_bits, check_packed, query_words, to_planes, to_words
+from auxbit.core.maps import Encoder
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import popcount
 from auxbit.hashers.base import Hasher, Learned, Training
@@ -56,25 +57,20 @@ class SphericalHashing(Hasher):
         self, n_bits: int = 32, *, max_iter: int = 100, mean_tol: float = 0.1, std_tol: float = 0.15,
         sample_size: int = 10_000, random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        self.n_bits = n_bits
+        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
         self.max_iter = max_iter
         self.mean_tol = mean_tol
         self.std_tol = std_tol
         self.sample_size = sample_size
-        self.random_state = random_state
-        self.n_jobs = n_jobs
 
     def _learn(self, training: Training) -> Learned:
         max_iter = check_integer("max_iter", self.max_iter, 1)
         mean_tol = check_positive("mean_tol", self.mean_tol)
         std_tol = check_positive("std_tol", self.std_tol)
         sample_size = check_integer("sample_size", self.sample_size, 2)
-        S, rng = training.X, training.rng
-        if len(S) > sample_size:
-            S = S[np.sort(rng.choice(len(S), sample_size, replace=False))]
-        spheres, n_iter = balanced_spheres(
-            S, first_pivots(S, training.n_bits, rng), training.workers, max_iter, mean_tol, std_tol
-        )
+        S = sample_rows(training.X, training.rng, sample_size)
+        pivots = first_pivots(S, training.n_bits, training.rng)
+        spheres, n_iter = balanced_spheres(S, pivots, training.workers, max_iter, mean_tol, std_tol)
         converged = spheres.excess(mean_tol, std_tol) <= 1
         logger.info(
             "SphericalHashing %s in %d rounds: overlaps differ from a quarter by %.3f of it on average "
@@ -94,7 +90,7 @@ class SphericalHashing(Hasher):
 
 
 @dataclass(frozen=True)
-class SphericalEncoder:
+class SphericalEncoder(Encoder):
     """Bit l is 1 if ‖x − pivot_l‖ ≤ radius_l. pivots : (L, D) float64, radii : (L,) float64."""
 
     pivots: Float64
@@ -103,14 +99,6 @@ class SphericalEncoder:
     def scores(self, X: Float32) -> Float64:
         """radius² − ‖x − pivot‖². X : (n, D) scaled → (n, L)."""
         return self.radii**2 - squared_distances(X, self.pivots)
-
-    def __call__(self, X: Float32) -> npt.NDArray[np.uint8]:
-        """The bits of each row, (n, L) uint8 of 0/1."""
-        return (self.scores(X) >= 0).view(np.uint8)
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this encoder."""
-        return {"pivots": self.pivots, "radii": self.radii}
 
 
 class Spheres(NamedTuple):
@@ -179,9 +167,8 @@ def measure(S: Float32, pivots: Float64, workers: Workers) -> Spheres:
     (counts,) = workers.sum(shared, m)
     overlaps = counts / m
     pairs = overlaps[np.triu_indices(n_bits, 1)] if n_bits > 1 else np.array([0.25])
-    return Spheres(
-        pivots, radii, overlaps, float(np.abs(pairs - 0.25).mean() / 0.25), float(pairs.std() / 0.25)
-    )
+    mean_error, std_error = float(np.abs(pairs - 0.25).mean() / 0.25), float(pairs.std() / 0.25)
+    return Spheres(pivots, radii, overlaps, mean_error, std_error)
 
 
 def halving(squared: Float64, rounding: float) -> float:
@@ -235,13 +222,9 @@ def spherical_distances(a: npt.ArrayLike, b: npt.ArrayLike, n_bits: int) -> Dist
 
 
 def spherical_search(
-    base_codes: npt.ArrayLike,
-    query_codes: npt.ArrayLike,
-    k: int = 10,
-    *,
-    n_bits: int | None = None,
+    base_codes: npt.ArrayLike, query_codes: npt.ArrayLike, k: int = 10, *, n_bits: int | None = None,
     n_jobs: int | None = None,
-) -> tuple[Distances, Ids]:
+) -> tuple[Distances, Ids]:  # fmt: skip
     """The k base codes nearest to each query in spherical Hamming distance, ordered by (distance, position).
 
     base_codes : (n, ceil(n_bits/8)) uint8, query_codes : (q, …) uint8 → distances (q, k) float32, ids (q, k)

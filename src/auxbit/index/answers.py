@@ -48,11 +48,9 @@ class Answers:
 
     @classmethod
     def of(
-        cls,
-        found: tuple[Array, ...],
-        metadata_of: MetadataOf | None = None,
+        cls, found: tuple[Array, ...], metadata_of: MetadataOf | None = None,
         about: dict[str, Any] | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Of what `search` returns, distances and ids; or `search_radius`: lims, distances and ids."""
         arrays = dict(zip(("distances", "ids"), found[-2:]))
         if len(found) == 3:

@@ -259,9 +259,8 @@ def nearest(
     """
     n_queries, n_blocks = len(tables), len(planes)
     if not (n_queries and n_blocks and k):
-        return _finished(
-            np.full((n_queries, k), np.inf, np.float32), np.full((n_queries, k), -1, np.int64), offsets
-        )
+        nothing = np.full((n_queries, k), np.inf, np.float32), np.full((n_queries, k), -1, np.int64)
+        return _finished(*nothing, offsets)
     rows = min(QUERY_BLOCK, -(-n_queries // workers.n_jobs))
     n_groups = -(-n_queries // rows)
     n_parts = max(1, min(-(-workers.n_jobs // n_groups), n_blocks // PART_BLOCKS))  # few queries: split codes

@@ -69,14 +69,12 @@ class CodeBlocks:
         if head:
             lane = first % LANES
             self._planes[first // LANES, :, lane : lane + head] = codes[:head].T
-        whole = (len(codes) - head) // LANES
-        start, block = head, (first + head) // LANES
+        block, (whole, rest) = (first + head) // LANES, divmod(len(codes) - head, LANES)
         if whole:
-            rows = codes[start : start + whole * LANES].reshape(whole, LANES, self.width)
+            rows = codes[head : len(codes) - rest].reshape(whole, LANES, self.width)
             self._planes[block : block + whole] = rows.transpose(0, 2, 1)
-        start, block = start + whole * LANES, block + whole
-        if start < len(codes):
-            self._planes[block, :, : len(codes) - start] = codes[start:].T
+        if rest:
+            self._planes[block + whole, :, :rest] = codes[-rest:].T
         self.size = size
 
     def append_planes(self, planes: Planes, lanes: slice) -> None:
@@ -89,10 +87,9 @@ class CodeBlocks:
             self.size += lanes.stop
             return
         for start in range(lanes.start, lanes.stop, COPIED):
-            some = np.arange(start, min(start + COPIED, lanes.stop))
-            blocks = planes[start // LANES : some[-1] // LANES + 1]
-            rows = blocks.transpose(0, 2, 1).reshape(-1, self.width)
-            self.append(rows[start % LANES : start % LANES + len(some)])
+            stop, block = min(start + COPIED, lanes.stop), start // LANES
+            rows = planes[block : -(-stop // LANES)].transpose(0, 2, 1).reshape(-1, self.width)
+            self.append(rows[start - block * LANES : stop - block * LANES])
 
     def replace(self, positions: Positions, codes: Packed) -> None:
         """Replace the codes at these positions."""
@@ -122,8 +119,7 @@ class LaneSet:
     """A set of positions, one bit each: which codes have not been removed."""
 
     def __init__(self) -> None:
-        self.size = 0
-        self.count = 0
+        self.size = self.count = 0
         self._masks: LaneMasks = np.zeros(0, dtype=np.uint64)
 
     @property
@@ -163,8 +159,8 @@ class LaneSet:
         there = positions >= 0
         if not self.size:
             return there & False
-        words = self._masks[np.where(there, positions, 0) // LANES]
-        bits = np.right_shift(words, (np.where(there, positions, 0) % LANES).astype(np.uint64))
+        places = np.where(there, positions, 0)
+        bits = np.right_shift(self._masks[places // LANES], (places % LANES).astype(np.uint64))
         held: npt.NDArray[np.bool_] = there & ((bits & np.uint64(1)) == 1)
         return held
 
@@ -192,8 +188,7 @@ def as_bools(masks: LaneMasks, size: int) -> npt.NDArray[np.bool_]:
 
 def allowed_positions(masks: LaneMasks) -> Positions:
     """The positions that masks allow, in order."""
-    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), bitorder="little")
-    return np.flatnonzero(bits).astype(np.int64)
+    return np.flatnonzero(as_bools(masks, len(masks) * LANES)).astype(np.int64)
 
 
 def aligned_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
@@ -254,8 +249,7 @@ class IdTable:
         return table
 
     def _clear(self) -> None:
-        self.size = 0
-        self.next_id = 0
+        self.size = self.next_id = 0
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._rising = True
         self._sorted: tuple[Ids, Ids] = (self._ids, self._ids)  # ids in order, and their positions
@@ -276,12 +270,11 @@ class IdTable:
     def find(self, ids: Ids) -> npt.NDArray[np.int64]:
         """The last position of each id, -1 if it never came."""
         if self._rising:
-            found = _look_up(ids, self.ids, None)
-        else:
-            found = _look_up(ids, *self._sorted)
-            if self._recent:
-                recent = [self._recent.get(each, -1) for each in ids.tolist()]
-                found = np.maximum(found, np.array(recent, dtype=np.int64))
+            return _look_up(ids, self.ids, None)
+        found = _look_up(ids, *self._sorted)
+        if self._recent:
+            recent = [self._recent.get(each, -1) for each in ids.tolist()]
+            found = np.maximum(found, np.array(recent, dtype=np.int64))
         return found
 
     def number_on(self, n: int) -> Ids:
@@ -299,13 +292,12 @@ class IdTable:
         first, size = self.size, self.size + len(ids)
         self._ids = _grown(self._ids, size)
         self._ids[first:size] = ids
-        rising = self._rising and self._rise(first, size)
-        if not rising and (self._rising or len(self._recent) + len(ids) > max(FEW, first // 8)):
-            self._rising, self.size = rising, size
+        rose = self._rising
+        self._rising, self.size = rose and self._rise(first, size), size
+        if not self._rising and (rose or len(self._recent) + len(ids) > max(FEW, first // 8)):
             self._sort()
-        elif not rising:
+        elif not self._rising:
             self._recent.update(zip(ids.tolist(), range(first, size), strict=True))
-        self._rising, self.size = rising, size
         self.next_id = max(self.next_id, int(ids.max()) + 1)
 
     def truncate(self, size: int, next_id: int) -> None:
@@ -393,9 +385,9 @@ class CodeNorms:
 
     def append(self, codes: Packed) -> None:
         """Add the norms of packed codes, (n, width), at the end."""
-        first, size = self.size, self.size + len(codes)
+        size = self.size + len(codes)
         self.reserve(size)
-        self._put(slice(first, size), codes)
+        self.replace(slice(self.size, size), codes)
         self.size = size
         if self.size >= 2 * self._levels_made_at and self.size:
             self._make_levels()
@@ -405,20 +397,17 @@ class CodeNorms:
         size = -(-size // LANES) * LANES
         self._norms, self._levels = _grown(self._norms, size), _grown(self._levels, size)
 
-    def replace(self, positions: Positions, codes: Packed) -> None:
+    def replace(self, positions: slice | Positions, codes: Packed) -> None:
         """Replace the norms at these positions by those of packed codes."""
-        self._put(positions, codes)
-
-    def _put(self, where: slice | Positions, codes: Packed) -> None:
-        if len(codes):
-            with np.errstate(over="ignore", invalid="ignore"):
-                norms = self.decoder.squared_norms(codes)
-            if not np.isfinite(norms).all():
-                raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
-            self.floors[0] = min(self.floors[0], norms.min())
-            self.largest = max(self.largest, float(np.abs(norms).max()))
-            self._norms[where] = norms
-            self._levels[where] = self._level_of(norms)
+        if not len(codes):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = self.decoder.squared_norms(codes)
+        if not np.isfinite(norms).all():
+            raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
+        self.floors[0] = min(self.floors[0], norms.min())
+        self.largest = max(self.largest, float(np.abs(norms).max()))
+        self._norms[positions], self._levels[positions] = norms, self._level_of(norms)
 
     def _make_levels(self) -> None:
         """Half of the levels between equal numbers of norms, half at equal distances, for outliers."""

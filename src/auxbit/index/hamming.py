@@ -12,16 +12,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
+from auxbit.core.checks import Bytes, Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
+from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, to_words
 from auxbit.core.files import Format, Tensors
-from auxbit.core.maps import Decoder, LinearDecoder, TableDecoder, decoder_from, decoder_parts
+from auxbit.core.maps import Decoder, decoder_from, decoder_parts
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
 from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
@@ -150,10 +150,8 @@ class ExactSearch:
         if finished.any() and len(tables) < codes.size:
             planes, masks, first = _tail(codes, allowed, len(tables))
             rows = np.flatnonzero(finished)
-            lims, distances, positions = scan.within(
-                planes, masks, queries[rows], self.n_bits, radius, workers
-            )
-            answers.append(((lims, distances, positions + first), rows))
+            lims, distances, found = scan.within(planes, masks, queries[rows], self.n_bits, radius, workers)
+            answers.append(((lims, distances, found + first), rows))
         return answers[0][0] if len(answers) == 1 else merge_ranges(answers, len(queries))
 
     def _up_to_date(
@@ -201,9 +199,7 @@ class ExactSearch:
         return enough and MultiIndex.bytes_for(codes.size, self.n_bits) * MEMORY_SHARE <= _memory()
 
 
-def _tail(
-    codes: CodeBlocks, allowed: LaneMasks, covered: int
-) -> tuple[npt.NDArray[np.uint8], LaneMasks, int]:
+def _tail(codes: CodeBlocks, allowed: LaneMasks, covered: int) -> tuple[Bytes, LaneMasks, int]:
     """The blocks with codes past the first `covered`, masks of these codes, the first block's position."""
     block, begun = divmod(covered, LANES)
     masks = allowed[block:].copy()
@@ -234,7 +230,7 @@ def _memory() -> int:
 
 # ---- Near-duplicates: pairs within a radius, joined into groups
 
-Within = Callable[[Packed], tuple[Positions, npt.NDArray[np.int32], Positions]]
+Within = Callable[[Packed], Ranges]
 
 QUERIES, FIRST_QUERIES = 1024, 16  # codes whose neighbours are searched at once: at most, and at first
 ANSWERS = 2**24  # of one such search: some 300 MB
@@ -242,13 +238,10 @@ ANSWERS = 2**24  # of one such search: some 300 MB
 
 def distinct_codes(codes: Packed) -> tuple[Packed, Positions]:
     """The different codes, (m, width), and for each row which of them it is, (n,)."""
-    if codes.shape[1] <= 8:  # as one number: sorting these is many times faster than sorting bytes
-        padded = np.zeros((len(codes), 8), dtype=np.uint8)
-        padded[:, : codes.shape[1]] = codes
-        _, first, which = np.unique(padded.view(np.uint64).ravel(), return_index=True, return_inverse=True)
-    else:
-        rows = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.shape[1]))).ravel()
-        _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    rows, width = np.ascontiguousarray(codes), codes.shape[1]
+    # up to 8 bytes as one number: sorting these is many times faster than sorting bytes
+    keys: Any = to_words(rows) if width <= 8 else rows.view(np.dtype((np.void, width)))
+    _, first, which = np.unique(keys.ravel(), return_index=True, return_inverse=True)
     return codes[first], which.astype(np.int64)
 
 
@@ -342,7 +335,7 @@ class HammingIndex:
         if not isinstance(kind, str) or kind not in KINDS:
             hint = "FAISS has it: see auxbit.export.to_faiss." if kind in FORMER_KINDS else ""
             raise InvalidParameter("kind", kind, f"one of {', '.join(KINDS)}", hint)
-        if decoder is not None and not isinstance(decoder, LinearDecoder | TableDecoder):
+        if decoder is not None and not isinstance(decoder, Decoder):
             hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
             raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
         if decoder is not None and decoder.n_bits != self.n_bits:
@@ -366,7 +359,8 @@ class HammingIndex:
     def __reduce__(self) -> tuple[Any, ...]:
         with self._guard.reading():  # so that a copy is of the index before or after a change
             store = copy.deepcopy(self._store)
-        return _restored, (type(self), store, self.kind, self.n_jobs)
+        # a copy makes again what is derived from the codes, and has a guard of its own
+        return partial(type(self).over, kind=self.kind, n_jobs=self.n_jobs), (store,)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -468,14 +462,9 @@ class HammingIndex:
             return lims, distances, self._store.ids.at(positions)
 
     def search_asymmetric(
-        self,
-        X: npt.ArrayLike,
-        k: int = 10,
-        *,
-        query_codes: npt.ArrayLike | None = None,
-        shortlist: int | None = None,
-        among: Among = None,
-    ) -> tuple[SquaredDistances, Ids]:
+        self, X: npt.ArrayLike, k: int = 10, *, query_codes: npt.ArrayLike | None = None,
+        shortlist: int | None = None, among: Among = None,
+    ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
         X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms if
@@ -486,41 +475,31 @@ class HammingIndex:
         return self.asymmetric_positions(X, k, query_codes, shortlist, among, as_ids=True)
 
     def asymmetric_positions(
-        self,
-        X: npt.ArrayLike,
-        k: int,
-        query_codes: npt.ArrayLike | None = None,
-        shortlist: int | None = None,
-        among: Among = None,
-        *,
-        as_ids: bool = False,
-    ) -> tuple[SquaredDistances, Ids]:
+        self, X: npt.ArrayLike, k: int, query_codes: npt.ArrayLike | None = None,
+        shortlist: int | None = None, among: Among = None, *, as_ids: bool = False,
+    ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
         """As `search_asymmetric`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows, tables, offsets = self._query_tables(X)
         if shortlist is not None:
-            shortlist = check_integer(
-                "shortlist", shortlist, k, MOST_ANSWERS, f"It must hold the k={k} answers."
-            )
+            remedy = f"It must hold the k={k} answers."
+            shortlist = check_integer("shortlist", shortlist, k, MOST_ANSWERS, remedy)
             if query_codes is None:
                 raise InvalidInput(
                     "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
                 )
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
+            codes = self._store.codes.planes, self._norms()
             if query_codes is None:
                 _, allowed, _ = self._store.selection(among, copy_few=False)
-                distances, found = asymmetric.nearest(
-                    self._store.codes.planes, self._norms(), allowed, tables, offsets, k, workers
-                )
+                distances, found = asymmetric.nearest(*codes, allowed, tables, offsets, k, workers)
             else:
                 queries = check_packed(query_codes, self.n_bits, "query_codes")
                 if len(queries) != len(rows):
                     raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
                 listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
                 _, near = self._nearest(queries, listed, among, workers)
-                distances, found = asymmetric.rerank(
-                    self._store.codes.planes, self._norms(), tables, offsets, near, k, workers
-                )
+                distances, found = asymmetric.rerank(*codes, tables, offsets, near, k, workers)
             return distances, self._store.ids.at(found) if as_ids else found
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
@@ -589,9 +568,8 @@ class HammingIndex:
 
     def _norms(self) -> CodeNorms:
         if self._store.norms is None:
-            raise InvalidInput(
-                "asymmetric search needs a decoder: HammingIndex(n_bits, decoder=hasher.decoder_)."
-            )
+            remedy = "HammingIndex(n_bits, decoder=hasher.decoder_)"
+            raise InvalidInput(f"asymmetric search needs a decoder: {remedy}.")
         return self._store.norms
 
     def _query_tables(self, X: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -609,10 +587,3 @@ class HammingIndex:
         if not (np.isfinite(tables).all() and np.isfinite(offsets).all()):
             raise InvalidInput(f"distances to X are too large for float32. {RESCALE}")
         return rows, tables, offsets
-
-
-def _restored(
-    index_class: type[HammingIndex], store: CodeStore, kind: str, n_jobs: int | None
-) -> HammingIndex:
-    """A copy, which makes again what is derived from the codes, and has a guard of its own."""
-    return index_class.over(store, kind=kind, n_jobs=n_jobs)

@@ -8,6 +8,7 @@ that would read too much stops, and is left to a scan: sizes of buckets are know
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Distances, Packed, Positions
+from auxbit.core.codes import query_words
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import BUCKET_LANES, lowest_bit, near_lanes, popcount, prefetch
 from auxbit.errors import InvalidInput
@@ -44,9 +46,7 @@ class Tables(NamedTuple):
     bits: Words  # (m, n_words), the bits of each substring
     flips: npt.NDArray[np.int32]  # masks of 0, 1, 2… bits, those of equally many bits in rising order
     flips_first: Numbers  # (n_levels,), entry a : where the masks of a bits begin
-    n_flips: (
-        Numbers  # (m, n_levels), entry t, a : how many masks of a bits, the first, lie within substring t
-    )
+    n_flips: Numbers  # (m, n_levels), entry t, a : how many masks of a bits, the first, are of substring t
 
 
 def choose_n_tables(n: int, n_bits: int) -> int:
@@ -64,7 +64,7 @@ def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = No
     cuts = np.arange(m + 1) * n_bits // m
     lengths = np.diff(cuts)
     first = np.concatenate([[0], np.cumsum(2**lengths + 1)])
-    words = to_words(codes, n_bits)
+    words = query_words(codes, n_bits)
     flips, n_flips = _flips(lengths, n)
     tables = Tables(
         codes=np.zeros((m, words.shape[1], n + BUCKET_LANES), dtype=words.dtype),
@@ -85,27 +85,16 @@ def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = No
         offsets = tables.offsets[first[t] : first[t + 1]]
         _fill_table(keys, words, tables.codes[t], tables.positions[t], offsets)
 
-    if workers is None:
-        for t in range(m):
-            make(slice(t, t + 1))
-    else:
-        workers.run(make, m, 1)
+    with nullcontext(workers) if workers is not None else Workers(1, blas=False) as threads:
+        threads.run(make, m, 1)
     return tables
-
-
-def to_words(codes: Packed, n_bits: int) -> Words:
-    """Packed codes as rows of words, (n, n_words): uint32 up to 32 bits, above that uint64."""
-    dtype = np.dtype("<u4" if n_bits <= 32 else "<u8")
-    padded = np.zeros((len(codes), -(-codes.shape[1] // dtype.itemsize) * dtype.itemsize), dtype=np.uint8)
-    padded[:, : codes.shape[1]] = codes
-    return padded.view(dtype).astype(dtype.newbyteorder("="), copy=False)
 
 
 def _substring_bits(cuts: Numbers) -> Words:
     """The bits of each substring, (m, n_words)."""
     bit, n_bits = np.arange(cuts[-1]), int(cuts[-1])
     within = (bit >= cuts[:-1, None]) & (bit < cuts[1:, None])
-    return to_words(np.packbits(within, axis=1, bitorder="little"), n_bits)
+    return query_words(np.packbits(within, axis=1, bitorder="little"), n_bits)
 
 
 def _flips(lengths: Numbers, n: int) -> tuple[list[npt.NDArray[np.int32]], Numbers]:
@@ -464,7 +453,7 @@ class MultiIndex:
         """
         limit, capacity = self._limit(budget, k), 2 * min(k, len(self)) + ROOM
         farthest = likely_distance(int(np.bitwise_count(allowed).sum()), self.n_bits, 2 * k)
-        words = to_words(queries, self.n_bits)
+        words = query_words(queries, self.n_bits)
         distances = np.full((len(queries), k), PADDING_DISTANCE, dtype=np.int32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         finished = np.zeros(len(queries), dtype=np.bool_)
@@ -492,7 +481,7 @@ class MultiIndex:
         those from lims[i] up to lims[i+1]; and finished (q,): those that are not have no answers.
         """
         limit, radius = self._limit(budget), min(r, self.n_bits)
-        words = to_words(queries, self.n_bits)
+        words = query_words(queries, self.n_bits)
         lims = np.zeros(len(queries) + 1, dtype=np.int64)
         finished = np.zeros(len(queries), dtype=np.bool_)
 

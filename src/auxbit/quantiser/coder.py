@@ -7,16 +7,15 @@ could be random is the same for all rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, byte_contributions
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, byte_contributions
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels
@@ -47,31 +46,31 @@ def values_of_bytes(n_bits: int, width: int) -> npt.NDArray[np.int64]:
     return values
 
 
-@dataclass(frozen=True)
-class ExactTableCoder:
+class Coder:
+    """Codes for one decoder and one μ; `solve` may be called from several threads."""
+
+    block_rows = 256  # that are best solved together
+
+    def solve(self, X: Any, H: Packed, start: Packed) -> Packed:
+        """X : (n, D) scaled, H : (n, M) h(x), start : (n, M) codes not to be worse than → (n, M)."""
+        raise NotImplementedError
+
+
+class ExactTableCoder(Coder):
     """Codes of at most two bytes that minimise ‖x − f(z)‖² + μ‖z − h(x)‖², in float64, by trying them all.
 
     columns : (D, M·256) the tables' vectors; norms : (M·256,) their squares; pairs : (256, 256).
     """
 
-    b: Float64
-    mu: float
-    columns: Float64
-    norms: Float64
-    pairs: Float64
-    n_values: npt.NDArray[np.int64]
-    block_rows: int = 256
-
-    @classmethod
-    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> ExactTableCoder:
+    def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float) -> None:
         """Prepare what all rows share. tables : (M, 256, D) float64, M at most 2."""
         flat = tables.reshape(-1, tables.shape[2])
-        pairs = 2 * (tables[0] @ tables[-1].T)
-        norms = np.einsum("vd,vd->v", flat, flat)
-        return cls(b, mu, np.ascontiguousarray(flat.T), norms, pairs, values_of_bytes(n_bits, len(tables)))
+        self.b, self.mu, self.n_values = b, mu, values_of_bytes(n_bits, len(tables))
+        self.columns, self.norms = np.ascontiguousarray(flat.T), np.einsum("vd,vd->v", flat, flat)
+        self.pairs = 2 * (tables[0] @ tables[-1].T)
 
     def solve(self, X: Float32 | Float64, H: Packed, start: Packed) -> Packed:
-        """The codes of a block of rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        """The codes of a block of rows; start is not needed."""
         products = np.empty((len(X), self.columns.shape[1]))
         row_products(X, self.b, self.columns, products)
         U = costs_by_themselves(products, self.norms, H, self.mu)
@@ -83,47 +82,28 @@ class ExactTableCoder:
         return Z
 
 
-@dataclass(frozen=True)
-class TableCoder:
+class TableCoder(Coder):
     """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by iterated local search.
 
     panels : the tables' vectors as columns; norms : (M·256,) their squares; pairs, limits, unit as
     `pairs_in_whole_numbers` gives them; moves : the bytes that rounds move, the same for every row.
     """
 
-    b: Float32
-    mu: float
-    tables: Float32
-    panels: Panels
-    norms: Float32
-    pairs: npt.NDArray[np.int16]
-    limits: Float32
-    unit: np.float32
-    n_values: npt.NDArray[np.int64]
-    moves: npt.NDArray[np.int64]
-    moved: int
-    rounds: int
-    block_rows: int = 256
-
-    @classmethod
-    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> TableCoder:
+    def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> None:
         """Prepare what all rows share. tables : (M, 256, D) float64; rounds of search by effort."""
         M, _, D = tables.shape
-        rounds = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort)
-        moved = min(MOVED, M - 1)
-        flat, n_values = tables.reshape(M * VALUES, D), values_of_bytes(n_bits, M)
-        pairs, limits, unit = pairs_in_whole_numbers(tables, n_values)
-        rng, needed = np.random.RandomState(0), rounds * (moved + 1) + 2
-        moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
-        panels = to_panels(flat.T)
-        norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
-        return cls(
-            b.astype(np.float32), mu, tables.astype(np.float32), panels, norms, pairs, limits,
-            np.float32(unit), n_values, moves, moved, rounds,
-        )  # fmt: skip
+        self.b, self.mu, self.tables = b.astype(np.float32), mu, tables.astype(np.float32)
+        flat, self.n_values = tables.reshape(M * VALUES, D), values_of_bytes(n_bits, M)
+        self.panels: Panels = to_panels(flat.T)
+        self.norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
+        self.pairs, self.limits, unit = pairs_in_whole_numbers(tables, self.n_values)
+        self.unit = np.float32(unit)
+        self.rounds, self.moved = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort), min(MOVED, M - 1)
+        rng, needed = np.random.RandomState(0), self.rounds * (self.moved + 1) + 2
+        self.moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        """The codes of some rows."""
         products = tile_products(X - self.b, self.panels)
         U = costs_by_themselves(products, self.norms, H, self.mu)
         Z = start.copy()
@@ -137,26 +117,17 @@ class TableCoder:
         return Z
 
 
-@dataclass(frozen=True)
-class WideTableCoder:
+class WideTableCoder(Coder):
     """As TableCoder, for codes too wide to keep a table of pairs: sweeps from one start."""
 
-    b: Float64
-    mu: float
-    tables: Float64  # (M, D, 256)
-    norms: Float64
-    n_values: npt.NDArray[np.int64]
-    block_rows: int = 256
-
-    @classmethod
-    def of(cls, tables: Float64, b: Float64, n_bits: int, mu: float) -> WideTableCoder:
-        """Prepare what all rows share. tables : (M, 256, D) float64."""
-        by_dimension = np.ascontiguousarray(tables.transpose(0, 2, 1))
-        norms = np.einsum("mvd,mvd->mv", tables, tables)
-        return cls(b, mu, by_dimension, norms, values_of_bytes(n_bits, len(tables)))
+    def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float) -> None:
+        """Prepare what all rows share. tables : (M, 256, D) float64, which are kept as (M, D, 256)."""
+        self.b, self.mu, self.n_values = b, mu, values_of_bytes(n_bits, len(tables))
+        self.tables = np.ascontiguousarray(tables.transpose(0, 2, 1))
+        self.norms = np.einsum("mvd,mvd->mv", tables, tables)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        """The codes of some rows."""
         Z = start.copy()
         kernels.sweep_residuals(
             X - self.b, self.tables, self.norms, H, self.mu, self.n_values, RESIDUAL_SWEEPS, Z
@@ -226,30 +197,18 @@ def check_mu(mu: object) -> float:
     return float(mu)
 
 
-class Coder(Protocol):
-    """Codes for one decoder and one μ; `solve` may be called from several threads."""
-
-    @property
-    def block_rows(self) -> int:
-        """How many rows are best solved together."""
-
-    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """X : (n, D) scaled, H : (n, M) h(x), start : (n, M) codes not to be worse than → (n, M)."""
-
-
 def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
     """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
     if isinstance(f, LinearDecoder):
         if f.n_bits > 8 * EXACT_BYTES:
-            return LinearCoder.of(f, mu, effort)
-        return ExactLinearCoder.of(f, mu)
-    assert isinstance(f, TableDecoder)
+            return LinearCoder(f, mu, effort)
+        return ExactLinearCoder(f, mu)
     values = f.tables.astype(np.float64)
     if len(values) <= EXACT_BYTES:
-        return ExactTableCoder.of(values, f.b, f.n_bits, mu)
+        return ExactTableCoder(values, f.b, f.n_bits, mu)
     if len(values) <= PAIRED_BYTES:
-        return TableCoder.of(values, f.b, f.n_bits, mu, effort)
-    return WideTableCoder.of(values, f.b, f.n_bits, mu)
+        return TableCoder(values, f.b, f.n_bits, mu, effort)
+    return WideTableCoder(values, f.b, f.n_bits, mu)
 
 
 def within_reach(X: Float32) -> Float32:
@@ -268,32 +227,24 @@ def optimal_codes(X: Float32, H: Packed, start: Packed, coder: Coder, workers: W
     return out
 
 
-@dataclass(frozen=True)
-class ExactLinearCoder:
+class ExactLinearCoder(Coder):
     """All codes of at most 16 bits are tried, on y = Qᵀ(x − b) for A = QR: L numbers per row instead of D."""
 
-    b: Float64
-    Q: Float64
-    inner: ExactTableCoder
-    block_rows: int = 256
-
-    @classmethod
-    def of(cls, f: LinearDecoder, mu: float) -> ExactLinearCoder:
+    def __init__(self, f: LinearDecoder, mu: float) -> None:
         """Prepare what all rows share."""
         Q, R = np.linalg.qr(f.A)
-        zero = np.zeros(len(R))
+        self.b, self.Q, zero = f.b, np.ascontiguousarray(Q), np.zeros(len(R))
         values = byte_contributions(LinearDecoder(R, zero))
-        return cls(f.b, np.ascontiguousarray(Q), ExactTableCoder.of(values, zero, f.n_bits, mu))
+        self.inner = ExactTableCoder(values, zero, f.n_bits, mu)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """The codes of some rows. X : (n, D) scaled, H : (n, M) h(x); start is not needed."""
+        """The codes of some rows; start is not needed."""
         Y = np.empty((len(X), self.Q.shape[1]))
         kernels.row_products(X, self.b, self.Q, Y)
         return self.inner.solve(Y, H, start)
 
 
-@dataclass(frozen=True)
-class LinearCoder:
+class LinearCoder(Coder):
     """Tabu search from the better of two starts, then single and pairwise flips in float64.
 
     A : (D, L), G : (L, L) AᵀA + μI, free : (L, L) its pseudo-inverse, which leads to the best real code;
@@ -301,37 +252,23 @@ class LinearCoder:
     reach : (L,) what all other bits can change of a bit's cost.
     """
 
-    b: Float64
-    A: Float64
-    mu: float
-    G: Float64
-    free: Float64
-    couplings: npt.NDArray[np.int32]
-    reach: Float64
-    unit: float
-    place: int
-    n_steps: int
-    block_rows: int = 256
-
-    @classmethod
-    def of(cls, f: LinearDecoder, mu: float, effort: float = 1.0) -> LinearCoder:
+    def __init__(self, f: LinearDecoder, mu: float, effort: float = 1.0) -> None:
         """Prepare what all rows share."""
         gram, L = f.A.T @ f.A, f.n_bits
-        G = gram + mu * np.eye(L)
+        self.b, self.A, self.mu, self.G = f.b, f.A, mu, gram + mu * np.eye(L)
         couplings = 2 * gram
         np.fill_diagonal(couplings, 0.0)
         # a bit whose cost alone is beyond what all others can add or take is decided by it
-        reach = 1.001 * np.abs(couplings).sum(axis=1)
-        largest = float(reach.max())
-        place = 1 << (L - 1).bit_length()
-        unit = LARGEST_COST / place / largest if largest > SMALLEST_COST else 1.0
-        whole = np.rint(couplings * unit).astype(np.int32) * np.int32(place)
-        steps = max(L, round(min(max(STEPS_PER_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
-        free: Float64 = np.asarray(np.linalg.pinv(G, rcond=1e-10, hermitian=True), dtype=np.float64)
-        return cls(f.b, f.A, mu, G, free, whole, reach, unit, place, steps)
+        self.reach = 1.001 * np.abs(couplings).sum(axis=1)
+        largest = float(self.reach.max())
+        self.place = 1 << (L - 1).bit_length()
+        self.unit = LARGEST_COST / self.place / largest if largest > SMALLEST_COST else 1.0
+        self.couplings = np.rint(couplings * self.unit).astype(np.int32) * np.int32(self.place)
+        self.n_steps = max(L, round(min(max(STEPS_PER_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
+        self.free = np.asarray(np.linalg.pinv(self.G, rcond=1e-10, hermitian=True), dtype=np.float64)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """The codes of some rows. X : (n, D) scaled; H, start : (n, M), h(x) and codes to improve on."""
+        """The codes of some rows."""
         n, L = len(X), len(self.G)
         bits = unpack(H, L)
         C = np.empty((n, L))

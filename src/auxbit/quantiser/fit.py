@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -100,16 +99,9 @@ SHRINK = 1.0  # rows by which each vector of a table is held where it is
 
 
 def fit_decoder(
-    X: Float32,
-    H: Packed,
-    f: Decoder,
-    kind: str,
-    mu: float,
-    n_iter: int | None,
-    workers: Workers,
-    rng: np.random.RandomState,
-    callback: Turned | None = None,
-) -> Decoder:
+    X: Float32, H: Packed, f: Decoder, kind: str, mu: float, n_iter: int | None, workers: Workers,
+    rng: np.random.RandomState, callback: Turned | None = None,
+) -> Decoder:  # fmt: skip
     """A decoder of this kind for its best codes at this μ. X : (n, D) scaled, H : h(X), f : a start.
 
     callback : called after each turn with its number, from 1, and how many there will be.
@@ -122,52 +114,27 @@ def fit_decoder(
     elif isinstance(f, LinearDecoder):
         f = TableDecoder.of(f)
     n_iter = n_iter or TURNS
-    for number, turn in enumerate(alternate_codes(X, H, f, codes, mu, n_iter, workers), start=1):
-        f = turn.decoder
+    for number, (turned, _) in enumerate(alternate_codes(X, H, f, codes, mu, n_iter, workers), start=1):
+        f = turned
         if callback is not None:
             callback(number, n_iter)
     return f
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A turn of the alternation: the decoder, the codes that it was fitted to, the mean of the objective."""
-
-    decoder: Decoder
-    codes: Packed
-    objective: float
-
-
 def alternate_codes(
     X: Float32, H: Packed, f: Decoder, codes: Packed, mu: float, n_iter: int, workers: Workers
-) -> Iterator[Fitted]:
-    """Yield a turn after each least squares: codes for the decoder, then the decoder for the codes.
+) -> Iterator[tuple[Decoder, Packed]]:
+    """Codes for the decoder, then by least squares the decoder for the codes; yields both after each turn.
 
     X : (n, D) scaled, H : (n, M) h(X); codes : (n, M) to begin with, for which f is fitted already.
     """
     for _ in range(n_iter):
         codes = optimal_codes(X, H, codes, coder_of(f, mu, EFFORT), workers)
-        f = fit_to(X, codes, f, workers)
-        yield Fitted(f, codes, objective(X, H, f, codes, mu, workers))
-
-
-def fit_to(X: Float32, codes: Packed, f: Decoder, workers: Workers) -> Decoder:
-    """The decoder of f's kind that fits these codes, by least squares."""
-    if isinstance(f, LinearDecoder):
-        return f_step(decoder_sums(X, unpack(codes, f.n_bits), workers))
-    assert isinstance(f, TableDecoder)
-    return table_step(X, codes, f, SHRINK, workers)
-
-
-def objective(X: Float32, H: Packed, f: Decoder, codes: Packed, mu: float, workers: Workers) -> float:
-    """The mean over rows of ‖x − f(z)‖² + μ‖z − h(x)‖²."""
-
-    def block(rows: slice) -> tuple[float]:
-        residual = X[rows] - f.decode(codes[rows])
-        differing = np.bitwise_count(codes[rows] ^ H[rows]).sum(dtype=np.int64)
-        return (float(np.einsum("nd,nd->", residual, residual)) + mu * float(differing),)
-
-    return float(workers.sum(block, len(X))[0]) / len(X)
+        if isinstance(f, LinearDecoder):
+            f = f_step(decoder_sums(X, unpack(codes, f.n_bits), workers))
+        else:
+            f = table_step(X, codes, f, SHRINK, workers)
+        yield f, codes
 
 
 def product_start(
