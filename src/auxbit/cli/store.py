@@ -21,7 +21,7 @@ ALL_LISTS = 65_536  # more than there are
 
 To = Annotated[str, Option(
     "--to", metavar="URL", envvar="AUXBIT_STORE", help="postgresql://user@host/database, "
-    "milvus://host:19530, a file.db of Milvus Lite or a file.faiss. A password is best left to PGPASSWORD or "
+    "milvus://host:19530 or a file.db of Milvus Lite. A password is best left to PGPASSWORD or "
     "~/.pgpass."
 )]  # fmt: skip
 Name = Annotated[str | None, Option(
