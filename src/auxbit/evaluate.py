@@ -30,21 +30,11 @@ from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
 from auxbit.errors import InvalidInput, InvalidParameter
 
 __all__ = [
-    "PrecisionRecall",
-    "PrecisionRecallCurve",
-    "Ranking",
-    "code_counts",
-    "effective_bits",
-    "effective_bits_bound",
-    "ground_truth",
-    "hamming_ranking",
-    "mean_average_precision",
-    "precision_recall_at_k",
-    "precision_recall_at_radius",
-    "precision_recall_curve",
-    "recall_at",
+    "PrecisionRecall", "PrecisionRecallCurve", "Ranking", "code_counts", "effective_bits",
+    "effective_bits_bound", "ground_truth", "hamming_ranking", "mean_average_precision",
+    "precision_recall_at_k", "precision_recall_at_radius", "precision_recall_curve", "recall_at",
     "retrieved_ranking",
-]
+]  # fmt: skip
 
 # ---- exact nearest neighbours: the truth that codes are measured against
 
@@ -270,13 +260,9 @@ class Ranking:
 
 
 def hamming_ranking(
-    base_codes: npt.ArrayLike,
-    query_codes: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    n_bits: int | None = None,
-    *,
-    n_jobs: int | None = None,
-) -> Ranking:
+    base_codes: npt.ArrayLike, query_codes: npt.ArrayLike, truth: npt.ArrayLike, n_bits: int | None = None,
+    *, n_jobs: int | None = None,
+) -> Ranking:  # fmt: skip
     """Rank the base by Hamming distance to each query and find the true neighbours in it.
 
     base_codes : (n, ceil(n_bits/8)) uint8, query_codes : (q, …) uint8, truth : (q, K) row numbers of the
@@ -391,10 +377,8 @@ def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
     answered = (returned > 0).sum(axis=0)
     precision = (found / np.maximum(returned, 1)).sum(axis=0)
     recall = found.sum(axis=0) / ranking.ranks.shape[1]
-    mean_over = np.where(answered > 0, answered, np.nan)
-    return PrecisionRecallCurve(
-        np.arange(counts.shape[1]), precision / mean_over, recall / mean_over, answered
-    )
+    radius, mean_over = np.arange(counts.shape[1]), np.where(answered > 0, answered, np.nan)
+    return PrecisionRecallCurve(radius, precision / mean_over, recall / mean_over, answered)
 
 
 def recall_at(ranking: Ranking, R: int, *, ties: str = "id") -> float:

@@ -17,6 +17,7 @@ import tarfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,15 +57,12 @@ def read_idx(path: Path) -> Array:
         if len(lengths) < 4 * n_axes:
             raise DataFileError(f"{path} is cut short: its header ends after {4 + len(lengths)} bytes.")
         shape = tuple(int(length) for length in np.frombuffer(lengths, ">u4"))
-        size, there = math.prod(shape), path.stat().st_size - 4 - 4 * n_axes
-        content = b""
-        if is_zipped:  # no more than the file can hold, whatever its header says
-            content = file.read(min(size, MOST_UNZIPPED * path.stat().st_size) + 1)
-            there = len(content)
-        if there != size:
-            raise DataFileError(
-                f"{path} is cut short or too long: expected {size} bytes for the shape {shape}."
-            )
+        size, on_disk = math.prod(shape), path.stat().st_size
+        # of a zipped file, no more than it can hold, whatever its header says
+        content = file.read(min(size, MOST_UNZIPPED * on_disk) + 1) if is_zipped else b""
+        if size != (len(content) if is_zipped else on_disk - 4 - 4 * n_axes):
+            expected = f"expected {size} bytes for the shape {shape}"
+            raise DataFileError(f"{path} is cut short or too long: {expected}.")
         if is_zipped:
             return np.frombuffer(content, np.uint8).reshape(shape)
         return np.memmap(path, np.uint8, mode="r", offset=4 + 4 * n_axes, shape=shape)
@@ -130,11 +128,10 @@ def _batch(name: str, raw: bytes) -> tuple[Array, Array]:
     if not raw or len(raw) % CIFAR_ROW:
         raise DataFileError(f"{name} has {len(raw)} bytes; expected a multiple of {CIFAR_ROW}.")
     rows = np.frombuffer(raw, np.uint8).reshape(-1, CIFAR_ROW)
-    pixels, labels = rows[:, 1:], rows[:, 0]
+    labels, images = rows[:, 0].copy(), rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     if labels.max() > 9:
         raise DataFileError(f"{name} has the label {labels.max()}; CIFAR-10's are 0..9.")
-    images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), labels.copy()
+    return np.ascontiguousarray(images), labels
 
 
 # ---- rows of numbers as text, as NUS-WIDE's features are published
@@ -188,9 +185,7 @@ def _bad_line(path: Path) -> str | None:
 # A reader returns None if its data set is not there; one that is incomplete or broken is an error.
 
 FEATURES = ("CH", "CM55", "CORR", "EDH", "WT", "BoW")  # of NUS-WIDE
-CIFAR_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DIGIT_QUERIES, DIGIT_SEED = 300, 0
 
 # Train_Normalized_CH.dat, BoW_Train_int.dat; of the light version Normalized_CH_Lite_Train.dat
@@ -234,9 +229,8 @@ class Dataset:
                 raise DataFileError(f"{self.name} has {len(part)} {what} for {length} rows.")
         for what, rows in (("queries", self.queries), ("rows to learn from", self.learn)):
             if rows is not None and rows.shape[1:] != self.base.shape[1:]:
-                raise DataFileError(
-                    f"{self.name}: {what} have shape {rows.shape[1:]}, but the base {self.base.shape[1:]}."
-                )
+                shapes = f"have shape {rows.shape[1:]}, but the base {self.base.shape[1:]}"
+                raise DataFileError(f"{self.name}: {what} {shapes}.")
 
     @property
     def images(self) -> Array | None:
@@ -249,13 +243,9 @@ class Dataset:
         return self.queries if self.queries.ndim > 2 else None
 
     def vectors(
-        self,
-        kind: str | None = None,
-        *,
-        cache: str | os.PathLike[str] | None = None,
-        n_jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> Vectors:
+        self, kind: str | None = None, *, cache: str | os.PathLike[str] | None = None,
+        n_jobs: int | None = None, progress: Callable[[int], object] | None = None,
+    ) -> Vectors:  # fmt: skip
         """Rows for a hasher: vectors as they are, images as "gist" or "pixels".
 
         By default colour images become GIST-320, and grey ones pixels. With a folder `cache`, GIST is
@@ -267,10 +257,8 @@ class Dataset:
         if (kind or ("gist" if self.base.ndim == 4 else "pixels")) == "pixels":
             parts = (self.base, self.queries, self.base if self.learn is None else self.learn)
             return Vectors(*(rows.reshape(len(rows), -1) for rows in parts))
-        base, queries = (
-            gist.cached_gist(images, cache, n_jobs=n_jobs, progress=progress)
-            for images in (self.base, self.queries)
-        )
+        described = partial(gist.cached_gist, folder=cache, n_jobs=n_jobs, progress=progress)
+        base, queries = described(self.base), described(self.queries)
         return Vectors(base, queries, base)
 
 
@@ -279,10 +267,8 @@ def digits() -> Dataset:
     order = np.random.default_rng(DIGIT_SEED).permutation(len(X))
     asked, kept = np.sort(order[:DIGIT_QUERIES]), np.sort(order[DIGIT_QUERIES:])
     about = "1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn; 300 of them are queries"
-    classes = tuple("0123456789")
-    return Dataset(
-        "digits", about, X[kept], X[asked], labels=labels[kept], query_labels=labels[asked], classes=classes
-    )
+    parts = Labelled(X[kept], labels[kept], X[asked], labels[asked])
+    return _labelled("digits", about, parts, tuple("0123456789"))
 
 
 def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) -> Dataset:
@@ -347,9 +333,7 @@ def mnist(path: Path) -> Dataset | None:
 def texmex(path: Path) -> Dataset | None:
     """PREFIX_base.fvecs, PREFIX_query.fvecs, and perhaps PREFIX_learn.fvecs and PREFIX_groundtruth.ivecs."""
     inside = [path, *(path / name for name in ("sift", "siftsmall"))] if path.is_dir() else []
-    bases = [
-        file for folder in inside for kind in ("fvecs", "bvecs") for file in folder.glob(f"*_base.{kind}")
-    ]
+    bases = [file for folder in inside for file in folder.glob("*_base.[fb]vecs")]
     if not bases:
         return None
     base = min(bases)
@@ -371,9 +355,8 @@ def npy_vectors(path: Path, name: str | None) -> Dataset | None:
 
 def _vectors(name: str, about: str, parts: dict[str, Path]) -> Dataset:
     base, queries = read_vectors(parts["base"]), read_vectors(parts["query"])
-    learn, truth = (
-        read_vectors(parts[part]) if parts[part].is_file() else None for part in ("learn", "groundtruth")
-    )
+    more = (parts["learn"], parts["groundtruth"])
+    learn, truth = (read_vectors(path) if path.is_file() else None for path in more)
     return Dataset(name, about, base, queries, learn=learn, neighbours=truth)
 
 
@@ -397,9 +380,7 @@ def nuswide(path: Path, name: str, feature_files: tuple[str, ...]) -> Dataset | 
     if not found:
         return None
     wanted = [[(kind, split) for kind in feature_files] for split in ("Train", "Test")]
-    if missing := [
-        f"{kind} of {split}" for part in wanted for kind, split in part if (kind, split) not in found
-    ]:
+    if missing := [" of ".join(key) for part in wanted for key in part if key not in found]:
         there = ", ".join(sorted({kind for kind, _ in found}))
         raise DataFileError(
             f"{path} lacks the features {', '.join(missing)}; there are {there}. Choose by feature_files."
@@ -419,10 +400,8 @@ def _concepts(path: Path, lite: bool) -> tuple[tuple[str, ...], Array | None, Ar
     names = tuple(sorted({concept for concept, _ in found}))
     if not names or any((name, split) not in found for name in names for split in ("Train", "Test")):
         return (), None, None
-    train, test = (
-        read_number_rows([found[name, split] for name in names]).astype(np.uint8)
-        for split in ("Train", "Test")
-    )
+    files = ([found[name, split] for name in names] for split in ("Train", "Test"))
+    train, test = (read_number_rows(each).astype(np.uint8) for each in files)
     return names, train, test
 
 
@@ -458,11 +437,9 @@ NAMES = (*_PUBLISHED, "digits")
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
-    *,
-    data: str | os.PathLike[str] | None = None,
+    name_or_path: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None,
     feature_files: tuple[str, ...] = WAVELETS,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """A data set by name, looked for in `data` or else in the folder AUXBIT_DATA, or by its path.
 
     Names: cifar10, mnist, siftsmall, sift1m, sift_photos, nuswide, nuswide-lite, digits (embedded). A path:
@@ -475,15 +452,12 @@ def load(
     if name == "digits":
         return digits()
     if name not in _PUBLISHED:
-        path = Path(name)
+        path, known = Path(name), ", ".join(NAMES)
         if not path.exists():
+            raise DataFileError(f"{path} does not exist.{nearest(name, NAMES)} Known names: {known}.")
+        if (found := _recognised(path, feature_files)) is None:
             raise DataFileError(
-                f"{path} does not exist.{nearest(name, NAMES)} Known names: {', '.join(NAMES)}."
-            )
-        found = _recognised(path, feature_files)
-        if found is None:
-            raise DataFileError(
-                f"{path} holds no data set that is known here. Known: {', '.join(NAMES)}, and .hdf5 files of "
+                f"{path} holds no data set that is known here. Known: {known}, and .hdf5 files of "
                 "ann-benchmarks. Loading one of these names tells which files are expected of it."
             )
         return found

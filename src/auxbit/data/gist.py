@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Float32, Float64, Integers, check_integer
-from auxbit.core.parallel import Workers, kernel
+from auxbit.core.checks import Array, Float32, Float64, Integers, check_integer
+from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.data.vectors import read_vectors, write_vectors
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 
@@ -123,15 +124,9 @@ def _band(first: int, gains: Float64, height: int, width: int) -> Band:
     by_group = padded.reshape(groups, TOGETHER, 4, K, 2 * L).transpose(0, 2, 3, 1, 4)
     into_y, out_of_y = _waves(height, K)
     into_x, out_of_x = _waves(width, L)
-    return Band(
-        first,
-        count,
-        _packed(by_group.reshape(groups, 4, K, TOGETHER * 2 * L)),
-        _packed(into_y),
-        _packed(into_x.T),
-        _packed(out_of_y.reshape(2, K, height)[:, :, height // 2 :].transpose(0, 2, 1)),
-        _packed(out_of_x),
-    )
+    grouped = by_group.reshape(groups, 4, K, TOGETHER * 2 * L)
+    lower = out_of_y.reshape(2, K, height)[:, :, height // 2 :].transpose(0, 2, 1)
+    return Band(first, count, *map(_packed, (grouped, into_y, into_x.T, lower, out_of_x)))
 
 
 def _waves(length: int, n_frequencies: int) -> tuple[Float64, Float64]:
@@ -154,17 +149,12 @@ def _packed(array: npt.NDArray[Any]) -> Float32:
     return np.ascontiguousarray(np.where(magnitudes < TINY * magnitudes.max(), 0, array), dtype=np.float32)
 
 
-def block_edges(length: int, blocks: int) -> Integers:
-    """Where the blocks of a side begin and end, (blocks + 1,)."""
-    return np.arange(blocks + 1, dtype=np.int64) * length // blocks
-
-
 def add_block_means(images: Float32, band: Band, blocks: int, out: Float32) -> None:
     """Fill in the columns of a band. images : (n, h, w) prefiltered; out : (n, n_filters, blocks, blocks)."""
-    _, height, width = images.shape
+    edges_y, edges_x = (np.arange(blocks + 1, dtype=np.int64) * side // blocks for side in images.shape[1:])
     _block_means(
         images, band.gains, band.into_y, band.into_x, band.out_of_y, band.out_of_x,
-        block_edges(height, blocks), block_edges(width, blocks), out[:, band.first : band.first + band.count],
+        edges_y, edges_x, out[:, band.first : band.first + band.count],
     )  # fmt: skip
 
 
@@ -279,16 +269,10 @@ VERSION = 1  # of the numbers: what another version cached is not used
 
 
 def gist(
-    images: npt.ArrayLike,
-    *,
-    blocks: int = 4,
-    orientations: tuple[int, ...] = (8, 8, 4),
-    size: int | None = None,
-    prefilter: bool = True,
-    colour: bool = False,
-    n_jobs: int | None = None,
+    images: npt.ArrayLike, *, blocks: int = 4, orientations: tuple[int, ...] = (8, 8, 4),
+    size: int | None = None, prefilter: bool = True, colour: bool = False, n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> Float32:
+) -> Float32:  # fmt: skip
     """GIST descriptors: (n, blocks² · Σ orientations) float32, 320-D by default.
 
     images : (n, h, w) grey or (n, h, w, 3) colour, of brightness 0..255 as integers or floats, h and w ≥ 16
@@ -302,7 +286,10 @@ def gist(
     The descriptor of an image depends on the image only: not on n_jobs, nor on the images beside it.
     """
     source = _checked(images)
-    orientations = _check_orientations(orientations)
+    if not isinstance(orientations, (tuple, list)) or not orientations:
+        allowed = "numbers of orientations, one per scale"
+        raise InvalidParameter("orientations", orientations, allowed, "Try (8, 8, 4).")
+    orientations = tuple(check_integer("orientations", value, 1, 64) for value in orientations)
     if size is not None:
         size = check_integer("size", size, LEAST_SIDE)
     height, width = (size, size) if size else source.shape[1:3]
@@ -331,20 +318,17 @@ def gist(
     return out.reshape(len(source), math.prod(out.shape[1:]))
 
 
-def cached_gist(
-    images: npt.NDArray[Any], folder: str | os.PathLike[str] | None, **options: Any
-) -> npt.NDArray[np.float32]:
+def cached_gist(images: Array, folder: str | os.PathLike[str] | None, **options: Any) -> Float32:
     """As gist(images, **options), kept in a folder under a name made of the images' bytes and the options."""
     if folder is None:
         return gist(images, **options)
     said = {name: value for name, value in options.items() if name not in ("n_jobs", "progress")}
     about = repr((VERSION, images.shape, images.dtype.str, sorted(said.items()))).encode()
-    path = Path(folder) / f"gist-{files.checksum(_content(images, about))[:32]}.npy"
-    if path.exists():
-        try:
-            kept = read_vectors(path)
-        except DataFileError:
-            kept = np.empty((0, 0))  # a damaged file is made again
+    blocks = block_slices(len(images), BLOCK_IMAGES)
+    content = chain([about], (np.ascontiguousarray(images[rows]).tobytes() for rows in blocks))
+    path = Path(folder) / f"gist-{files.checksum(content)[:32]}.npy"
+    with suppress(DataFileError):  # a file that is missing or damaged is made again
+        kept = read_vectors(path)
         if len(kept) == len(images) and kept.dtype == np.float32:
             return kept
     made = gist(images, **options)
@@ -403,27 +387,16 @@ def _reflected(length: int, side: int) -> npt.NDArray[np.intp]:
 
 def _checked(images: npt.ArrayLike) -> npt.NDArray[Any]:
     source = np.asanyarray(images)
+    wrong = None
     if source.ndim not in (3, 4) or (source.ndim == 4 and source.shape[3] != 3):
-        raise InvalidInput(
-            f"images must have shape (n, h, w), or (n, h, w, 3) in colour; got {source.shape}. "
-            "A single image is image[None]."
-        )
-    if min(source.shape[1:3]) < LEAST_SIDE:
-        raise InvalidInput(
-            f"images must be at least {LEAST_SIDE} × {LEAST_SIDE} pixels, got shape {source.shape}. "
-            "A single image is image[None]."
-        )
+        wrong = f"have shape (n, h, w), or (n, h, w, 3) in colour; got {source.shape}"
+    elif min(source.shape[1:3]) < LEAST_SIDE:
+        wrong = f"be at least {LEAST_SIDE} × {LEAST_SIDE} pixels, got shape {source.shape}"
+    if wrong:
+        raise InvalidInput(f"images must {wrong}. A single image is image[None].")
     if source.dtype.kind not in "uif":
         raise InvalidInput(f"images must be integers or floats of 0..255, got {source.dtype}.")
     return source
-
-
-def _check_orientations(orientations: object) -> tuple[int, ...]:
-    if not isinstance(orientations, (tuple, list)) or not orientations:
-        raise InvalidParameter(
-            "orientations", orientations, "numbers of orientations, one per scale", "Try (8, 8, 4)."
-        )
-    return tuple(check_integer("orientations", value, 1, 64) for value in orientations)
 
 
 def _planes(images: npt.NDArray[Any], first: int, *, colour: bool) -> Float32:
@@ -433,10 +406,8 @@ def _planes(images: npt.NDArray[Any], first: int, *, colour: bool) -> Float32:
     allowed = planes >= 0
     allowed &= np.isfinite(planes)
     if not allowed.all():
-        image = int((~allowed).reshape(len(images), -1).any(axis=1).argmax())
-        raise InvalidInput(
-            f"image {first + image} has negative, infinite or undefined values; expected 0..255."
-        )
+        bad = first + int((~allowed).reshape(len(images), -1).any(axis=1).argmax())
+        raise InvalidInput(f"image {bad} has negative, infinite or undefined values; expected 0..255.")
     if images.ndim == 3:
         return planes[:, None]
     if colour:
@@ -466,9 +437,3 @@ def _scaling(length: int, scaled: int, size: int) -> Float32:
     centres = (np.arange(size) + (scaled - size) // 2 + 0.5) * step - 0.5
     weights = np.maximum(0, 1 - np.abs(np.arange(length) - centres[:, None]) / max(step, 1))
     return np.ascontiguousarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float32)
-
-
-def _content(images: npt.NDArray[Any], about: bytes) -> Iterator[bytes | memoryview]:
-    yield about
-    for start in range(0, len(images), BLOCK_IMAGES):
-        yield np.ascontiguousarray(images[start : start + BLOCK_IMAGES]).tobytes()

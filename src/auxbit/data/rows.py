@@ -33,18 +33,14 @@ class RowSource(Protocol):
     """Rows that can be read by slices, (n, D)."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(n, D)."""
+    def shape(self) -> tuple[int, int]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the numbers."""
+    def dtype(self) -> np.dtype[Any]: ...
 
-    def __getitem__(self, rows: slice) -> Array:
-        """These rows as an array."""
+    def __getitem__(self, rows: slice) -> Array: ...
 
-    def __len__(self) -> int:
-        """N."""
+    def __len__(self) -> int: ...
 
 
 def open_rows(X: Any) -> RowSource:
@@ -172,9 +168,7 @@ class Budget:
         if isinstance(memory, bool) or not isinstance(memory, Real | str):
             raise InvalidParameter("memory", memory, allowed)
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(memory).lower())
-        if found is None or found[2] not in UNITS:
-            raise InvalidParameter("memory", memory, allowed)
-        total = int(float(found[1]) * UNITS[found[2]])
+        total = int(float(found[1]) * UNITS.get(found[2], 0)) if found else 0
         if total < LEAST:
             raise InvalidParameter("memory", memory, allowed)
         return cls(total)
@@ -185,10 +179,8 @@ class Budget:
         block = BLOCK_ROWS * (16 * n_columns + 40 * n_bits)
         each, shared = THREAD_BYTES + block + 16 * n_columns**2, 40 * n_columns**2
         if self.total < shared + each:
-            least = -(-(shared + each) // 10**6)
-            raise InvalidParameter(
-                "memory", self.total, f"at least {least}MB for rows of {n_columns} numbers"
-            )
+            allowed = f"at least {-(-(shared + each) // 10**6)}MB for rows of {n_columns} numbers"
+            raise InvalidParameter("memory", self.total, allowed)
         return min(most, (self.total - shared) // each)
 
     def rows_of(self, row_bytes: int, share: float, most: int, least: int = 1000) -> int:

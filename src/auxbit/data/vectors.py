@@ -96,17 +96,10 @@ def describe_vectors(name: str) -> dict[str, Any]:
         if finite.size:
             low, high = min(low, float(finite.min())), max(high, float(finite.max()))
     return {
-        "file": name,
-        "kind": "data",
-        "rows": len(X),
-        "columns": X.shape[1],
-        "dtype": str(X.dtype),
-        "megabytes": round(X.size * X.dtype.itemsize / 1e6, 3),
-        "memory_mapped": isinstance(X, np.memmap),
-        "smallest": low,
-        "largest": high,
-        "nan_or_infinite": bad,
-    }
+        "file": name, "kind": "data", "rows": len(X), "columns": X.shape[1], "dtype": str(X.dtype),
+        "megabytes": round(X.size * X.dtype.itemsize / 1e6, 3), "memory_mapped": isinstance(X, np.memmap),
+        "smallest": low, "largest": high, "nan_or_infinite": bad,
+    }  # fmt: skip
 
 
 def write_vectors(path: str | os.PathLike[str], array: npt.ArrayLike, *, overwrite: bool = False) -> None:
@@ -294,10 +287,8 @@ def choose(source: Path, what: str, key: str | None, names: Iterable[str]) -> Da
         return DataFileError(f"{source} has no {what} at all.")
     problem = f"several {what}s." if key is None else f"no {what} {key!r}.{nearest(key, names)}"
     near = difflib.get_close_matches(key or "", names, n=1) or names
-    return DataFileError(
-        f"{source} has {problem} Choose by key=, of {', '.join(names)}; "
-        f"on the command line as {source}:{near[0]}."
-    )
+    remedy = f"Choose by key=, of {', '.join(names)}; on the command line as {source}:{near[0]}."
+    return DataFileError(f"{source} has {problem} {remedy}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -331,9 +322,6 @@ def explained(source: Path, what: str = "") -> Iterator[None]:
         raise DataFileError(f"{source} cannot be read as {what}: {error or type(error).__name__}") from error
 
 
-# ---- rows of Parquet files by slices
-
-
 # ---- Columns of Parquet files and datasets of HDF5 files, whole or by slices
 
 
@@ -345,7 +333,8 @@ class ParquetGroups:
 
     def __init__(self, source: Path, key: str | None) -> None:
         self.source = source
-        with self._open() as file:
+        check_there(source)
+        with explained(source), self._open() as file:
             self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key)
             about = file.metadata
             self.sizes = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
@@ -368,8 +357,7 @@ class ParquetGroups:
             _refuse_nulls(self.source, name, batch.column(name), row)
         if self._of_lists:
             return _list_rows(self.source, self._names[0], batch.column(self._names[0]), row, width)
-        columns = [batch.column(name).to_numpy().astype(self.dtype) for name in self._names]
-        return np.stack(columns, axis=1)
+        return np.stack([batch.column(name).to_numpy().astype(self.dtype) for name in self._names], axis=1)
 
     def _open(self) -> Any:
         parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
@@ -408,8 +396,7 @@ def _list_rows(source: Path, name: str, column: Any, row: int, dimension: int) -
         )
     values = column.flatten()
     _refuse_nulls(source, name, values, row, per_row=dimension)
-    rows: Array = values.to_numpy().reshape(-1, dimension)
-    return rows
+    return np.asarray(values.to_numpy()).reshape(-1, dimension)
 
 
 def _refuse_nulls(source: Path, name: str, values: Any, row: int, per_row: int = 1) -> None:
@@ -422,15 +409,13 @@ def read_hdf5(source: Path, key: str | None) -> Array:
     """The dataset `key`, or "train", as rows."""
     dataset = hdf5_dataset(source, key)
     with dataset.file:
-        out: Array = dataset[...]
-    return out.reshape(len(out), -1)
+        return np.asarray(dataset[...]).reshape(len(dataset), -1)
 
 
 def hdf5_dataset(source: Path, key: str | None) -> Any:
     """The dataset `key`, or "train", of a file that stays open with it."""
     h5py = require("h5py", extra="data", purpose="reading .h5 files")
-    name = "train" if key is None else key
-    file = h5py.File(source, "r")
+    name, file = "train" if key is None else key, h5py.File(source, "r")
     try:
         dataset = file.get(name)
         if not isinstance(dataset, h5py.Dataset):
@@ -453,11 +438,10 @@ class ParquetRows:
     """
 
     def __init__(self, paths: list[Path], key: str | None) -> None:
-        parts = [_groups(path, key) for path in paths]
+        parts = [ParquetGroups(path, key) for path in paths]
         parts = [part for part in parts if sum(part.sizes)] or parts[:1]
         self.dtype, width = np.result_type(*(part.dtype for part in parts)), parts[0].width
-        wrong = next((part for part in parts if part.width != width), None)
-        if wrong is not None:
+        if wrong := next((part for part in parts if part.width != width), None):
             raise DataFileError(
                 f"{wrong.source} has rows of {wrong.width} numbers, and {parts[0].source} of {width}."
             )
@@ -520,12 +504,6 @@ class ParquetRows:
                 for row, values in part.batches(number):
                     yield start + row, values.astype(self.dtype, copy=False)
             group += len(part.sizes) - number
-
-
-def _groups(path: Path, key: str | None) -> ParquetGroups:
-    check_there(path)
-    with explained(path):
-        return ParquetGroups(path, key)
 
 
 _READERS: dict[str, Callable[[Path, str | None], Array]] = {

@@ -14,6 +14,7 @@ from auxbit.plot import paper
 GROUPS = (1, 2, 4, 8, 16)
 BITS = 16
 WARM_UP_ROWS = 300
+RECORDED = ("iteration", "mu", "E_BA")
 BARELY = 0.01  # of the exact result: what g may change with the relaxed start
 
 
@@ -26,30 +27,27 @@ def settings_of(groups: Iterable[int]) -> list[tuple[str, int, str]]:
 def cell_of(start: str, g: int, bits: int, seed: int) -> Cell:
     """The fit with this Z step, without validation: the training objective is what is compared."""
     common = (("init", "agh"), ("max_iter", 100), ("mu_factor", 2.0), ("validation", None))
-    if start == "exact":
-        return Cell("ba", bits, seed, (*common, ("z_solver", "exact")))
-    options = (*common, ("group_size", g), ("z_solver", "alternating"), ("z_start", start))
-    return Cell("ba", bits, seed, options)
+    by_groups = (("group_size", g), ("z_solver", "alternating"), ("z_start", start))
+    return Cell("ba", bits, seed, common + ((("z_solver", "exact"),) if start == "exact" else by_groups))
 
 
 def run(fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0) -> Result:
     """E_BA by iteration and by time for every group size and start."""
     problem, groups = fits.problem, tuple(g for g in groups if g <= bits)
-    _warm_up(fits, [cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)])
+    few = problem.smaller(WARM_UP_ROWS, 1)  # kernels are compiled, or loaded, before the fits that are timed
+    for cell in fits.missing(cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)):
+        study.fit(cell, few, fits.n_jobs)
     rows: list[Row] = []
     for start, g, how in settings_of(groups):
         made = fits.get(cell_of(start, g, bits, seed))
         if made.skipped:
-            raise InvalidInput(
-                f"BA started from AGH cannot have {bits} bits on {problem.name}: {made.skipped}"
-            )
+            why = f"cannot have {bits} bits on {problem.name}: {made.skipped}"
+            raise InvalidInput(f"BA started from AGH {why}")
         seconds = 0.0
         for record in made.facts["history"]:
             seconds += record["seconds_h"] + record["seconds_f"] + record["seconds_z"]
-            rows.append(
-                {"how": how, "start": start, "g": g, "iteration": record["iteration"], "mu": record["mu"],
-                 "E_BA": record["E_BA"], "seconds": seconds}
-            )  # fmt: skip
+            row = {"how": how, "start": start, "g": g} | {name: record[name] for name in RECORDED}
+            rows.append(row | {"seconds": seconds})
     return Result(
         "altopt",
         f"Alternating optimisation in the Z step, on {problem.name}",
@@ -62,13 +60,6 @@ def run(fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: i
         {"altopt": partial(paper.altopt_panels, rows, title=f"{problem.name}, L = {bits}")},
         _claims(rows, bits, problem.name),
     )  # fmt: skip
-
-
-def _warm_up(fits: Fits, cells: list[Cell]) -> None:
-    """Have kernels compiled, or loaded, before the fits that are timed."""
-    few = fits.problem.smaller(WARM_UP_ROWS, 1)
-    for cell in fits.missing(cells):
-        study.fit(cell, few, fits.n_jobs)
 
 
 def _claims(rows: list[Row], bits: int, data: str) -> list[Claim]:

@@ -54,7 +54,7 @@ class Advice:
 def choose_bits(
     X: Array, *, bits: Iterable[int] = BITS, method: str = "itq", n_queries: int = QUERIES,
     max_rows: int = ROWS, seed: int = 0, n_jobs: int | None = None, name: str = "data",
-    on_bits: Callable[[Row], object] | None = None,
+    on_bits: Callable[[Row], object] = lambda row: None,
 ) -> Advice:  # fmt: skip
     """Measure codes of several lengths on the rows of a database, and recommend one. X : (n, D).
 
@@ -77,8 +77,7 @@ def choose_bits(
             return str(error)
         found = sizes.measure(model.encode(base), model.encode(queries), truth, L, n_jobs)
         row = _row(L, encode_all(model.encode, X, L)) | found
-        if on_bits is not None:
-            on_bits(row)
+        on_bits(row)
         return row
 
     settings = {
@@ -175,28 +174,25 @@ def advise(rows: Sequence[Row], n_rows: int, left_out: dict[int, str], settings:
         growth, gain = most_growth(row, larger), most_gain(row, larger)
         full = row["effective_bits"] >= FULL * limit
         if (full or growth < STAGNANT) and gain < SLOW:
-            reason = f"{_utilised(row, n_rows, limit, growth, full)} {_slowed(gain)}"
+            slowed = f"Precision grows by at most {gain:.1%} for 8 further bits."
+            slowed = slowed if gain > 0 else "Precision does not grow with further bits either."
+            reason = f"{_utilised(row, n_rows, limit, growth, full)} {slowed}"
             return Advice(row["bits"], reason, True, ordered, left_out, settings)
-    last = ordered[-1]
-    return Advice(last["bits"], _unsettled(ordered, n_rows, limit), False, ordered, left_out, settings)
+    return Advice(ordered[-1]["bits"], _unsettled(ordered, limit), False, ordered, left_out, settings)
 
 
 def most_growth(row: Row, larger: Sequence[Row]) -> float:
     """The most effective bits that a further bit brings, up to any larger number of bits."""
-    rise = (
-        (more["effective_bits"] - row["effective_bits"]) / (more["bits"] - row["bits"]) for more in larger
-    )
-    return float(max(rise))
+    L, found = row["bits"], row["effective_bits"]
+    return float(max((more["effective_bits"] - found) / (more["bits"] - L) for more in larger))
 
 
 def most_gain(row: Row, larger: Sequence[Row]) -> float:
     """The most by which 8 further bits raise precision, as a share of it, up to any larger number of bits."""
-    if row["precision"] <= 0:
+    L, found = row["bits"], row["precision"]
+    if found <= 0:
         return float("inf") if any(more["precision"] > 0 for more in larger) else 0.0
-    gain = (
-        (more["precision"] / row["precision"]) ** (8 / (more["bits"] - row["bits"])) - 1 for more in larger
-    )
-    return float(max(gain))
+    return float(max((more["precision"] / found) ** (8 / (more["bits"] - L)) - 1 for more in larger))
 
 
 def _utilised(row: Row, n_rows: int, limit: float, growth: float, full: bool) -> str:
@@ -212,29 +208,15 @@ def _utilised(row: Row, n_rows: int, limit: float, growth: float, full: bool) ->
     )
 
 
-def _slowed(gain: float) -> str:
-    if gain <= 0:
-        return "Precision does not grow with further bits either."
-    return f"Precision grows by at most {gain:.1%} for 8 further bits."
-
-
-def _unsettled(ordered: Sequence[Row], n_rows: int, limit: float) -> str:
-    last = ordered[-1]
+def _unsettled(ordered: Sequence[Row], limit: float) -> str:
+    last, L, found = ordered[-1], ordered[-1]["bits"], ordered[-1]["effective_bits"]
     if len(ordered) == 1:
-        return (
-            f"{last['bits']} bits is all that was tried: with one number of bits there is no growth to judge."
-        )
+        return f"{L} bits is all that was tried: with one number of bits there is no growth to judge."
     gain, growth = most_gain(ordered[-2], [last]), most_growth(ordered[-2], [last])
-    text = f"{last['bits']} bits is the most that was tried, and "
+    grew = f"L_eff, {found:.1f} of at most {limit:.1f}, still grew by {growth:.2f} per bit"
     if gain >= SLOW:
-        text += f"precision still grew by {gain:.0%} for the last 8 bits; "
-    else:
-        text += f"L_eff, {last['effective_bits']:.1f} of at most {limit:.1f}, "
-        text += f"still grew by {growth:.2f} per bit; "
-    return text + "more bits may be worth trying."
-
-
-# ---- results
+        grew = f"precision still grew by {gain:.0%} for the last 8 bits"
+    return f"{L} bits is the most that was tried, and {grew}; more bits may be worth trying."
 
 
 def as_result(advice: Advice) -> Result:

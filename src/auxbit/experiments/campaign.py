@@ -14,10 +14,8 @@ from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper
-from auxbit.experiments.report import write_report
+from auxbit.experiments.report import page
 from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, as_csv, write_result
-
-# ---- what each experiment needs
 
 NAMES = ("wrapper", "altopt", "parallel", "retrieval", "samples", "entropy", "path", "solvers")
 QUICK_BITS = (8, 16, 32)
@@ -35,10 +33,6 @@ class Settings:
     groups: tuple[int, ...] = altopt.GROUPS
     quick: bool = False
 
-    def made_quick(self) -> Settings:
-        """The same with few bits and groups."""
-        return replace(self, bits=self.bits or QUICK_BITS, groups=tuple(g for g in self.groups if g <= 4))
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -52,7 +46,9 @@ class Experiment:
 
 def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) -> list[Experiment]:
     """The experiments of these names, ready to run."""
-    settings = settings.made_quick() if settings.quick else settings
+    if settings.quick:
+        few = tuple(g for g in settings.groups if g <= 4)
+        settings = replace(settings, bits=settings.bits or QUICK_BITS, groups=few)
     for n_bits in settings.bits or ():
         check_n_bits(n_bits)
     for name in names:
@@ -64,7 +60,7 @@ def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) 
 def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
     seeds, methods, seed = settings.seeds, settings.methods, settings.seeds[0]
     cells: list[Cell] = []
-    run: Callable[[Fits], Result]
+    run: Callable[[Fits], Result] = partial(parallel.run, seed=seed)
     if name == "wrapper":
         bits = settings.bits or wrapper.BITS
         cells = retrieval.cells(wrapper.METHODS, bits, seeds)
@@ -74,12 +70,10 @@ def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
         problem = problem.smaller(ALTOPT_ROWS, None)
         cells = [altopt.cell_of(start, g, L, seed) for start, g, _ in altopt.settings_of(settings.groups)]
         run = partial(altopt.run, bits=L, groups=settings.groups, seed=seed)
-    elif name == "parallel":
-        run = partial(parallel.run, seed=seed)
     elif name == "solvers":
         bits = settings.bits or solvers.BITS
         cells, run = retrieval.cells([solvers.METHOD], bits, [0]), partial(solvers.run, bits=bits)
-    else:
+    elif name != "parallel":
         preset = retrieval.preset_of(settings.preset, problem)
         bits = settings.bits or preset.bits
         cells = retrieval.cells(methods, bits, seeds)
@@ -110,9 +104,7 @@ class Campaign:
         self.results: list[tuple[str, Result]] = []
         self._failed: list[str] = []
         self._fits: dict[Problem, Fits] = {}
-        self._planned: list[tuple[str, list[Experiment]]] = []
-        self._step: Callable[[str], object] = lambda what: None
-        self._advance: Callable[[], object] = lambda: None
+        self._planned: list[tuple[str, Experiment]] = []
 
     def add(
         self, source: str, names: Sequence[str], *, n_train: int | None = None, n_queries: int | None = None
@@ -125,7 +117,7 @@ class Campaign:
             check_finite(problem.train, workers, f"{source}: the rows")
             check_finite(problem.queries, workers, f"{source}: the queries")
         label = self._label(problem, n_train, n_queries)
-        self._planned.append((label, planned(problem, self.settings, names)))
+        self._planned += [(label, each) for each in planned(problem, self.settings, names)]
 
     def _label(self, problem: Problem, n_train: int | None, n_queries: int | None) -> str:
         """A name of its own for the results of a data set: with fewer rows they are others."""
@@ -138,30 +130,29 @@ class Campaign:
     def n_steps(self) -> int:
         """Fits that are not kept yet, and experiments."""
         cells: dict[Problem, list[Cell]] = {}
-        every = [each for _, experiments in self._planned for each in experiments]
-        for each in every:
+        for _, each in self._planned:
             cells.setdefault(each.problem, []).extend(each.cells)
         missing = (len(self._fits_of(problem).missing(some)) for problem, some in cells.items())
-        return sum(missing) + len(every)
+        return sum(missing) + len(self._planned)
 
     def run(
-        self, *, step: Callable[[str], object] | None = None, advance: Callable[[], object] | None = None
-    ) -> None:
+        self, *, step: Callable[[str], object] = lambda what: None,
+        advance: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
         """Run everything; `step` is called with what is being done, `advance` after each step."""
-        self._step, self._advance = step or self._step, advance or self._advance
-        for label, experiments in self._planned:
-            for experiment in experiments:
-                self._step(f"{label}: {experiment.name}")
-                try:
-                    result = experiment.run(self._fits_of(experiment.problem))
-                except InvalidInput as error:  # one that these data cannot give does not end the others
-                    if sum(len(each) for _, each in self._planned) == 1:
-                        raise
-                    self._failed.append(f"{label}: {experiment.name}: {error}")
-                    continue
-                write_result(result, self.folder / label)
-                self.results.append((label, result))
-                self._advance()
+        self._step, self._advance = step, advance
+        for label, experiment in self._planned:
+            step(f"{label}: {experiment.name}")
+            try:
+                result = experiment.run(self._fits_of(experiment.problem))
+            except InvalidInput as error:  # one that these data cannot give does not end the others
+                if len(self._planned) == 1:
+                    raise
+                self._failed.append(f"{label}: {experiment.name}: {error}")
+                continue
+            write_result(result, self.folder / label)
+            self.results.append((label, result))
+            advance()
 
     def claims(self) -> list[Claim]:
         """What the paper says, and what was found, over all results."""
@@ -182,9 +173,8 @@ class Campaign:
     def write_report(self) -> Path:
         """One page with every figure and table; the claims also as CSV."""
         files.write_text(self.folder / CLAIMS, as_csv([asdict(claim) for claim in self.claims()]))
-        path = self.folder / REPORT
-        write_report(self.results, path, settings=asdict(self.settings))
-        return path
+        files.write_text(self.folder / REPORT, page(self.results, asdict(self.settings)))
+        return self.folder / REPORT
 
     def document(self, report: Path | None) -> dict[str, Any]:
         """What was found, for JSON."""

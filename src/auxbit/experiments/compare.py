@@ -6,28 +6,26 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit import __version__, evaluate
 from auxbit.core import files
-from auxbit.core.checks import Array, Packed, check_finite, check_integer
+from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
 from auxbit.core.codes import check_n_bits
 from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import read_data
-from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, means
+from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, check_folder, means
+from auxbit.hashers.base import Hasher
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
 from auxbit.index.hamming import HammingIndex
 from auxbit.plot import figures as plot
-
-if TYPE_CHECKING:
-    from auxbit.hashers.base import Hasher
 
 # ---- product quantisation by FAISS at equal bits: PQ and OPQ
 #
@@ -52,25 +50,15 @@ def faiss_threads(n_jobs: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-class Shape(NamedTuple):
-    """M parts of the vector, each coded in `n_bits` bits."""
-
-    M: int
-    n_bits: int
-
-
-def choose_shape(bits: int, n_dims: int, n_train: int) -> Shape:
-    """M and its bits with M * n_bits = bits, M dividing the dimensions, and n_bits nearest to the usual 8."""
+def choose_shape(bits: int, n_dims: int, n_train: int) -> tuple[int, int]:
+    """M parts of the vector and b bits of each: M * b = bits, M dividing the dimensions, b nearest to 8."""
     most = min(MAX_CENTROID_BITS, int(np.log2(max(n_train, 1))))
-    found = [
-        Shape(bits // each, each)
-        for each in range(1, most + 1)
-        if bits % each == 0 and n_dims % (bits // each) == 0
-    ]
+    found = [b for b in range(1, most + 1) if bits % b == 0 and n_dims % (bits // b) == 0]
     if not found:
         allowed = f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}"
         raise InvalidParameter("bits", bits, allowed)
-    return min(found, key=lambda shape: (abs(shape.n_bits - USUAL_CENTROID_BITS), shape.n_bits))
+    best = min(found, key=lambda b: (abs(b - USUAL_CENTROID_BITS), b))
+    return bits // best, best
 
 
 class ProductQuantizer:
@@ -79,7 +67,7 @@ class ProductQuantizer:
     def __init__(self, bits: int, *, rotate: bool, seed: int = 0, n_jobs: int | None = None) -> None:
         self.bits, self.rotate, self.seed, self.n_jobs = bits, rotate, seed, n_jobs
 
-    def fit(self, X: npt.NDArray[Any]) -> float:
+    def fit(self, X: Array) -> float:
         """Train on the rows of X, (n, D); returns the seconds."""
         import faiss
 
@@ -89,7 +77,7 @@ class ProductQuantizer:
         _prepare(flat.pq, self.seed)
         self._index: Any = flat
         if self.rotate:
-            rotation = faiss.OPQMatrix(D, shape.M)
+            rotation = faiss.OPQMatrix(D, shape[0])
             inner = faiss.ProductQuantizer(D, *shape)
             _prepare(inner, self.seed)
             rotation.pq = inner
@@ -100,13 +88,12 @@ class ProductQuantizer:
             self._index.train(np.ascontiguousarray(X, dtype=np.float32))
         return time.perf_counter() - start
 
-    def encode(self, X: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    def encode(self, X: Array) -> Packed:
         """The codes of the rows, (n, ceil(bits/8)) uint8."""
         with faiss_threads(self.n_jobs):
-            codes: npt.NDArray[np.uint8] = self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32))
-        return codes
+            return np.asarray(self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32)))
 
-    def error(self, X: npt.NDArray[Any], codes: npt.NDArray[np.uint8]) -> float:
+    def error(self, X: Array, codes: Packed) -> float:
         """The mean over rows of the squared distance from a row to the reconstruction of its code."""
         total = 0.0
         for rows in block_slices(len(X)):
@@ -114,7 +101,7 @@ class ProductQuantizer:
             total += float(np.einsum("nd,nd->", residual, residual))
         return total / len(X)
 
-    def search(self, X: npt.NDArray[Any], queries: npt.NDArray[Any], k: int) -> npt.NDArray[np.int64]:
+    def search(self, X: Array, queries: Array, k: int) -> Ids:
         """Row numbers, (q, k), of the rows of X whose reconstructions are nearest to each query."""
         self._index.reset()
         with faiss_threads(self.n_jobs):
@@ -136,46 +123,39 @@ class Task(NamedTuple):
 
     base: Array
     queries: Array
-    truth: npt.NDArray[np.int64]
+    truth: Ids
     k: int = 50
     radius: int = 2
     n_jobs: int | None = None
 
 
 def compare(
-    X_train: Array,
-    X_base: Array,
-    X_query: Array,
-    methods: Sequence[str] = DEFAULT_METHODS,
-    bits: Sequence[int] = (8, 16, 24, 32),
-    *,
-    K: int = 50,
-    k: int = 50,
-    radius: int = 2,
-    seeds: Sequence[int] = (0, 1, 2),
-    n_jobs: int | None = None,
-    known: Mapping[RowKey, Row] | None = None,
-    on_row: Callable[[Row], object] | None = None,
-) -> list[Row]:
+    X_train: Array, X_base: Array, X_query: Array, methods: Sequence[str] = DEFAULT_METHODS,
+    bits: Sequence[int] = (8, 16, 24, 32), *, K: int = 50, k: int = 50, radius: int = 2,
+    seeds: Sequence[int] = (0, 1, 2), n_jobs: int | None = None,
+    known: Mapping[RowKey, Row] | None = None, on_row: Callable[[Row], object] = lambda row: None,
+) -> list[Row]:  # fmt: skip
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
 
     `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. If a
     method cannot have that many bits, its row says why under "skipped" and has no figures.
     """
-    wanted = cells(methods, bits, seeds)
-    known = known or {}
     rows: list[Row] = []
     task: Task | None = None
-    for cell in wanted:
-        if cell in known:
+    for cell in cells(methods, bits, seeds):
+        if known and cell in known:
             rows.append(dict(known[cell]))
             continue
         if task is None:
             task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs)
-            _check_training(X_train, task)
+            if len(X_train) < 2 or X_train.shape[1] != X_base.shape[1]:
+                expected = f"at least 2, with {X_base.shape[1]} columns, got shape {X_train.shape}"
+                raise InvalidInput(f"the rows to train on must be {expected}.")
+            if X_train is not X_base:
+                with Workers(n_jobs) as workers:
+                    check_finite(X_train, workers, "the rows to train on")
         rows.append(_run(cell, X_train, task))
-        if on_row is not None:
-            on_row(rows[-1])
+        on_row(rows[-1])
     return rows
 
 
@@ -185,13 +165,8 @@ def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> 
     bits, seeds = [check_n_bits(each) for each in bits], list(seeds)
     if not (found and bits and seeds):
         raise InvalidInput("methods, bits and seeds must not be empty.")
-    every = (
-        (method.label, each, seed)
-        for method in found.values()
-        for each in bits
-        for seed in (seeds if method.seeded else seeds[:1])
-    )
-    return list(dict.fromkeys(every))
+    every = product(found.values(), bits, seeds)
+    return list(dict.fromkeys((m.label, L, seed if m.seeded else seeds[0]) for m, L, seed in every))
 
 
 def prepare(
@@ -232,16 +207,13 @@ def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) 
     within = evaluate.precision_recall_at_radius(ranking, min(task.radius, model.n_bits))
     return {
         "reconstruction_error": model._error_of(task.base, base),
-        "precision": by_id.precision,
-        "recall": by_id.recall,
-        "precision_average": averaged.precision,
-        "recall_average": averaged.recall,
-        "precision_radius": within.precision,
-        "recall_radius": within.recall,
+        "precision": by_id.precision, "recall": by_id.recall,
+        "precision_average": averaged.precision, "recall_average": averaged.recall,
+        "precision_radius": within.precision, "recall_radius": within.recall,
         "map": evaluate.mean_average_precision(ranking, ties="average"),
         "effective_bits": evaluate.effective_bits(base),
         "effective_bits_bound": evaluate.effective_bits_bound(model.n_bits, len(base)),
-    }
+    }  # fmt: skip
 
 
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
@@ -250,13 +222,15 @@ def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
 
 
 def _run(cell: RowKey, X_train: Array, task: Task) -> Row:
-    label, bits, seed = cell
-    hashes = bool(find_method(label).estimator)
+    hashes = find_method(cell[0]).estimator
     try:
         return run_hasher(cell, X_train, task)[1] if hashes else _run_product(cell, X_train, task)
     except InvalidInput as error:  # the data were checked before: it is about this method and these bits
-        search = "Hamming" if hashes else "asymmetric"
-        return {"method": label, "bits": bits, "seed": seed, "search": search, "skipped": str(error)}
+        return _about(cell, "Hamming" if hashes else "asymmetric", skipped=str(error))
+
+
+def _about(cell: RowKey, search: str, skipped: str | None = None) -> Row:
+    return dict(zip(("method", "bits", "seed"), cell)) | {"search": search, "skipped": skipped}
 
 
 def run_hasher(cell: RowKey, X_train: Array, task: Task) -> tuple[Hasher, Row]:
@@ -266,8 +240,7 @@ def run_hasher(cell: RowKey, X_train: Array, task: Task) -> tuple[Hasher, Row]:
     start = time.perf_counter()
     model.fit(X_train)
     seconds = {"seconds_fit": time.perf_counter() - start}
-    row = {"method": label, "bits": bits, "seed": seed, "search": "Hamming", "skipped": None}
-    return model, row | seconds | measure(model, task)
+    return model, _about(cell, "Hamming") | seconds | measure(model, task)
 
 
 def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
@@ -279,19 +252,15 @@ def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
     ranking = evaluate.retrieved_ranking(model.search(task.base, task.queries, task.k), task.truth)
     found = evaluate.precision_recall_at_k(ranking, task.k)
     nothing = ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
-    row = {"method": label, "bits": bits, "seed": seed, "search": "asymmetric", "skipped": None}
-    return row | {
-        "seconds_fit": seconds,
-        "reconstruction_error": model.error(task.base, codes),
-        "precision": found.precision,
-        "recall": found.recall,
-        **dict.fromkeys(nothing),
+    return _about(cell, "asymmetric") | {
+        "seconds_fit": seconds, "reconstruction_error": model.error(task.base, codes),
+        "precision": found.precision, "recall": found.recall, **dict.fromkeys(nothing),
         "effective_bits": evaluate.effective_bits(codes),
         "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
-    }
+    }  # fmt: skip
 
 
-def _unit_rows(X: Array, n_jobs: int | None) -> npt.NDArray[np.float64]:
+def _unit_rows(X: Array, n_jobs: int | None) -> Float64:
     """The rows divided by their norm, whose Euclidean neighbours are those by cosine; zero rows stay."""
     out = np.empty(X.shape)
 
@@ -305,36 +274,16 @@ def _unit_rows(X: Array, n_jobs: int | None) -> npt.NDArray[np.float64]:
     return out
 
 
-def _check_training(X_train: Array, task: Task) -> None:
-    if len(X_train) < 2 or X_train.shape[1] != task.base.shape[1]:
-        raise InvalidInput(
-            f"the rows to train on must be at least 2, with {task.base.shape[1]} columns, "
-            f"got shape {X_train.shape}."
-        )
-    if X_train is not task.base:
-        with Workers(task.n_jobs) as workers:
-            check_finite(X_train, workers, "the rows to train on")
-
-
 # ---- one fitted model
 
 RECALL_AT = (1, 10, 100)
 
 
 def evaluate_model(
-    model: Hasher,
-    X_base: Array,
-    X_query: Array,
-    *,
-    truth: Array | None = None,
-    K: int = 50,
-    k: int = 50,
-    radius: int = 2,
-    coding: str = "hash",
-    mu: float = 0.0,
-    n_jobs: int | None = None,
+    model: Hasher, X_base: Array, X_query: Array, *, truth: Array | None = None, K: int = 50, k: int = 50,
+    radius: int = 2, coding: str = "hash", mu: float = 0.0, n_jobs: int | None = None,
     progress: Progress | None = None,
-) -> Row:
+) -> Row:  # fmt: skip
     """Precision, recall and more of a fitted model; "curve" has precision and recall for each radius.
 
     truth : (q, K or more) row numbers of X_base, nearest first; by default the Euclidean neighbours, or for a
@@ -352,24 +301,15 @@ def evaluate_model(
     asymmetric = evaluate.precision_recall_at_k(by_decoder, k)
     about = {"method": label_of(model), "bits": model.n_bits}
     sizes = {"queries": len(X_query), "n_base": len(X_base), "K": K, "k": k, "radius": radius}
-    curve = [
-        about | {"radius": int(r), "precision": _number(p), "recall": _number(share), "answered": int(n)}
-        for r, p, share, n in zip(*evaluate.precision_recall_curve(ranking))
-    ]
+    curve = []
+    for r, p, share, n in zip(*(column.tolist() for column in evaluate.precision_recall_curve(ranking))):
+        found = {"precision": p, "recall": share} if n else {"precision": None, "recall": None}
+        curve.append(about | {"radius": r} | found | {"answered": n})
     neighbours = "given" if truth is not None else "by cosine" if normalized else "Euclidean"
-    return (
-        about
-        | sizes
-        | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
-        | {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
-        | figures(model, task, base, ranking)
-        | {"recall_at": {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}}
-        | {"curve": curve}
-    )
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    row = about | sizes | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
+    row |= {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
+    recall_at = {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}
+    return row | figures(model, task, base, ranking) | {"recall_at": recall_at, "curve": curve}
 
 
 # ---- a comparison on files, whose rows are kept as they finish
@@ -380,22 +320,11 @@ LEAST_ROWS = 3  # two to train on, one to search for
 
 
 def compare_files(
-    data: str,
-    methods: Sequence[str] = DEFAULT_METHODS,
-    bits: Sequence[int] = (8, 16, 24, 32),
-    *,
-    queries: str | None = None,
-    n_queries: int = 500,
-    train: str | None = None,
-    K: int = 50,
-    k: int = 50,
-    radius: int = 2,
-    seeds: int = 3,
-    out: str | None = None,
-    overwrite: bool = False,
-    n_jobs: int | None = None,
-    on_row: Callable[[Row, bool], object] = lambda row, fresh: None,
-) -> Row:
+    data: str, methods: Sequence[str] = DEFAULT_METHODS, bits: Sequence[int] = (8, 16, 24, 32), *,
+    queries: str | None = None, n_queries: int = 500, train: str | None = None, K: int = 50, k: int = 50,
+    radius: int = 2, seeds: int = 3, out: str | None = None, overwrite: bool = False,
+    n_jobs: int | None = None, on_row: Callable[[Row, bool], object] = lambda row, fresh: None,
+) -> Row:  # fmt: skip
     """Compare methods on the rows of files; returns means over seeds, and what they were measured on.
 
     queries : a file; by default n_queries rows of `data`, drawn with a fixed seed. train : a file of other
@@ -404,22 +333,19 @@ def compare_files(
     """
     folder = Path(out) if out is not None else None
     if folder is not None:
-        _check_folder(folder, overwrite=overwrite)
+        check_folder(folder, FILES.values(), overwrite=overwrite)
     wanted = cells(methods, bits, range(seeds))
     trained, base, asked = _rows_of_files(data, queries, n_queries, train)
-    kept, known = None, {}
-    if folder is not None:
-        checksums = [array_checksum(X) for X in (trained, base, asked)]
-        settings = {"data": checksums, "K": K, "k": k, "radius": radius, "version": __version__}
-        kept = KeptRows(folder / ROWS, settings)
-        known = kept.read()
+    checksums = [array_checksum(X) for X in (trained, base, asked)] if folder is not None else []
+    settings = {"data": checksums, "K": K, "k": k, "radius": radius, "version": __version__}
+    kept = KeptRows(folder and folder / ROWS, settings)
+    known = kept.read()
     for cell in wanted:
         if cell in known:
             on_row(known[cell], False)
 
     def finished(row: Row) -> None:
-        if kept is not None:
-            kept.add(row)
+        kept.add(row)
         on_row(row, True)
 
     rows = compare(
@@ -427,16 +353,9 @@ def compare_files(
         known=known, on_row=finished,
     )  # fmt: skip
     result: Row = {
-        "data": data,
-        "train_rows": len(trained),
-        "base_rows": len(base),
-        "queries": len(asked),
-        "K": K,
-        "k": k,
-        "radius": radius,
-        "seeds": seeds,
-        "rows": mean_over_seeds(rows),
-    }
+        "data": data, "train_rows": len(trained), "base_rows": len(base), "queries": len(asked),
+        "K": K, "k": k, "radius": radius, "seeds": seeds, "rows": mean_over_seeds(rows),
+    }  # fmt: skip
     return result if folder is None else result | {"files": _write(result, folder, overwrite)}
 
 
@@ -446,8 +365,7 @@ def _rows_of_files(
     """The rows to train on, to search, and to search for."""
     X = read_data(data)
     if queries is not None:
-        base, asked = X, read_data(queries, finite=True)
-        _check_same_columns(base, asked, queries)
+        base, asked = X, _read_like(X, queries)
     else:
         check_integer("n_queries", n_queries, 1)
         if len(X) < LEAST_ROWS:
@@ -463,11 +381,7 @@ def _rows_of_files(
         order = np.random.RandomState(0).permutation(len(X))
         asked, base = X[np.sort(order[:n_queries])], X[np.sort(order[n_queries:])]
     check_finite(X, name=data)
-    if train is None:
-        return base, base, asked
-    trained = read_data(train, finite=True)
-    _check_same_columns(base, trained, train)
-    return trained, base, asked
+    return base if train is None else _read_like(X, train), base, asked
 
 
 def _write(result: Row, folder: Path, overwrite: bool) -> dict[str, str]:
@@ -481,17 +395,10 @@ def _write(result: Row, folder: Path, overwrite: bool) -> dict[str, str]:
     return {key: str(path) for key, path in (paths | {"rows": folder / ROWS}).items()}
 
 
-def _check_folder(folder: Path, *, overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise FileProblem(f"{folder} is a file; expected the name of a folder to write to.")
-    plot.check_output(folder / FILES["plot"])
-    for name in FILES.values():
-        files.check_output(folder / name, overwrite=overwrite)
-
-
-def _check_same_columns(base: Array, other: Array, name: str) -> None:
-    if other.shape[1] != base.shape[1]:
-        raise InvalidInput(
-            f"{name} has {other.shape[1]} columns, and the rows to search have {base.shape[1]}. "
-            "Use files of the same vectors."
-        )
+def _read_like(X: Array, name: str) -> Array:
+    """The rows of another file, of as many columns."""
+    other = read_data(name, finite=True)
+    if other.shape[1] != X.shape[1]:
+        columns = f"{other.shape[1]} columns, and the rows to search have {X.shape[1]}"
+        raise InvalidInput(f"{name} has {columns}. Use files of the same vectors.")
+    return other

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,34 +17,24 @@ from auxbit.core.checks import Array
 from auxbit.data import vectors
 from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare, run_hasher
 from auxbit.experiments.study import Row, as_csv, check_folder
+from auxbit.hashers.base import Hasher
 from auxbit.hashers.registry import find_method
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
-
-if TYPE_CHECKING:
-    from auxbit.hashers.base import Hasher
 
 METHODS, BITS, SEEDS = ("tpca", "itq", "bfa", "ba"), 16, (0, 1, 2)
 N_QUERIES, K, K_SMALL = 300, 50, 10
 SHOWN_NEIGHBOURS = 8
 FILES = {
-    "model": "model.safetensors",
-    "codes": "codes.npy",
-    "history": "history.png",
-    "precision": "precision.png",
-    "digits": "digits.png",
-    "table": "table.csv",
-    "results": "results.json",
-}
+    "model": "model.safetensors", "codes": "codes.npy", "history": "history.png",
+    "precision": "precision.png", "digits": "digits.png", "table": "table.csv", "results": "results.json",
+}  # fmt: skip
 
 
 def run_demo(
-    out_dir: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    n_jobs: int | None = None,
+    out_dir: str | os.PathLike[str], *, overwrite: bool = False, n_jobs: int | None = None,
     progress: Callable[[str], object] = lambda step: None,
-) -> dict[str, Any]:
+) -> Row:  # fmt: skip
     """Train, measure and draw into `out_dir`; returns settings, table rows, seconds and the files written.
 
     300 of the 1,797 digits, drawn with a fixed seed, are queries; the rest are trained on and searched. Rows
@@ -85,18 +75,11 @@ def run_demo(
     figures.write(figures.retrieved(panels, title=title), written["digits"], overwrite=overwrite)
     files.write_text(written["table"], as_csv(table), overwrite=overwrite)
     result = {
-        "data": "scikit-learn digits",
-        "bits": BITS,
-        "train_and_base_rows": len(base),
-        "queries": len(asked),
-        "K": K,
-        "k": K,
-        "seeds": list(SEEDS),
-        "rows": table,
-        "history": history,
+        "data": "scikit-learn digits", "bits": BITS, "train_and_base_rows": len(base), "queries": len(asked),
+        "K": K, "k": K, "seeds": list(SEEDS), "rows": table, "history": history,
         "seconds": round(time.perf_counter() - start, 2),
         "files": {key: str(path) for key, path in written.items()},
-    }
+    }  # fmt: skip
     files.write_text(written["results"], json.dumps(result, indent=2), overwrite=overwrite)
     return result
 
@@ -114,14 +97,9 @@ def digit_panels(models: Mapping[str, Hasher], task: Task, base_labels: Any, que
         """Pixels of 0..16 as ink on white."""
         return (255 - X.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
 
-    return [
-        {
-            "query": pictures(task.queries[query])[0],
-            "caption": f"query: {query_labels[query]}",
-            "rows": [
-                (name, pictures(task.base[ids[place]]), base_labels[ids[place]] != query_labels[query])
-                for name, ids in lists.items()
-            ],
-        }
-        for place, query in enumerate(chosen)
-    ]
+    panels = []
+    for place, query in enumerate(chosen):
+        label, found = query_labels[query], {name: ids[place] for name, ids in lists.items()}
+        rows = [(name, pictures(task.base[ids]), base_labels[ids] != label) for name, ids in found.items()]
+        panels.append({"query": pictures(task.queries[query])[0], "caption": f"query: {label}", "rows": rows})
+    return panels

@@ -26,7 +26,7 @@ def run(
 ) -> Result:  # fmt: skip
     """L_eff of the codes of training rows and queries, and how many rows share a code."""
     problem, methods, bits, seeds = fits.problem, tuple(methods), tuple(bits), tuple(seeds)
-    K = min(K, max(1, len(problem.train) // 10))
+    K, middle = min(K, max(1, len(problem.train) // 10)), sorted(bits)[len(bits) // 2]
     rows: list[Row] = []
     counts: list[Row] = []
 
@@ -40,7 +40,7 @@ def run(
             row[side] = evaluate.effective_bits(codes)
             row[f"{side}_bound"] = evaluate.effective_bits_bound(cell.bits, len(codes))
         rows.append(row | fits.derived(cell, {"precision": {"K": K, "k": K}}, precision))
-        if cell.seed == seeds[0] and cell.label in HISTOGRAM and cell.bits == _middle(bits):
+        if cell.seed == seeds[0] and cell.label in HISTOGRAM and cell.bits == middle:
             counts += _histogram(made.row(), evaluate.code_counts(made.train))
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
@@ -50,19 +50,13 @@ def run(
         f"Code utilisation on {problem.name}",
         "As fig. 11 of the paper: the effective number of bits, the entropy of the codes, by the number of "
         "bits (solid: training rows, dashed: queries; dotted: the bounds min(L, log₂ n)), and how many rows "
-        f"each code has at L = {_middle(bits)}, most used first.",
-        {
-            "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
-            "methods": list(methods), "bits": list(bits), "seeds": list(seeds), "K": K, "k": K,
-        },
+        f"each code has at L = {middle}, most used first.",
+        {"data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
+         "methods": list(methods), "bits": list(bits), "seeds": list(seeds), "K": K, "k": K},
         {"entropy": table, "counts": counts},
         {"entropy": partial(paper.entropy_panels, table, counts, title=problem.name)},
         _claims(table, problem.name),
     )  # fmt: skip
-
-
-def _middle(bits: tuple[int, ...]) -> int:
-    return sorted(bits)[len(bits) // 2]
 
 
 def _histogram(row: Row, counts: Any) -> list[Row]:

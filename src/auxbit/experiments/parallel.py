@@ -13,8 +13,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +30,6 @@ from auxbit.errors import AuxbitError, InvalidParameter
 from auxbit.experiments.study import Claim, Fits, KeptRows, Result, Row, array_checksum, as_csv, check_folder
 from auxbit.hashers.autoencoder import BinaryAutoencoder
 from auxbit.plot import figures
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 N_ROWS = 50_000  # as many as the paper's CIFAR has
 NOISE = 1.0  # standard deviation; pixels are 0..16
@@ -61,12 +59,8 @@ def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None)
         raise InvalidParameter("bits", wanted, "at least one number of bits", "Try 16,32.")
     check_integer("repeats", repeats, 1)
     most = min(resolve_n_jobs(n_jobs), resolve_n_jobs(None))
-    return [
-        Fit(each, processors, repeat)
-        for each in wanted
-        for repeat in range(repeats)
-        for processors in range(1, most + 1)
-    ]
+    every = product(wanted, range(repeats), range(1, most + 1))
+    return [Fit(each, processors, repeat) for each, repeat, processors in every]
 
 
 def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
@@ -79,15 +73,10 @@ def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
 
 
 def run_parallel(
-    X: Array,
-    fits: Sequence[Fit],
-    *,
-    seed: int = 0,
-    source: str = "",
-    out_dir: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
+    X: Array, fits: Sequence[Fit], *, seed: int = 0, source: str = "",
+    out_dir: str | os.PathLike[str] | None = None, overwrite: bool = False,
     on_fit: Callable[[Row, bool], object] = lambda row, fresh: None,
-) -> dict[str, Any]:
+) -> Row:  # fmt: skip
     """Time the fits on the rows of X and derive the speed-ups; with `out_dir`, write them and a picture.
 
     Fits that `out_dir` keeps from this machine are not timed again; `on_fit(row, fresh)` is called for each
@@ -98,13 +87,10 @@ def run_parallel(
     if folder is not None:
         names = [name for key, name in FILES.items() if most > 1 or key not in PICTURES]
         check_folder(folder, names, overwrite=overwrite)
-    settings = {  # times belong to their machine
-        "experiment": "parallel",
-        "data": array_checksum(X) if folder is not None else "",
-        "machine": [platform.node(), resolve_n_jobs(None)],
-        "version": __version__,
-    }
-    kept = KeptRows(folder / ROWS if folder is not None else None, settings)
+    machine = [platform.node(), resolve_n_jobs(None)]  # times belong to it
+    data = array_checksum(X) if folder is not None else ""
+    settings = {"experiment": "parallel", "data": data, "machine": machine, "version": __version__}
+    kept = KeptRows(folder and folder / ROWS, settings)
     rows: list[Row] = []
     warm: set[int] = set()
     n_kept = 0
@@ -123,40 +109,27 @@ def run_parallel(
             kept.add(row, **place)
         n_kept += not fresh
         on_fit(row, fresh)
-    result: dict[str, Any] = {
-        "data": source,
-        "train_rows": X.shape[0],
-        "columns": X.shape[1],
-        "cores": resolve_n_jobs(None),
-        "processors": most,
-        "most_speedup": most_speedup(len(X), most),
-        "repeats": max(fit.repeat for fit in fits) + 1,
-        "seed": seed,
-        "same_codes": True,
-        "spread": spread(rows),
-        "kept_fits": n_kept,
-        "rows": speedups(rows),
-        "fits": rows,
-    }
-    return result | ({"files": _write(result, folder, overwrite)} if folder is not None else {})
+    result: Row = {
+        "data": source, "train_rows": X.shape[0], "columns": X.shape[1], "cores": resolve_n_jobs(None),
+        "processors": most, "most_speedup": most_speedup(len(X), most),
+        "repeats": max(fit.repeat for fit in fits) + 1, "seed": seed, "same_codes": True,
+        "spread": spread(rows), "kept_fits": n_kept, "rows": speedups(rows), "fits": rows,
+    }  # fmt: skip
+    return result if folder is None else result | {"files": _write(result, folder, overwrite)}
 
 
 def speedups(rows: Sequence[Row]) -> list[Row]:
     """One row for each number of bits and processors: each part's best seconds, and T1/TP of each."""
-    groups = _by_setting(rows)
-    best = {cell: {name: min(row[name] for row in group) for name in TIMES} for cell, group in groups.items()}
-    return [
-        {"bits": bits, "processors": processors, "repeats": len(groups[bits, processors])}
-        | {"iterations": groups[bits, processors][0]["iterations"]}
-        | seconds
-        | {
-            name.replace("seconds", "speedup"): best[bits, 1][name] / seconds[name]
-            if seconds[name] > 0
-            else None
-            for name in TIMES
-        }
-        for (bits, processors), seconds in sorted(best.items())
-    ]
+    made: dict[tuple[int, int], Row] = {}
+    for (bits, processors), group in sorted(_by_setting(rows).items()):
+        best = {name: min(row[name] for row in group) for name in TIMES}
+        row: Row = {"bits": bits, "processors": processors, "repeats": len(group)}
+        row |= {"iterations": group[0]["iterations"]} | best
+        made[bits, processors] = row
+        for name, seconds in best.items():
+            ratio = made[bits, 1][name] / seconds if seconds > 0 else None
+            row[name.replace("seconds", "speedup")] = ratio
+    return list(made.values())
 
 
 def spread(rows: Sequence[Row]) -> float:
@@ -191,16 +164,12 @@ def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
         model.fit(X)
         seconds = time.perf_counter() - start
     steps = {f"seconds_{s}": sum(getattr(record, f"seconds_{s}") for record in model.history_) for s in STEPS}
+    rest = seconds - sum(steps.values())  # scaling, the first codes, the last h and f
+    codes = array_checksum(model.encode(X))
     return {
-        "method": "BA",
-        **fit._asdict(),
-        "seed": seed,
-        "seconds": seconds,
-        **steps,
-        "seconds_rest": seconds - sum(steps.values()),  # scaling, the first codes, the last h and f
-        "iterations": model.n_iter_,
-        "codes": array_checksum(model.encode(X)),
-    }
+        "method": "BA", **fit._asdict(), "seed": seed, "seconds": seconds, **steps, "seconds_rest": rest,
+        "iterations": model.n_iter_, "codes": codes,
+    }  # fmt: skip
 
 
 def _model(bits: int, seed: int, processors: int) -> BinaryAutoencoder:
@@ -224,7 +193,7 @@ def _check_same_codes(rows: Sequence[Row], row: Row, kept: Path | None) -> None:
         )
 
 
-def _write(result: dict[str, Any], folder: Path, overwrite: bool) -> dict[str, str]:
+def _write(result: Row, folder: Path, overwrite: bool) -> dict[str, str]:
     several = result["processors"] > 1
     paths = {key: folder / name for key, name in FILES.items() if several or key not in PICTURES}
     files.write_text(paths["table"], as_csv(result["rows"]), overwrite=overwrite)
@@ -250,10 +219,8 @@ def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: in
     plan = planned(bits, repeats=repeats, n_jobs=fits.n_jobs)
     folder = None if fits.folder is None else fits.folder / "parallel"
     found = run_parallel(problem.train, plan, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
-    rows: list[dict[str, Any]] = found.pop("rows")
-    draw: dict[str, Callable[[], Figure]] = {
-        "parallel": partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")
-    }
+    rows: list[Row] = found.pop("rows")
+    draw = partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")
     return Result(
         "parallel",
         f"Speed-up by processors on {problem.name}",
@@ -261,12 +228,12 @@ def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: in
         "steps are on several processors. The codes are the same to the last bit on any number of them.",
         {key: value for key, value in found.items() if key != "files"} | {"data": problem.name},
         {"parallel": rows},
-        draw if found["processors"] > 1 else {},
+        {"parallel": draw} if found["processors"] > 1 else {},
         [_claim(rows, found["processors"], problem.name)],
     )
 
 
-def _claim(rows: list[dict[str, Any]], processors: int, data: str) -> Claim:
+def _claim(rows: list[Row], processors: int, data: str) -> Claim:
     text = "training scales nearly perfectly with processors (at least 0.9 of perfect)"
     if processors < 2:
         return Claim(text, "only one processor may be used here", None, "parallel", data)

@@ -22,26 +22,15 @@ def run(fits: Fits, *, bits: Iterable[int] = (16, 32), seed: int = 0) -> Result:
     """Follow MAC to the finite μ at which it stops, with the paper's schedule, μ doubled each time."""
     problem, bits = fits.problem, tuple(bits)
     rows: list[Row] = []
-    for each in bits:
-        made = fits.get(cell_of(each, seed))
-        if made.skipped:
-            continue
+    for made in fits.all(cell_of(each, seed) for each in bits):
         unit = made.facts["scale"] ** 2
-        n_bits = len(problem.train) * each
+        n_bits = len(problem.train) * made.cell.bits
         for record in made.facts["history"]:
-            rows.append(
-                {
-                    "bits": each,
-                    "iteration": record["iteration"],
-                    "mu": record["mu"],
-                    "E_Q": record["E_Q"],
-                    "E_BFA": record["E_Q"] - unit * record["mu"] * record["mismatched"],
-                    "E_BA": record["E_BA"],
-                    "mismatched": record["mismatched"] / n_bits,
-                    "changed": record["changed"] / n_bits,
-                    "pruned": record["pruned"] / len(problem.train),
-                }
-            )
+            row = {"bits": made.cell.bits} | {name: record[name] for name in ("iteration", "mu", "E_Q")}
+            row["E_BFA"] = record["E_Q"] - unit * record["mu"] * record["mismatched"]
+            row["E_BA"] = record["E_BA"]
+            row |= {name: record[name] / n_bits for name in ("mismatched", "changed")}
+            rows.append(row | {"pruned": record["pruned"] / len(problem.train)})
     if not rows:
         raise InvalidInput(f"BA cannot have {', '.join(map(str, bits))} bits on {problem.name}.")
     return Result(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from auxbit.core import files
 from auxbit.core.checks import require
 from auxbit.experiments.study import Claim, Result, Row, versions
 from auxbit.plot.style import darken
@@ -45,33 +44,22 @@ READING = {
 }
 
 
-def write_report(
-    results: Sequence[tuple[str, Result]], path: str | os.PathLike[str], *, settings: Mapping[str, Any]
-) -> None:
-    """Write an HTML page of results, each with the name of its data; the same input gives the same bytes.
+def page(results: Sequence[tuple[str, Result]], settings: Mapping[str, Any]) -> str:
+    """An HTML page of results, each with the name of its data; the same input gives the same bytes.
 
     settings : what made them all, such as the command, the machine and the time it took.
     """
-    files.write_text(path, page(results, settings))
-
-
-def page(results: Sequence[tuple[str, Result]], settings: Mapping[str, Any]) -> str:
-    """The whole document."""
     order = list(dict.fromkeys(data for data, _ in results))
     results = sorted(results, key=lambda named: order.index(named[0]))
     names = anchors(results)
-    every = [(data, claim) for data, result in results for claim in result.claims]
     parts = [
         f'<header><h1>{escape(TITLE)}</h1>\n<p class="lead">{escape(LEAD)}</p>\n{_facts(settings)}</header>',
         _contents(results, names),
-        _claims(every, _places(results, names)),
+        _claims(results, names),
     ]
-    data_before = None
-    for (data, result), name in zip(results, names, strict=True):
-        if data != data_before:
-            parts.append(f"<h2>{escape(data)}</h2>")
-            data_before = data
-        parts.append(_section(result, name))
+    for data, some in groupby(zip(results, names, strict=True), key=lambda each: each[0][0]):
+        parts.append(f"<h2>{escape(data)}</h2>")
+        parts += [_section(result, name) for (_, result), name in some]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -91,9 +79,6 @@ def anchors(results: Iterable[tuple[str, Result]]) -> list[str]:
     return made
 
 
-# ---- parts of the page
-
-
 def _contents(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> str:
     groups: dict[str, list[str]] = {}
     for (data, result), name in zip(results, names, strict=True):
@@ -102,21 +87,23 @@ def _contents(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> st
     return f'<nav aria-label="Contents"><ul><li><a href="#claims">Claims</a></li>{"".join(lines)}</ul></nav>'
 
 
-def _places(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> dict[tuple[str, str], str]:
-    """The section of an experiment on data, by both names."""
-    pairs = zip(results, names, strict=True)
-    return {(data, result.name): name for (data, result), name in reversed(list(pairs))}
-
-
-def _claims(every: Sequence[tuple[str, Claim]], places: Mapping[tuple[str, str], str]) -> str:
+def _claims(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> str:
     """The claims of the paper one after another, and under each, what was found on each data set."""
+    every = [(data, claim) for data, result in results for claim in result.claims]
+    places: dict[tuple[str, str], str] = {}  # the first section of an experiment on data
+    for (data, result), name in zip(results, names, strict=True):
+        places.setdefault((data, result.name), name)
     groups: dict[tuple[str, str], list[tuple[str, Claim]]] = {}
     for data, claim in every:
         groups.setdefault((claim.experiment, claim.claim), []).append((data, claim))
     counts = [sum(claim.holds is holds for _, claim in every) for holds in WORDS]
     bodies = []
     for (experiment, text), found in groups.items():
-        rows = "".join(_verdict(data, claim, places.get((data, experiment))) for data, claim in found)
+        rows = ""
+        for data, claim in found:
+            place = places.get((data, experiment))
+            link = f'<a href="#{place}">{escape(data)}</a>' if place else escape(data)
+            rows += f"<tr><td>{link}</td><td>{_word(claim)}</td><td>{escape(claim.ours)}</td></tr>"
         head = f"{escape(text)} <small>{escape(experiment)}</small>"
         bodies.append(f'<tbody><tr><th colspan="3" scope="rowgroup">{head}</th></tr>{rows}</tbody>')
     return (
@@ -128,20 +115,14 @@ def _claims(every: Sequence[tuple[str, Claim]], places: Mapping[tuple[str, str],
     )
 
 
-def _verdict(data: str, claim: Claim, place: str | None) -> str:
-    link = f'<a href="#{place}">{escape(data)}</a>' if place else escape(data)
-    return f"<tr><td>{link}</td><td>{_word(claim)}</td><td>{escape(claim.ours)}</td></tr>"
-
-
 def _word(claim: Claim) -> str:
     return f'<b class="{WORDS[claim.holds]}">{WORDS[claim.holds]}</b>'
 
 
 def _section(result: Result, name: str) -> str:
-    reading = READING.get(result.name, "") if result.figures else ""
     parts = [f"<h3>{escape(result.title)}</h3>", f"<p>{escape(result.about)}</p>"]
-    if reading:
-        parts.append(f"<p>{escape(reading)}</p>")
+    if result.figures and result.name in READING:
+        parts.append(f"<p>{escape(READING[result.name])}</p>")
     for title, make in result.figures.items():
         label = f"{result.title}: {title}. Its numbers are in the tables below."
         parts.append(f'<figure tabindex="0">{picture(make, label)}</figure>')
@@ -175,16 +156,14 @@ def table(name: str, rows: Sequence[Row]) -> str:
     shown = rows if len(rows) <= LONG else rows[:SHOWN_ROWS]
     text = _rows(f"{name}.csv", columns, numeric, shown)
     if len(shown) < len(rows):
-        others = rows[SHOWN_ROWS:MOST_ROWS]
         rest = "" if len(rows) <= MOST_ROWS else f" (up to {MOST_ROWS}; all are in {escape(name)}.csv)"
         text += f"<details><summary>The other {len(rows) - SHOWN_ROWS:,} rows{rest}</summary>"
-        text += f"{_rows('', columns, numeric, others)}</details>"
+        text += f"{_rows('', columns, numeric, rows[SHOWN_ROWS:MOST_ROWS])}</details>"
     return text
 
 
 def _rows(caption: str, columns: Sequence[str], numeric: Sequence[bool], rows: Sequence[Row]) -> str:
-    marks = [' class="n"' if each else "" for each in numeric]
-    pairs = list(zip(columns, marks, strict=True))
+    pairs = [(key, ' class="n"' if each else "") for key, each in zip(columns, numeric, strict=True)]
     head = "".join(f'<th scope="col"{mark}>{escape(key)}</th>' for key, mark in pairs)
     body = "".join(
         "<tr>" + "".join(f"<td{mark}>{escape(_text(row.get(key)))}</td>" for key, mark in pairs) + "</tr>"
@@ -202,9 +181,6 @@ def _facts(settings: Mapping[str, Any]) -> str:
         f"<dt>{escape(str(key))}</dt><dd>{escape(_text(value))}</dd>" for key, value in settings.items()
     )
     return f"<dl>{lines}</dl>" if lines else ""
-
-
-# ---- values
 
 
 def _is_number(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from auxbit import evaluate
@@ -35,12 +36,6 @@ class Preset:
     curves: bool = True
     bits: tuple[int, ...] = BITS
 
-    def fits(self, problem: Problem) -> Preset:
-        """The same with sets no larger than a tenth of the rows."""
-        most = max(1, len(problem.train) // 10)
-        sets = tuple(replace(each, K=min(each.K, most), k=min(each.k, most)) for each in self.sets)
-        return replace(self, sets=tuple(dict.fromkeys(sets)))
-
 
 PRESETS = {
     "nuswide": Preset("fig. 6", tuple(Neighbours(K, K, (1, 2)) for K in (100, 500, 1500))),
@@ -52,11 +47,13 @@ OF_DATA = {"cifar10": "cifar", "sift1m": "sift", "nuswide": "nuswide"}
 
 
 def preset_of(name: str | None, problem: Problem) -> Preset:
-    """The preset of that name, or the one that is meant for the problem."""
+    """The preset of that name, or the one meant for the problem, with sets of at most a tenth of the rows."""
     name = name or OF_DATA.get(problem.name, "nuswide-lite")
     if name not in PRESETS:
         raise InvalidParameter("preset", name, f"one of {', '.join(PRESETS)}")
-    return PRESETS[name].fits(problem)
+    preset, most = PRESETS[name], max(1, len(problem.train) // 10)
+    sets = (replace(each, K=min(each.K, most), k=min(each.k, most)) for each in preset.sets)
+    return replace(preset, sets=tuple(dict.fromkeys(sets)))
 
 
 def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[Cell]:
@@ -80,11 +77,6 @@ def run(
             curves += [made.row() | {"K": each.K} | row for row in found["curve"]]
     if not rows:
         raise InvalidInput(f"no method can have {', '.join(map(str, bits))} bits on {problem.name}.")
-    made_with: dict[str, Any] = {
-        "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
-        "columns": int(problem.train.shape[1]), "preset": asdict(preset), "methods": list(methods),
-        "bits": list(bits), "seeds": list(seeds),
-    }  # fmt: skip
     tables = {
         "retrieval": means(rows, ("method", "bits", "K", "retrieved")),
         "curves": means(curves, ("method", "bits", "K", "radius")),
@@ -96,48 +88,35 @@ def run(
         "true neighbours, retrieving the k nearest codes (ties averaged) or all within Hamming distance r (a "
         "query without any counts as 0); then precision and recall within r = 0, 1, 2, … for each L, without "
         "the queries that retrieve nothing.",
-        made_with,
+        {"data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
+         "columns": int(problem.train.shape[1]), "preset": asdict(preset), "methods": list(methods),
+         "bits": list(bits), "seeds": list(seeds)},
         tables,
         _figures(tables, preset, problem),
         _claims(tables["retrieval"], problem.name),
-    )
+    )  # fmt: skip
 
 
 def _measure(made: Trained, *, fits: Fits, each: Neighbours) -> dict[str, Any]:
     ranking = fits.ranking(made, each.K)
-    nearest = evaluate.precision_recall_at_k(ranking, each.k, ties="average")
-    precision = [{"retrieved": f"k={each.k}", "precision": nearest.precision, "recall": nearest.recall}]
+    found = {f"k={each.k}": evaluate.precision_recall_at_k(ranking, each.k, ties="average")}
     for r in each.radii:
-        within = evaluate.precision_recall_at_radius(ranking, min(r, made.cell.bits))
-        precision.append({"retrieved": f"r={r}", "precision": within.precision, "recall": within.recall})
+        found[f"r={r}"] = evaluate.precision_recall_at_radius(ranking, min(r, made.cell.bits))
+    precision = [{"retrieved": how} | both._asdict() for how, both in found.items()]
     curve = evaluate.precision_recall_curve(ranking)
-    points = zip(curve.precision.tolist(), curve.recall.tolist(), curve.answered.tolist(), strict=True)
-    return {
-        "precision": precision,
-        "curve": [
-            {"radius": r, "precision": p, "recall": recall, "answered": answered}
-            for r, (p, recall, answered) in enumerate(points)
-            if answered
-        ],
-    }
+    points = zip(*(column.tolist() for column in curve), strict=True)
+    named = (dict(zip(curve._fields, point, strict=True)) for point in points)
+    return {"precision": precision, "curve": [point for point in named if point["answered"]]}
 
 
 def _figures(tables: dict[str, list[Row]], preset: Preset, problem: Problem) -> dict[str, Any]:
-    figures = {
-        f"retrieval-K{each.K}": partial(
-            paper.precision_panels,
-            [row for row in tables["retrieval"] if row["K"] == each.K],
-            title=f"{problem.name}: precision, K = {each.K} true neighbours",
-        )
-        for each in preset.sets
-    }
+    drawn = {"retrieval": (paper.precision_panels, "precision, K = {} true neighbours")}
     if preset.curves:
-        for each in preset.sets:
-            figures[f"curves-K{each.K}"] = partial(
-                paper.curve_panels,
-                [row for row in tables["curves"] if row["K"] == each.K],
-                title=f"{problem.name}: precision and recall within r, K = {each.K}",
-            )
+        drawn["curves"] = (paper.curve_panels, "precision and recall within r, K = {}")
+    figures = {}
+    for (name, (draw, title)), K in product(drawn.items(), [each.K for each in preset.sets]):
+        rows = [row for row in tables[name] if row["K"] == K]
+        figures[f"{name}-K{K}"] = partial(draw, rows, title=f"{problem.name}: {title.format(K)}")
     return figures
 
 
@@ -158,15 +137,13 @@ def _claims(rows: list[Row], data: str) -> list[Claim]:
     radii = sorted({(K, int(how[2:])) for _, _, K, how in at if how.startswith("r=")}, reverse=True)
     smallest = {K: f"r={r}" for K, r in radii}  # the last one of each K stays
     falls = [
-        (
-            f"{method}, K={K}, {how}: {at[method, before, K, how]:.3f} to {at[method, last, K, how]:.3f}",
-            at[method, last, K, how] < at[method, before, K, how],
-        )
-        for method in ("BA", "BA-AGH", "BFA")
+        (f"{m}, K={K}, {how}: {at[m, before, K, how]:.3f} to {at[m, last, K, how]:.3f}",
+         at[m, last, K, how] < at[m, before, K, how])
+        for m in ("BA", "BA-AGH", "BFA")
         for L, K, how in every
         if last == L and how == smallest.get(K)
-        if {(method, before, K, how), (method, last, K, how)} <= at.keys()
-    ]
+        if {(m, before, K, how), (m, last, K, how)} <= at.keys()
+    ]  # fmt: skip
     found = {
         "BA (from ITQ) is above its start ITQ in precision": above("BA", "ITQ"),
         "BA (from AGH) is above its start AGH": above("BA-AGH", "AGH"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,8 @@ def run(
     chosen = choose_queries(len(problem.queries), problem.query_labels, n_queries, seed)
     drawn: dict[str, Callable[[], Figure]] = {}
     if problem.train_images is not None and problem.query_images is not None:
-        images = (problem.train_images, problem.query_images)
-        drawn["samples"] = partial(_draw, problem, images, lists, chosen, bits)
+        images = problem.train_images, problem.query_images
+        drawn["samples"] = partial(_draw, problem, *images, lists, chosen, bits)
     about = (
         f"As fig. 9 of the paper: {len(chosen)} queries, each beside its {k} nearest rows, first the true "
         f"(Euclidean) ones, then those whose codes of {bits} bits are nearest, equal distances in the order "
@@ -50,18 +50,15 @@ def run(
     if has_labels(problem):
         about += "What has another label than the query is framed. "
     if not drawn:
-        about += (
-            f"{problem.name} has no images: the tables list row numbers and distances, and nothing is drawn. "
-        )
+        instead = "the tables list row numbers and distances, and nothing is drawn"
+        about += f"{problem.name} has no images: {instead}. "
     about += "Shares in the first table are over all queries."
     return Result(
         "samples",
         f"What each method retrieves, on {problem.name}",
         about,
-        {
-            "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
-            "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed,
-        },
+        {"data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
+         "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed},
         {"samples": shares(lists, problem), "samples-rows": listed(lists, shown, problem, chosen)},
         drawn,
     )  # fmt: skip
@@ -79,8 +76,7 @@ def choose_queries(n: int, labels: Array | None, wanted: int, seed: int) -> Ids:
     order = np.random.RandomState(seed).permutation(n)
     if labels is not None:
         _, first = np.unique(np.asarray(labels)[order], return_index=True)
-        fresh = np.zeros(n, dtype=np.bool_)
-        fresh[first] = True
+        fresh = np.isin(np.arange(n), first)
         order = np.concatenate([order[fresh], order[~fresh]])
     return np.sort(order[:wanted]).astype(np.int64)
 
@@ -94,12 +90,10 @@ def shares(lists: dict[str, Ids], problem: Problem) -> list[Row]:
     """Of what each method retrieves for all queries: the share of true neighbours, and of right labels."""
     true, rows = lists[EXACT], []
     for method, ids in lists.items():
-        row: Row = {
-            "method": method,
-            "true_neighbours": float((ids[:, :, None] == true[:, None, :]).any(2).mean()),
-        }
+        found = float((ids[:, :, None] == true[:, None, :]).any(2).mean())
+        row: Row = {"method": method, "true_neighbours": found}
         if has_labels(problem):
-            row["right_labels"] = float(1 - _wrong(problem, ids, np.arange(len(ids))).mean())
+            row["right_labels"] = float(1 - _wrong(problem, ids).mean())
         rows.append(row)
     return rows
 
@@ -115,54 +109,44 @@ def listed(lists: dict[str, Ids], fits: list[Trained], problem: Problem, chosen:
             gaps = np.asarray(problem.train[found], dtype=np.float64) - asked
             euclidean = np.sqrt(np.square(gaps).sum(axis=1)).tolist()
             hamming: list[int | None] = [None] * len(found)
-            if method in codes:
-                made = codes[method]
+            if made := codes.get(method):
                 hamming = hamming_distances(made.queries[query : query + 1], made.train[found])[0].tolist()
-            for place, (row_number, far, bits) in enumerate(
-                zip(found.tolist(), euclidean, hamming, strict=True)
-            ):
-                row: Row = {"query": int(query), "method": method, "place": place + 1, "row": row_number,
+            each = zip(found.tolist(), euclidean, hamming, strict=True)
+            for place, (row_number, far, bits) in enumerate(each, start=1):
+                row: Row = {"query": int(query), "method": method, "place": place, "row": row_number,
                             "hamming": bits, "euclidean": far}  # fmt: skip
                 if problem.train_labels is not None:
-                    row["label"] = _plain(problem.train_labels[row_number])
+                    row["label"] = problem.train_labels[row_number].item()
                 if problem.query_labels is not None:
-                    row["query_label"] = _plain(problem.query_labels[query])
+                    row["query_label"] = problem.query_labels[query].item()
                 rows.append(row)
     return rows
 
 
 def _draw(
-    problem: Problem, images: tuple[Array, Array], lists: dict[str, Ids], chosen: Ids, bits: int
+    problem: Problem, of_rows: Array, of_queries: Array, lists: dict[str, Ids], chosen: Ids, bits: int
 ) -> Figure:
-    of_rows, of_queries = images
     brightest = max(1, int(of_rows.max()))
 
     def shown(pictures: Array) -> Array:
         """As they are, but that the brightest pixel of the whole set is white: digits may end at 16."""
         return np.minimum(np.asarray(pictures, dtype=np.float64) * (255 / brightest), 255).astype(np.uint8)
 
+    wrong = {method: _wrong(problem, ids) for method, ids in lists.items()}
     panels = []
     for query in chosen:
         name = f"query {query}"
         if problem.query_labels is not None:
-            name += f"\nlabel {_plain(problem.query_labels[query])}"
-        rows = []
-        for method, ids in lists.items():
-            wrong = _wrong(problem, ids[[query]], np.array([query]))[0]
-            rows.append((method, shown(of_rows[ids[query]]), wrong))
+            name += f"\nlabel {problem.query_labels[query]}"
+        rows = [(method, shown(of_rows[ids[query]]), wrong[method][query]) for method, ids in lists.items()]
         panels.append({"query": shown(of_queries[query]), "caption": name, "rows": rows})
     framed = "; framed: another label than the query's" if has_labels(problem) else ""
     return figures.retrieved(panels, title=f"{problem.name}: the nearest by codes of {bits} bits{framed}")
 
 
-def _wrong(problem: Problem, ids: Ids, queries: Ids) -> npt.NDArray[np.bool_]:
+def _wrong(problem: Problem, ids: Ids) -> npt.NDArray[np.bool_]:
     """Which of the rows have another label than their query; none if there are no labels. ids : (q, k)."""
     if problem.train_labels is None or problem.query_labels is None:
         return np.zeros(ids.shape, dtype=np.bool_)
-    rows, asked = np.asarray(problem.train_labels), np.asarray(problem.query_labels)
-    found: npt.NDArray[np.bool_] = rows[ids] != asked[queries][:, None]
+    found: npt.NDArray[np.bool_] = problem.train_labels[ids] != problem.query_labels[:, None]
     return found
-
-
-def _plain(label: Any) -> Any:
-    return label.item() if hasattr(label, "item") else label

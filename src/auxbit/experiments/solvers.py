@@ -38,10 +38,6 @@ class BoxProblems:
     Y: Float64
     H: Bits
 
-    def first(self, n: int) -> BoxProblems:
-        """The first n of them."""
-        return BoxProblems(self.shared, self.Y[:n], self.H[:n])
-
     def objective(self, z: Float64) -> Float64:
         """The value of each at z : (n, L)."""
         gap, away = self.Y - z @ self.shared.R.T, z - self.H
@@ -96,19 +92,15 @@ def run(
     n_general: int = FEW, repeats: int = 3, seed: int = 0,
 ) -> Result:  # fmt: skip
     """CPU seconds per point to the same accuracy, for the codes and the decoder that ITQ starts MAC with."""
-    problem, bits, mus = fits.problem, tuple(bits), tuple(mus)
-    n_points = min(n_points, len(problem.train))
+    problem, bits, n_points = fits.problem, tuple(bits), min(n_points, len(fits.problem.train))
     n_general = min(n_general, n_points)
     settings: dict[str, Any] = {
         "mus": list(mus), "points": n_points, "points_general": n_general, "repeats": repeats,
         "accuracy": ACCURACY,
     }  # fmt: skip
     rows: list[Row] = []
-    measure = partial(
-        _measure, problem=problem, mus=mus, n_points=n_points, n_general=n_general, repeats=repeats
-    )
     for made in fits.all(cells([METHOD], bits, [seed])):
-        rows += fits.derived(made.cell, {"solvers": settings}, measure)
+        rows += fits.derived(made.cell, {"solvers": settings}, partial(_measure, problem, settings))
     title = f"{problem.name}: the relaxed problem of the Z step"
     return Result(
         "solvers",
@@ -127,19 +119,16 @@ def run(
     )
 
 
-def _measure(
-    made: Trained, *, problem: Problem, mus: Sequence[float], n_points: int, n_general: int, repeats: int
-) -> list[Row]:
+def _measure(problem: Problem, settings: dict[str, Any], made: Trained) -> list[Row]:
     H = unpack(made.train, made.cell.bits)
     with Workers(1) as workers:  # also holds BLAS to one thread
         X = Scaling.measure(problem.train, workers).apply_all(problem.train, workers)
         decoder = f_step(decoder_sums(X, H, workers))
         rows = []
-        for mu in mus:
-            shared = ZProblem.reduce(decoder, mu)
-            points = BoxProblems(shared, shared.project(X[:n_points]), H[:n_points])
-            found = compare(points, n_general, repeats)
-            if found is not None:
+        for mu in settings["mus"]:
+            shared, n = ZProblem.reduce(decoder, mu), settings["points"]
+            points = BoxProblems(shared, shared.project(X[:n]), H[:n])
+            if found := compare(points, settings["points_general"], settings["repeats"]):
                 rows.append({"bits": made.cell.bits, "mu": mu} | found)
     return rows
 
@@ -149,14 +138,15 @@ def compare(points: BoxProblems, n_general: int, repeats: int) -> Row | None:
 
     None if no tolerance makes them accurate, as when codes reconstruct the rows without error.
     """
-    few = points.first(n_general)
+    few = BoxProblems(points.shared, points.Y[:n_general], points.H[:n_general])
     least = few.objective(by_bvls(few, 1e-14))
     admm_tol = loosest(by_admm, few, least)
     tolerances = {name: loosest(solver, few, least) for name, solver in GENERAL.items()}
     usable = {name: tol for name, tol in tolerances.items() if tol is not None}
     if admm_tol is None or not usable:
         return None
-    single = _one_variable(n_general)
+    one = ZProblem(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1), 0.01)  # its time is that of a call
+    single = BoxProblems(one, np.full((n_general, 1), 0.5), np.zeros((n_general, 1), dtype=np.uint8))
     seconds: dict[str, float] = {}
     for _ in range(max(1, repeats)):
         seconds["admm"] = min(seconds.get("admm", np.inf), _cpu(by_admm, points, admm_tol))
@@ -165,35 +155,24 @@ def compare(points: BoxProblems, n_general: int, repeats: int) -> Row | None:
     fastest = min(usable, key=lambda name: seconds[name])
     call = min(_cpu(GENERAL[fastest], single, usable[fastest]) for _ in range(max(1, repeats)))
     return {
-        "points": len(points.H),
-        "admm_seconds": seconds["admm"],
-        "admm_tolerance": admm_tol,
-        "general": fastest,
-        "general_seconds": seconds[fastest],
-        "general_tolerance": usable[fastest],
+        "points": len(points.H), "admm_seconds": seconds["admm"], "admm_tolerance": admm_tol,
+        "general": fastest, "general_seconds": seconds[fastest], "general_tolerance": usable[fastest],
         "ratio": seconds[fastest] / seconds["admm"],
         "ratio_without_call": max(0.0, seconds[fastest] - call) / seconds["admm"],
         "admm_above": above(few, by_admm(few, admm_tol), least),
         "general_above": above(few, GENERAL[fastest](few, usable[fastest]), least),
-    }
+    }  # fmt: skip
 
 
 def loosest(solver: Solver, points: BoxProblems, least: Float64) -> float | None:
     """The loosest tolerance with which a solver is accurate on all points, None if none is."""
-    for tol in TOLERANCES:
-        if above(points, solver(points, tol), least) <= ACCURACY:
-            return tol
-    return None
+    accurate = (tol for tol in TOLERANCES if above(points, solver(points, tol), least) <= ACCURACY)
+    return next(accurate, None)
 
 
 def above(points: BoxProblems, z: Float64, least: Float64) -> float:
     """How far the worst point is above its least value, as a share of the mean of those."""
     return float((points.objective(z) - least).max() / max(float(least.mean()), np.finfo(np.float64).tiny))
-
-
-def _one_variable(n: int) -> BoxProblems:
-    shared = ZProblem(np.ones((1, 1)), np.ones((1, 1)), np.zeros(1), 0.01)
-    return BoxProblems(shared, np.full((n, 1), 0.5), np.zeros((n, 1), dtype=np.uint8))
 
 
 def _cpu(solver: Solver, points: BoxProblems, tol: float) -> float:

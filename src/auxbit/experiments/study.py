@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit import evaluate
 from auxbit.core import files
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 RowKey = tuple[str, int, int]  # method, bits, seed
 
-BLOCK_BYTES = 1 << 24
 LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
 FORMATS = (".svg", ".png")
 ARRAYS = Format(
@@ -80,10 +79,9 @@ class KeptRows:
     def read_arrays(self, row: Row, **more: Any) -> Tensors | None:
         """The arrays of a row, None if they are not there or damaged."""
         path = self._array_path(row, self._key(more))
-        try:
+        with suppress(FileProblem):
             return None if path is None else ARRAYS.read(path)[1]
-        except FileProblem:
-            return None
+        return None
 
     def add(self, row: Row, arrays: Tensors | None = None, **more: Any) -> None:
         """Append a row, and return when it is on the disk."""
@@ -126,11 +124,9 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def array_checksum(X: npt.NDArray[Any]) -> str:
+def array_checksum(X: Array) -> str:
     """SHA-256 of the values, shape and type of an array, read in blocks of rows."""
-    step = max(1, BLOCK_BYTES // max(1, X[:1].nbytes))
-    blocks = (np.ascontiguousarray(X[start : start + step]).tobytes() for start in range(0, len(X), step))
-    content = files.checksum(blocks)
+    content = files.checksum(np.ascontiguousarray(X[rows]).tobytes() for rows in data.blocks(X))
     return files.checksum([f"{X.shape} {X.dtype.str} {content}".encode()])
 
 
@@ -155,15 +151,13 @@ class Problem:
 
     def key(self) -> str:
         """A checksum of the rows."""
-        parts = [array_checksum(rows).encode() for rows in (self.train, self.queries)]
-        return files.checksum(parts)[:16]
+        return files.checksum(array_checksum(rows).encode() for rows in (self.train, self.queries))[:16]
 
-    def smaller(self, n_train: int | None, n_queries: int | None, seed: int = 0) -> Problem:
+    def smaller(self, n_train: int | None, n_queries: int | None) -> Problem:
         """At most that many rows and queries, drawn with a fixed seed; itself if it has no more."""
-        few = n_train is None or n_train >= len(self.train)
-        if few and (n_queries is None or n_queries >= len(self.queries)):
+        rows, asked = some_of(len(self.train), n_train), some_of(len(self.queries), n_queries)
+        if isinstance(rows, slice) and isinstance(asked, slice):
             return self
-        rows, asked = some_of(len(self.train), n_train, seed), some_of(len(self.queries), n_queries, seed)
         return Problem(
             self.name, self.train[rows], self.queries[asked], part(self.train_images, rows),
             part(self.query_images, asked), part(self.train_labels, rows), part(self.query_labels, asked),
@@ -171,11 +165,11 @@ class Problem:
         )  # fmt: skip
 
 
-def some_of(n: int, most: int | None, seed: int = 0) -> slice | Array:
+def some_of(n: int, most: int | None) -> slice | Array:
     """At most `most` of n rows, drawn with a fixed seed, in their order."""
     if most is None or most >= n:
         return slice(None)
-    return np.sort(np.random.RandomState(seed).permutation(n)[:most])
+    return np.sort(np.random.RandomState(0).permutation(n)[:most])
 
 
 def part(array: Array | None, rows: slice | Array) -> Array | None:
@@ -214,10 +208,8 @@ def versions() -> dict[str, str]:
     """Of Python and of the libraries that results depend on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -228,15 +220,16 @@ def write_result(result: Result, folder: Path) -> list[Path]:
         written.append(folder / f"{name}.csv")
         files.write_text(written[-1], as_csv([row | made_by(result) for row in rows]))
     document = {
-        "experiment": result.name,
-        "title": result.title,
-        "settings": result.settings,
-        "versions": versions(),
-        "claims": [asdict(claim) for claim in result.claims],
-    }
+        "experiment": result.name, "title": result.title, "settings": result.settings,
+        "versions": versions(), "claims": [asdict(claim) for claim in result.claims],
+    }  # fmt: skip
     written.append(folder / f"{result.name}.json")
     files.write_text(written[-1], json.dumps(document, indent=2) + "\n")
-    return written + draw_figures(result, folder)
+    about = f"{result.title}; {made_by(result)}; {versions()}"
+    for (name, make), suffix, dark in product(result.figures.items(), FORMATS, (False, True)):
+        written.append(folder / f"{name}{'-dark' if dark else ''}{suffix}")
+        figures.write(darken(make()) if dark else make(), written[-1], overwrite=True, about=about)
+    return written
 
 
 def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None:
@@ -246,26 +239,13 @@ def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None
     for name in names:
         if Path(name).suffix in FORMATS:
             figures.check_output(folder / name)
-        files.refuse_existing(folder / name, overwrite=overwrite)
+        files.check_output(folder / name, overwrite=overwrite)
 
 
 def made_by(result: Result) -> dict[str, str]:
     """The seeds and the version that made a result: columns of its tables, and what its figures say."""
     seeds = result.settings.get("seeds", [result.settings.get("seed", 0)])
     return {"made_with_seeds": " ".join(map(str, seeds)), "made_by": f"auxbit {versions().get('auxbit', '')}"}
-
-
-def draw_figures(result: Result, folder: Path) -> list[Path]:
-    """Every figure as NAME.svg, NAME.png, NAME-dark.svg and NAME-dark.png."""
-    written, about = [], f"{result.title}; {made_by(result)}; {versions()}"
-    for name, make in result.figures.items():
-        for suffix in FORMATS:
-            for dark in (False, True):
-                figure = make()
-                path = folder / f"{name}{'-dark' if dark else ''}{suffix}"
-                figures.write(darken(figure) if dark else figure, path, overwrite=True, about=about)
-                written.append(path)
-    return written
 
 
 def checked(experiment: str, data: str, found: Mapping[str, Iterable[tuple[str, bool]]]) -> list[Claim]:
@@ -350,14 +330,10 @@ class Fits:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        folder: Path | None,
-        *,
-        n_jobs: int | None = None,
+        self, problem: Problem, folder: Path | None, *, n_jobs: int | None = None,
         on_start: Callable[[Cell], object] = lambda cell: None,
         on_fit: Callable[[Cell, bool], object] = lambda cell, fresh: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.problem, self.n_jobs = problem, n_jobs
         self.folder = None if folder is None else folder / f"{problem.name}-{problem.key()}"
         self._on_start, self._on_fit = on_start, on_fit
@@ -370,11 +346,14 @@ class Fits:
     def get(self, cell: Cell) -> Trained:
         """The fit of a cell, from memory, from disk, or made now."""
         if cell not in self._made:
-            found = self._read(cell)
-            if found is None:
+            kept = self._read(cell)
+            if kept is None:
                 self._on_start(cell)
-            self._made[cell] = found or self._make(cell)
-            self._on_fit(cell, found is None)
+                made = fit(cell, self.problem, self.n_jobs)
+                arrays = {"train": made.train, "queries": made.queries}
+                self._kept.add(cell.row() | {"facts": made.facts}, arrays, options=cell.options)
+            self._made[cell] = kept or made
+            self._on_fit(cell, kept is None)
         return self._made[cell]
 
     def all(self, cells: Iterable[Cell]) -> list[Trained]:
@@ -415,12 +394,6 @@ class Fits:
             return None
         return Trained(cell, arrays["train"], arrays["queries"], row["facts"])
 
-    def _make(self, cell: Cell) -> Trained:
-        made = fit(cell, self.problem, self.n_jobs)
-        arrays = {"train": made.train, "queries": made.queries}
-        self._kept.add(cell.row() | {"facts": made.facts}, arrays, options=cell.options)
-        return made
-
 
 def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     """Fit a method to the rows of a problem, and encode rows and queries."""
@@ -433,15 +406,12 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     except InvalidInput as error:  # this method cannot have that many bits
         none = np.zeros((0, 1), dtype=np.uint8)
         return Trained(cell, none, none, {"skipped": str(error)})
-    seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    facts = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
     train, queries = model.encode(problem.train), model.encode(problem.queries)
-    errors = {
-        "train_error": model._error_of(problem.train, train),
-        "query_error": model._error_of(problem.queries, queries),
-    }
+    facts["train_error"] = model._error_of(problem.train, train)
+    facts["query_error"] = model._error_of(problem.queries, queries)
     history = [asdict(record) for record in getattr(model, "history_", [])]
-    facts = seconds | errors | {"history": history, "scale": model.scaling_.scale}
-    return Trained(cell, train, queries, facts)
+    return Trained(cell, train, queries, facts | {"history": history, "scale": model.scaling_.scale})
 
 
 # ---- data sets as problems
@@ -452,39 +422,29 @@ KEYED = re.compile(r"\.(h5|hdf5|parquet|npz):[^/\\\\]+$", re.IGNORECASE)  # a fi
 
 
 def load(
-    source: str,
-    *,
-    folder: str | None = None,
-    n_train: int | None = None,
-    n_queries: int | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    n_jobs: int | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> Problem:
+    source: str, *, n_train: int | None = None, n_queries: int | None = None,
+    cache: str | os.PathLike[str] | None = None, n_jobs: int | None = None,
+) -> Problem:  # fmt: skip
     """A data set by name, or by the path of its folder; or a file of vectors, of which some become queries.
 
-    folder : where data sets are, instead of AUXBIT_DATA; cache : where features of images are kept.
-    n_train, n_queries : at most that many, drawn with a fixed seed.
+    n_train, n_queries : at most that many, drawn with a fixed seed; cache : for features of images.
     """
     if Path(source).suffix.lower() in VECTOR_FILES or KEYED.search(source):
         return _of_file(source).smaller(n_train, n_queries)
-    found = datasets.load(source, data=folder)
-    rows, asked = some_of(len(found.base), n_train), some_of(len(found.queries), n_queries)
+    found = datasets.load(source)
+    kept, asked = some_of(len(found.base), n_train), some_of(len(found.queries), n_queries)
     small = replace(
-        found, base=found.base[rows], queries=found.queries[asked], learn=None, neighbours=None,
-        labels=part(found.labels, rows), query_labels=part(found.query_labels, asked),
+        found, base=found.base[kept], queries=found.queries[asked], learn=None, neighbours=None,
+        labels=part(found.labels, kept), query_labels=part(found.query_labels, asked),
     )  # fmt: skip
-    vectors = small.vectors(cache=cache, n_jobs=n_jobs, progress=progress)
+    vectors = small.vectors(cache=cache, n_jobs=n_jobs)
     images, query_images = small.images, small.query_images
     if small.name == "digits":
         pixels = (small.base, small.queries)  # 0..16, which 15 times fits into bytes
         images, query_images = ((15 * X).astype(np.uint8).reshape(-1, 8, 8) for X in pixels)
-    labels, query_labels = (
-        None if each is None or each.ndim > 1 else each for each in (small.labels, small.query_labels)
-    )
-    return Problem(
-        small.name, vectors.base, vectors.queries, images, query_images, labels, query_labels, small.about
-    )
+    labels = [y if y is not None and y.ndim == 1 else None for y in (small.labels, small.query_labels)]
+    rows = vectors.base, vectors.queries
+    return Problem(small.name, *rows, images, query_images, labels[0], labels[1], small.about)
 
 
 def _of_file(source: str) -> Problem:

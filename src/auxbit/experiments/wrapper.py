@@ -44,10 +44,8 @@ def run(
         f"Respecting the binary constraints, on {problem.name}",
         f"As fig. 3 of the paper: the BA objective, Σ‖x − f(h(x))‖² over the training rows, and the "
         f"precision within Hamming distance {radius} and of the {k} nearest codes, for {K} true neighbours.",
-        {
-            "data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
-            "bits": list(bits), "seeds": list(seeds), "K": K, "k": k, "r": radius, "methods": list(METHODS),
-        },
+        {"data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
+         "bits": list(bits), "seeds": list(seeds), "K": K, "k": k, "r": radius, "methods": list(METHODS)},
         {"wrapper": table},
         {"wrapper": partial(paper.wrapper_panels, table, k=k, radius=radius, title=problem.name)},
         _claims(table, problem.name),

@@ -79,7 +79,7 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
     """
     iterations = [row["iteration"] for row in records]
     judged = [row for row in records if row.get("precision") is not None]
-    figure = style.new_figure(5.0, 4.6 if judged else 3.2)
+    figure = style.new_figure(5.0, 4.6 if judged else 3.2, title)
     heights = [2, 1] if judged else [1]
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     energy = panels[0]
@@ -98,7 +98,6 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
         style.tidy(panel)
         panel.xaxis.get_major_locator().set_params(integer=True)
     panels[-1].set_xlabel("iteration")
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
@@ -115,7 +114,7 @@ def precision(
     if not known:
         raise InvalidParameter("values", list(values), "columns with at least one number to draw")
     several = len({row["bits"] for row in known}) > 1
-    figure = style.new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3)
+    figure = style.new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3, title)
     panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
     for panel, (value, name) in zip(panels, values.items()):
         if several:
@@ -128,7 +127,6 @@ def precision(
     for panel in panels:  # after all are drawn: they may share the axis
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("precision")
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
@@ -138,7 +136,7 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
     rows : method, bits, radius, precision, recall, in rising radius; None if nothing was retrieved.
     """
     known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
-    figure = style.new_figure(5.0, 3.4)
+    figure = style.new_figure(5.0, 3.4, title)
     axes = figure.subplots()
     several = len({row["bits"] for row in known}) > 1
     curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
@@ -153,7 +151,6 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
     style.tidy(axes)
     if len(curves) > 1:
         figure.legend(loc="outside right center", frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
@@ -163,7 +160,7 @@ def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
     rows : bits, processors, and for each of PARTS its speed-up and seconds. Dashed: perfect speed-up.
     """
     groups = style.grouped(sorted(rows, key=lambda row: int(row["processors"])), "bits")
-    figure = style.new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3)
+    figure = style.new_figure(4.2 if len(groups) == 1 else 3.4 * len(groups), 3.3, title)
     panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     ends = [_speedup_lines(panel, group) for panel, group in zip(panels, groups.values())]
     for panel, bits, names in zip(panels, groups, ends):  # after all are drawn: they share the axis
@@ -175,7 +172,6 @@ def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
         style.heading(panel, f"{bits} bits" if len(groups) > 1 else "")
         panel.set_xlabel("number of processors")
     panels[0].set_ylabel("speed-up")
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
@@ -259,13 +255,12 @@ def retrieved(panels: Table, *, title: str, columns: int = 2) -> Figure:
     columns = min(columns, len(panels))
     lines = -(-len(panels) // columns)
     width = columns * (n_found + QUERY + NAMES + 0.4) * CELL
-    figure = style.new_figure(width, lines * (n_methods + 0.5) * CELL + 0.4)
+    figure = style.new_figure(width, lines * (n_methods + 0.5) * CELL + 0.4, title, 9)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.03, hspace=0.03, wspace=0.03)
     for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
         axes.set_axis_off()
         if place < len(panels):
             _draw_query(axes, panels[place])
-    figure.suptitle(title, fontsize=9, color=INK)
     return figure
 
 
@@ -330,7 +325,7 @@ def _opaque(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def solver_panels(rows: Table, *, title: str) -> Figure:
     """CPU time per point by bits, one panel per μ. rows : bits, mu, admm_seconds, general_seconds, ratio."""
     every = sorted({row["mu"] for row in rows})
-    figure = style.new_figure(3.5 * len(every) + 0.3, 3.1)
+    figure = style.new_figure(3.5 * len(every) + 0.3, 3.1, title)
     for axes, mu in zip(figure.subplots(1, len(every), squeeze=False, sharey=True)[0], every):
         some = sorted((row for row in rows if row["mu"] == mu), key=lambda row: int(row["bits"]))
         bits, ends = [row["bits"] for row in some], []
@@ -356,7 +351,6 @@ def solver_panels(rows: Table, *, title: str) -> Figure:
         axes.set_xlabel("bits L")
         style.tidy(axes)
     figure.axes[0].set_ylabel("CPU microseconds per point")
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure
 
 
@@ -370,7 +364,7 @@ def bits_panels(
 
     rows : bits, effective_bits, and the columns of `names`, which are drawn on the right, the first dashed.
     """
-    figure = style.new_figure(8.2, 3.3)
+    figure = style.new_figure(8.2, 3.3, title)
     left, right = figure.subplots(1, 2)
     look, bits = style.look(method), [row["bits"] for row in rows]
     limit = float(np.log2(n_rows))
@@ -398,5 +392,4 @@ def bits_panels(
     right.annotate(f"{chosen} bits", (chosen, 0.02), xycoords=("data", "axes fraction"), xytext=(5, 0),
                    textcoords="offset points", fontsize=8.5, weight="bold", color=INK)  # fmt: skip
     style.label_ends(right, bits[-1], ends)
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure

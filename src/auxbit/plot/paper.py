@@ -162,12 +162,11 @@ def _panels(
     """Panels of one size; four in two lines of two."""
     columns = min(n, 2 if n == 4 and columns == 3 else columns)
     lines = -(-n // columns)
-    figure = style.new_figure(width * columns + 0.4, TALL * lines + 0.3)
+    figure = style.new_figure(width * columns + 0.4, TALL * lines + 0.3, title)
     for place, axes in enumerate(figure.subplots(lines, columns, squeeze=False).flat):
         if place < n:
             draw(axes, place)
             style.tidy(axes)
         else:
             axes.set_axis_off()
-    figure.suptitle(title, fontsize=10, color=INK)
     return figure

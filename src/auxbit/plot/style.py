@@ -24,11 +24,11 @@ def look(method: str) -> Style:
     return STYLES.get(method, OTHER)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
-    made: Figure = require("matplotlib.figure", extra="plot", purpose="plotting").Figure(
-        figsize=(width, height), layout="constrained"
-    )
+def new_figure(width: float, height: float, title: str, fontsize: float = 10) -> Figure:
+    """An empty figure with its title, in inches."""
+    matplotlib = require("matplotlib.figure", extra="plot", purpose="plotting")
+    made: Figure = matplotlib.Figure(figsize=(width, height), layout="constrained")
+    made.suptitle(title, fontsize=fontsize, color=INK)
     return made
 
 
@@ -120,22 +120,13 @@ def _spread(group: Sequence[float], gap: float) -> list[float]:
 
 # ---- dark backgrounds
 
-PAPER, DARK_PAPER = "#ffffff", "#16181d"
+DARK_PAPER = "#16181d"
 # what is drawn in ink, or too dark to be seen on a dark ground, by its colour on a light one
 ON_DARK = {
-    INK: "#e8e8e8",
-    "#000000": "#ffffff",
-    FAINT: "#7a7d85",
-    "#e6e6e6": "#33363d",
-    "#777777": "#a0a3aa",
-    "#555555": "#b8bbc2",
-    "#332288": "#a99cf0",
-    "#882255": "#d9639a",
-    "#0072b2": "#6f86ff",
-    "#0c2c84": "#6f8fe8",
-    "#225ea8": "#5b9bd5",
-    WRONG: "#ff5c93",
-}
+    INK: "#e8e8e8", "#000000": "#ffffff", FAINT: "#7a7d85", "#e6e6e6": "#33363d", "#777777": "#a0a3aa",
+    "#555555": "#b8bbc2", "#332288": "#a99cf0", "#882255": "#d9639a", "#0072b2": "#6f86ff",
+    "#0c2c84": "#6f8fe8", "#225ea8": "#5b9bd5", WRONG: "#ff5c93",
+}  # fmt: skip
 
 
 def darken(figure: Figure) -> Figure:
@@ -152,16 +143,12 @@ def darken(figure: Figure) -> Figure:
 
     figure.set_facecolor(DARK_PAPER)
     for artist in figure.findobj():
-        for get, put in (
-            ("get_color", "set_color"),
-            ("get_edgecolor", "set_edgecolor"),
-            ("get_markerfacecolor", "set_markerfacecolor"),
-            ("get_markeredgecolor", "set_markeredgecolor"),
-        ):
-            if hasattr(artist, get) and hasattr(artist, put) and artist is not figure.patch:
-                colour = getattr(artist, get)()
+        for name in ("color", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{name}", None), getattr(artist, f"set_{name}", None)
+            if get and put and artist is not figure.patch:
+                colour = get()
                 if isinstance(colour, (str, tuple)):
-                    getattr(artist, put)(lit(colour))
+                    put(lit(colour))
     for axes in figure.axes:
         axes.set_facecolor(DARK_PAPER)
         axes.tick_params(colors=ON_DARK[INK], which="both")
