@@ -18,11 +18,10 @@ from auxbit.core.anchors import (
     median_distance,
     median_reach,
     nearest_anchors,
-    sample_rows,
     squared_distances,
 )
 from auxbit.core.maps import Scaling
-from auxbit.core.parallel import BLOCK_ROWS, Workers
+from auxbit.core.parallel import BLOCK_ROWS, Workers, some_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 
 
@@ -117,10 +116,10 @@ def test_anchors_are_the_same_for_any_number_of_threads_and_change_with_the_seed
 
 def test_anchors_come_from_a_sample_of_rows_and_short_data_are_the_sample():
     X = np.arange(25_000, dtype=np.float32)[:, None]
-    sample = sample_rows(X, np.random.RandomState(0))[:, 0]
+    sample = some_rows(X, np.random.RandomState(0), kernels.SAMPLE_ROWS)[:, 0]
     assert len(sample) == kernels.SAMPLE_ROWS
     assert (np.diff(sample) > 0).all()
-    assert sample_rows(X[:9], np.random.RandomState(0)).shape == (9, 1)
+    assert some_rows(X[:9], np.random.RandomState(0), 10).shape == (9, 1)
 
 
 def found(given, n_anchors=5):

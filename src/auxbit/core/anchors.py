@@ -12,7 +12,7 @@ import numpy as np
 
 from auxbit.core.checks import Float32, Float64, Ids, check_finite, check_integer, check_positive
 from auxbit.core.maps import Scaling
-from auxbit.core.parallel import Workers, block_slices, kernel
+from auxbit.core.parallel import Workers, block_slices, kernel, some_rows
 from auxbit.errors import InvalidInput
 
 SAMPLE_ROWS = 10_000  # anchors and bandwidths are found on at most that many rows
@@ -99,7 +99,7 @@ def choose_anchors(X: Float32, n_anchors: int, workers: Workers, rng: np.random.
 
     Our own k-means, because its sums are added in block order: the same anchors for any number of threads.
     """
-    X = sample_rows(X, rng)
+    X = some_rows(X, rng, SAMPLE_ROWS)
     distinct = np.unique(X, axis=0)
     if len(distinct) <= n_anchors:
         return np.ascontiguousarray(distinct)
@@ -109,13 +109,6 @@ def choose_anchors(X: Float32, n_anchors: int, workers: Workers, rng: np.random.
         if np.array_equal(before, centres):
             break
     return centres
-
-
-def sample_rows(X: Float32, rng: np.random.RandomState, at_most: int = SAMPLE_ROWS) -> Float32:
-    """At most that many of the rows, drawn without replacement, in their order."""
-    if len(X) <= at_most:
-        return X
-    return X[np.sort(rng.choice(len(X), at_most, replace=False))]
 
 
 def _k_means_step(X: Float32, centres: Float32, workers: Workers) -> Float32:

@@ -181,6 +181,13 @@ def sample_rows(n_rows: int, at_most: int = SAMPLED_ROWS) -> npt.NDArray[np.intp
     return np.sort(np.random.default_rng(SEED).choice(n_rows, at_most, replace=False)).astype(np.intp)
 
 
+def some_rows(X: Any, rng: np.random.RandomState, at_most: int) -> Any:
+    """At most that many rows of an array, drawn without replacement, in their order."""
+    if len(X) <= at_most:
+        return X
+    return X[np.sort(rng.choice(len(X), at_most, replace=False))]
+
+
 def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np.intp]:
     """Numbers of n of n_rows rows, drawn at random, in rising order."""
     if n_rows > SHUFFLED_ROWS:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from auxbit.core.anchors import find_anchors, given_bandwidth, median_reach, nearest_anchors, sample_rows
+from auxbit.core.anchors import SAMPLE_ROWS, find_anchors, given_bandwidth, median_reach, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, warn
 from auxbit.core.maps import Encoder
-from auxbit.core.parallel import Workers, kernel
+from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 
@@ -97,7 +97,7 @@ class AnchorGraphHashing(Hasher):
 
         n_neighbors = min(n_neighbors, len(anchors))
         if bandwidth is None:
-            bandwidth = median_reach(sample_rows(X, rng), anchors, n_neighbors) / np.sqrt(2.0)
+            bandwidth = median_reach(some_rows(X, rng, SAMPLE_ROWS), anchors, n_neighbors) / np.sqrt(2.0)
         products = anchor_products(X, anchors, n_neighbors, bandwidth, workers)
         used = products.any(axis=0)  # other anchors are near no row of X, so they change nothing
         anchors, products = anchors[used], products[np.ix_(used, used)]

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
-from auxbit.core.anchors import sample_rows
 from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.maps import LinearEncoder
-from auxbit.core.parallel import Workers
+from auxbit.core.parallel import Workers, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
 from auxbit.mac.objective import DecoderSums, f_step
@@ -137,7 +136,7 @@ def itq_directions(
 ) -> Float64:  # fmt: skip
     """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
     axes = principal_axes(X, n_bits, workers)
-    X = X if max_rows is None else sample_rows(X, rng, max_rows)
+    X = X if max_rows is None else some_rows(X, rng, max_rows)
     return rotated_axes(X, axes, workers, rng, n_iter=n_iter, n_init=n_init, momentum=momentum)
 
 
@@ -155,7 +154,7 @@ def rotated_axes(
     workers.run(project, len(X))
     rotation = random_rotation(n_bits, rng)
     if n_init > 1:
-        trial, n_trial = sample_rows(V, rng, TRIAL_ROWS), min(n_iter, TRIAL_ITERATIONS)
+        trial, n_trial = some_rows(V, rng, TRIAL_ROWS), min(n_iter, TRIAL_ITERATIONS)
         starts = [rotation, *(random_rotation(n_bits, rng) for _ in range(n_init - 1))]
 
         def improve(which: slice) -> tuple[float, Float64]:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.anchors import sample_rows, squared_distances
+from auxbit.core.anchors import squared_distances
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
 from auxbit.core.codes import CHUNK, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.maps import Encoder
-from auxbit.core.parallel import Workers, kernel
+from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.core.simd import popcount
 from auxbit.hashers.base import Hasher, Learned, Training
 
@@ -68,7 +68,7 @@ class SphericalHashing(Hasher):
         mean_tol = check_positive("mean_tol", self.mean_tol)
         std_tol = check_positive("std_tol", self.std_tol)
         sample_size = check_integer("sample_size", self.sample_size, 2)
-        S = sample_rows(training.X, training.rng, sample_size)
+        S = some_rows(training.X, training.rng, sample_size)
         pivots = first_pivots(S, training.n_bits, training.rng)
         spheres, n_iter = balanced_spheres(S, pivots, training.workers, max_iter, mean_tol, std_tol)
         converged = spheres.excess(mean_tol, std_tol) <= 1
