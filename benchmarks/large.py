@@ -24,14 +24,12 @@ from typing import Any
 import numpy as np
 
 import auxbit
-from auxbit.core.codes import pack_bools
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import LinearEncoder, pack_bools
 from auxbit.core.parallel import Workers
-from auxbit.data.rows import Budget
-from auxbit.data.vectors import write_npy_rows
+from auxbit.data.vectors import Budget, write_npy_rows
 from auxbit.mac import rows as passes_of
 from auxbit.mac.fit import FileTable
-from auxbit.mac.validation import neighbours_to_find
+from auxbit.mac.loop import neighbours_to_find
 from auxbit.mac.z_step import ZOptions
 from real_data import sift_photos
 from record import Results, run, table
@@ -269,7 +267,7 @@ def passes(results: Results) -> str:
 
 def fitted_decoder(made: Any, h: Any) -> Any:
     """The decoder of the codes of h."""
-    from auxbit.mac.objective import DecoderSums, f_step
+    from auxbit.mac.loop import DecoderSums, f_step
 
     total = made.moments()[1]
     ZZ, z, XZ = made.hash_sums(h)

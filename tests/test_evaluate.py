@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import (
     Ranking,
@@ -35,7 +35,7 @@ def slow_truth(base, queries, k):
 
 
 def random_codes(n, n_bits, seed=0):
-    return codes.pack(np.random.default_rng(seed).integers(0, 2, (n, n_bits)))
+    return maps.pack(np.random.default_rng(seed).integers(0, 2, (n, n_bits)))
 
 
 def random_truth(q, n_true, n, seed=0):
@@ -149,7 +149,7 @@ def test_ground_truth_refuses_what_it_cannot_use():
 
 def check_ranking(base, queries, truth, n_bits):
     ranking = hamming_ranking(base, queries, truth, n_bits)
-    distances = codes.hamming_distances(queries, base)
+    distances = maps.hamming_distances(queries, base)
     places = np.argsort(np.argsort(distances, axis=1, kind="stable"), axis=1)
     np.testing.assert_array_equal(ranking.ranks, np.take_along_axis(places, truth, axis=1))
     every = np.arange(n_bits + 1)
@@ -177,7 +177,7 @@ def test_without_n_bits_all_bits_of_the_bytes_count():
 
 def test_rankings_of_lists_give_the_same_metrics_at_k_as_rankings_of_codes():
     base, queries, truth = random_codes(300, 10), random_codes(20, 10, 1), random_truth(20, 6, 300)
-    lists = np.argsort(codes.hamming_distances(queries, base), axis=1, kind="stable")
+    lists = np.argsort(maps.hamming_distances(queries, base), axis=1, kind="stable")
     by_codes, by_lists = hamming_ranking(base, queries, truth, 10), retrieved_ranking(lists, truth)
     np.testing.assert_array_equal(by_codes.ranks, by_lists.ranks)
     assert mean_average_precision(by_codes) == mean_average_precision(by_lists)
@@ -236,7 +236,7 @@ def test_metrics_at_k_equal_their_definitions(case, data):
     base, queries, truth, n_bits = make_case(case)
     ranking = hamming_ranking(base, queries, truth, n_bits)
     k = data.draw(st.integers(1, len(base)))
-    lists = np.argsort(codes.hamming_distances(queries, base), axis=1, kind="stable")
+    lists = np.argsort(maps.hamming_distances(queries, base), axis=1, kind="stable")
     found = [len(set(row[:k]) & set(true)) for row, true in zip(lists, truth, strict=True)]
     precision, recall = precision_recall_at_k(ranking, k)
     assert precision == pytest.approx(np.mean(found) / k)
@@ -257,7 +257,7 @@ def test_metrics_within_a_radius_equal_their_definitions(case):
     curve = precision_recall_curve(ranking)
     assert curve.radius.tolist() == list(range(n_bits + 1))
     for r in range(n_bits + 1):
-        within = codes.hamming_distances(queries, base) <= r
+        within = maps.hamming_distances(queries, base) <= r
         found = np.take_along_axis(within, truth, axis=1).sum(axis=1)
         returned = within.sum(axis=1)
         precision = np.array([f / n if n else 0.0 for f, n in zip(found, returned, strict=True)])
@@ -282,8 +282,8 @@ def all_orders(distances):
 @pytest.mark.parametrize("distances", [[0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1], [2, 1, 2, 1, 0, 2, 1], [3, 1, 0]])
 def test_averaged_ties_equal_the_mean_over_all_orders(distances):
     distances = np.array(distances)
-    base = codes.pack(np.arange(3) < distances[:, None])
-    query = codes.pack(np.zeros((1, 3)))
+    base = maps.pack(np.arange(3) < distances[:, None])
+    query = maps.pack(np.zeros((1, 3)))
     orders = list(all_orders(distances))
     for n_true in range(1, len(distances) + 1):
         for true in itertools.permutations(range(len(distances)), n_true):
@@ -319,8 +319,8 @@ def test_averaged_ties_do_not_depend_on_the_order_of_rows(case):
 
 
 def test_without_ties_averaging_changes_nothing():
-    base = codes.pack(np.arange(40) < np.random.default_rng(0).permutation(40)[:, None])
-    query, truth = codes.pack(np.zeros((1, 40))), random_truth(1, 7, 40)
+    base = maps.pack(np.arange(40) < np.random.default_rng(0).permutation(40)[:, None])
+    query, truth = maps.pack(np.zeros((1, 40))), random_truth(1, 7, 40)
     ranking = hamming_ranking(base, query, truth, 40)
     assert mean_average_precision(ranking) == pytest.approx(mean_average_precision(ranking, ties="average"))
     assert precision_recall_at_k(ranking, 9) == pytest.approx(
@@ -363,7 +363,7 @@ def test_metrics_refuse_what_they_cannot_use():
 
 @given(st.integers(1, 100), st.integers(1, 60), st.integers(0, 99))
 def test_effective_bits_lie_between_zero_and_their_bound(n_bits, n, seed):
-    packed = codes.pack(np.random.default_rng(seed).random((n, n_bits)) < 0.1)
+    packed = maps.pack(np.random.default_rng(seed).random((n, n_bits)) < 0.1)
     assert 0 <= effective_bits(packed) <= effective_bits_bound(n_bits, n) + 1e-9
     counts = code_counts(packed)
     assert counts.dtype == np.int64

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
-from auxbit.core.codes import (
+from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
     check_packed,

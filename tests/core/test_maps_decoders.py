@@ -7,8 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from auxbit.core.codes import pack
-from auxbit.core.maps import LinearDecoder, Scaling, TableDecoder, decoder_from, decoder_parts
+from auxbit.core.maps import LinearDecoder, Scaling, TableDecoder, decoder_from, decoder_parts, pack
 
 L, D = 19, 5
 RANDOM = np.random.default_rng(0)

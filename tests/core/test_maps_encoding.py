@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH, BinaryAutoencoder, ThresholdedPCA, load
 from auxbit.core import maps as encoding_module
-from auxbit.core.codes import pack, unpack
-from auxbit.core.maps import CACHED_ROWS, HARMLESS_MEAN, LinearEncoder, Scaling, encode
+from auxbit.core.maps import CACHED_ROWS, HARMLESS_MEAN, LinearEncoder, Scaling, encode, pack, unpack
 from auxbit.core.parallel import BLOCK_ROWS
 from auxbit.errors import InvalidInput
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auxbit.core.codes import hamming_distances
+from auxbit.core.maps import hamming_distances
 from auxbit.errors import InvalidInput
 from auxbit.experiments import samples
 from auxbit.experiments.study import Cell, Fits, Problem, write_result

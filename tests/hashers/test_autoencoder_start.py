@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from auxbit import LSH, BinaryAutoencoder
-from auxbit.core.codes import pack
+from auxbit.core.maps import pack
 from auxbit.errors import InvalidInput
 from auxbit.hashers.autoencoder import STARTS
 from helpers import autoencoder_models

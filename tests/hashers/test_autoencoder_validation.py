@@ -8,7 +8,7 @@ import pytest
 from auxbit import LSH, BinaryAutoencoder
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
-from auxbit.mac.validation import choose_queries, neighbours_to_find
+from auxbit.mac.loop import choose_queries, neighbours_to_find
 from helpers import autoencoder_models
 from helpers.autoencoder_models import decoded, short
 

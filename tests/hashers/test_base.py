@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH, BinaryAutoencoder, ThresholdedPCA
-from auxbit.core.codes import pack
+from auxbit.core.maps import pack
 from auxbit.core.parallel import BLOCK_ROWS
 from helpers import hasher_models
 from helpers.every_hasher import every_hasher

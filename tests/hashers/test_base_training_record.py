@@ -19,7 +19,7 @@ from auxbit.core.parallel import sample_rows
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers import base, registry
 from auxbit.hashers.base import MOST_ROWS, TrainingRecord, record_of
-from auxbit.mac.validation import choose_queries
+from auxbit.mac.loop import choose_queries
 from helpers.every_hasher import DEGENERATE, every_hasher
 
 X = np.random.default_rng(0).normal(size=(300, 10)) @ np.random.default_rng(1).normal(size=(10, 10)) + 5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from auxbit.core.codes import pack, unpack
+from auxbit.core.maps import pack, unpack
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k, retrieved_ranking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.index.codes import CodeNorms
 
 FAR = np.iinfo(np.int32).max
@@ -13,19 +13,19 @@ KINDS = ("auto", "linear", "multi")
 
 def random_codes(n, n_bits, seed=0, share_of_ones=0.5):
     bits = np.random.default_rng(seed).random((n, n_bits)) < share_of_ones
-    return codes.pack(bits).reshape(n, codes.bytes_per_code(n_bits))
+    return maps.pack(bits).reshape(n, maps.bytes_per_code(n_bits))
 
 
 def clustered_codes(n, n_bits, n_clusters=20, flipped=0.03, seed=0):
     """Codes with many near and equal ones, as real data have."""
     rng = np.random.default_rng(seed)
     centres = rng.random((n_clusters, n_bits)) < 0.5
-    return codes.pack(centres[rng.integers(n_clusters, size=n)] ^ (rng.random((n, n_bits)) < flipped))
+    return maps.pack(centres[rng.integers(n_clusters, size=n)] ^ (rng.random((n, n_bits)) < flipped))
 
 
 def slow_search(base, ids, queries, k):
     """Sort everything by (distance, position)."""
-    all_distances = codes.hamming_distances(queries, base)
+    all_distances = maps.hamming_distances(queries, base)
     order = np.argsort(all_distances, axis=1, kind="stable")[:, :k]
     distances = np.full((len(queries), k), FAR, dtype=np.int32)
     found = np.full((len(queries), k), -1, dtype=np.int64)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import HammingIndex
 from helpers.index_truth import FAR, check_search, random_codes
@@ -19,11 +19,11 @@ from helpers.index_truth import FAR, check_search, random_codes
 def test_the_order_in_which_distances_come_does_not_matter(order):
     Z = np.tril(np.ones((65, 64), dtype=np.uint8), -1).repeat(60, axis=0)
     Z = {"rising": Z, "falling": Z[::-1], "equal": Z[:1].repeat(3900, axis=0)}[order]
-    base = codes.pack(Z)
+    base = maps.pack(Z)
     index = HammingIndex(64)
     index.add(base)
     for k in (1, 59, 60, 61, 1000):
-        check_search(index, base, np.arange(3900), codes.pack(np.zeros((3, 64))), k)
+        check_search(index, base, np.arange(3900), maps.pack(np.zeros((3, 64))), k)
 
 
 @pytest.mark.parametrize("n_bits", [8, 32, 64, 128, 256])

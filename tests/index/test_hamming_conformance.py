@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.index import HammingIndex, hamming, multi_index
 from helpers.index_truth import (
     KINDS,
@@ -234,7 +234,7 @@ class AnyUse(RuleBasedStateMachine):
     @rule(k=st.integers(1, 20), r=st.integers(0, 5), seed=st.integers(0, 99))
     def search(self, k, r, seed):
         base = np.frombuffer(b"".join(self.truth.values()), dtype=np.uint8)
-        base = base.reshape(len(self.truth), codes.bytes_per_code(self.n_bits))
+        base = base.reshape(len(self.truth), maps.bytes_per_code(self.n_bits))
         queries = random_codes(3, self.n_bits, seed)
         ids = np.array(list(self.truth), dtype=np.int64)
         check_search(self.index, base, ids, queries, k)

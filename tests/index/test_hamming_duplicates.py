@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.errors import InvalidParameter
 from auxbit.index import HammingIndex
 from helpers.index_truth import clustered_codes, random_codes
@@ -14,7 +14,7 @@ from helpers.index_truth import clustered_codes, random_codes
 
 def slow_groups(base, r):
     """Connected components of the graph of all pairs within r."""
-    near = codes.hamming_distances(base, base) <= r
+    near = maps.hamming_distances(base, base) <= r
     _, labels = connected_components(near)
     every = [np.flatnonzero(labels == label) for label in range(labels.max() + 1)]
     return sorted((rows.tolist() for rows in every if len(rows) > 1), key=lambda rows: rows[0])

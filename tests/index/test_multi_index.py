@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput
 from auxbit.index.codes import all_lanes, lanes_of
@@ -19,19 +19,19 @@ NO_LIMIT = math.inf
 
 
 def random_codes(n, n_bits, seed=0):
-    return codes.pack(np.random.default_rng(seed).random((n, n_bits)) < 0.5)
+    return maps.pack(np.random.default_rng(seed).random((n, n_bits)) < 0.5)
 
 
 def clustered_codes(n, n_bits, seed=0, n_centres=50, flipped=0.05):
     """Codes around centres that depend on the number of bits only."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).random((n_centres, n_bits)) < 0.5
-    return codes.pack(centres[rng.integers(0, n_centres, n)] ^ (rng.random((n, n_bits)) < flipped))
+    return maps.pack(centres[rng.integers(0, n_centres, n)] ^ (rng.random((n, n_bits)) < flipped))
 
 
 def slow_nearest(base, queries, k, allowed):
     """The truth: sort all allowed codes by (distance, position)."""
-    every = codes.hamming_distances(queries, base).astype(np.int64)
+    every = maps.hamming_distances(queries, base).astype(np.int64)
     every[:, ~allowed] = FAR
     order = np.argsort(every, axis=1, kind="stable")[:, :k]
     distances = np.full((len(queries), k), FAR)
@@ -137,8 +137,8 @@ def test_ties_go_to_smaller_positions(n_bits):
 def test_codes_at_the_same_distance_come_from_several_tables():
     """Every code is one bit away from the query: found at once or a flip away, each once, in order."""
     query = random_codes(1, 64)
-    bits = codes.unpack(query, 64)
-    base = codes.pack(bits ^ np.eye(64, dtype=np.uint8)[np.random.default_rng(0).permutation(64)])
+    bits = maps.unpack(query, 64)
+    base = maps.pack(bits ^ np.eye(64, dtype=np.uint8)[np.random.default_rng(0).permutation(64)])
     base = np.concatenate([base, random_codes(20_000, 64, seed=5)])
     index = MultiIndex.build(base, 64)
     for k in (1, 20, 64):

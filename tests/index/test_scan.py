@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core.codes import bytes_per_code, hamming_distances, pack, unpack
+from auxbit.core.maps import bytes_per_code, hamming_distances, pack, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput
 from auxbit.index import scan as linear

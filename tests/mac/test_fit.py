@@ -7,9 +7,9 @@ import pytest
 
 import auxbit
 from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
-from auxbit.core.codes import pack_bools
+from auxbit.core.maps import pack_bools
 from auxbit.core.parallel import draw_rows
-from auxbit.data.rows import Budget
+from auxbit.data.vectors import Budget
 from helpers.large_rows import KINDS, OnlySlices, clustered, history_of, quick, stored
 
 X = clustered()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auxbit.core.codes import pack_bools
+from auxbit.core.maps import pack_bools
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows as shard
 from auxbit.mac.h_step import ArraySvmRows, CorrectedLine, SampledLine, line_search

@@ -5,7 +5,7 @@ import pytest
 
 from auxbit.core.parallel import Workers
 from auxbit.mac.h_step import ArraySvmRows
-from auxbit.mac.objective import decoder_sums
+from auxbit.mac.loop import decoder_sums
 from helpers.slow_truths import random_rows
 from helpers.svm_cases import flip, labelled_digits
 

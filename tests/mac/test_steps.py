@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.maps import LinearEncoder, Scaling
+from auxbit.core.maps import LinearEncoder, Scaling, pack_bools, unpack
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.loop import precision_of
 from auxbit.mac.rows import CodePair, FileRows, ScaledRows
 from auxbit.mac.steps import MemoryRows, Steps, weights_of
-from auxbit.mac.validation import precision_of
 from auxbit.mac.z_step import ZOptions
 
 N, D, L = BLOCK_ROWS + 300, 6, 5

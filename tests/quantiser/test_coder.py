@@ -14,11 +14,10 @@ from sklearn.datasets import load_digits
 
 import auxbit
 from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
-from auxbit.core.codes import pack, unpack
-from auxbit.core.maps import LinearDecoder, TableDecoder
+from auxbit.core.maps import LinearDecoder, TableDecoder, pack, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.objective import decoder_sums, f_step
+from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of
 from auxbit.quantiser.fit import alternate_codes
 from auxbit.quantiser.kernels import row_products

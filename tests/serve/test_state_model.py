@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from auxbit import BinaryAutoencoder, Collection
-from auxbit.core.codes import pack
+from auxbit.core.maps import pack
 from auxbit.evaluate import effective_bits
 from auxbit.serve import schemas
 from auxbit.serve.state import bit_statistics

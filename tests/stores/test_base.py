@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core.codes import pack, unpack
+from auxbit.core.maps import pack, unpack
 from auxbit.errors import InvalidParameter, MissingExtra
 from auxbit.stores import connect
 from auxbit.stores.base import checked_rows, parse

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from auxbit import HammingIndex
-from auxbit.core.codes import hamming_distances
+from auxbit.core.maps import hamming_distances
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.stores import StoreError, StoreExists
 from helpers.index_truth import FAR, clustered_codes, random_codes

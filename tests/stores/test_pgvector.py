@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auxbit.core.codes import unpack
+from auxbit.core.maps import unpack
 from auxbit.errors import InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect
 from auxbit.stores import pgvector as statements

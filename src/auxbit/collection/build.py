@@ -20,8 +20,7 @@ from auxbit.collection.storage import MANIFEST, TRAINING_ROWS, Manifest, coding_
 from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids, PathLike, check_finite, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits
-from auxbit.core.maps import TableDecoder
+from auxbit.core.maps import TableDecoder, bytes_per_code, check_n_bits
 from auxbit.core.parallel import sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import nearest, read_data

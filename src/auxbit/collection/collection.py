@@ -46,7 +46,7 @@ from auxbit.core.checks import (
     check_finite,
     check_integer,
 )
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed
+from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed
 from auxbit.core.parallel import Workers
 from auxbit.errors import AuxbitError, FileExists, FileProblem, InvalidInput, InvalidParameter, ModelFileError
 from auxbit.index.codes import MAX_ID, At, check_ids, repeats

@@ -15,7 +15,7 @@ from scipy.special import betaln, ndtr, ndtri
 
 from auxbit.collection.storage import Snapshot, View
 from auxbit.core.checks import Float64, Packed, Positions, check_positive
-from auxbit.core.codes import check_packed, unpack
+from auxbit.core.maps import check_packed, unpack
 from auxbit.core.parallel import block_slices
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.evaluate import code_counts

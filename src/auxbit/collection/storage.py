@@ -31,8 +31,8 @@ from auxbit.collection.metadata import Fields
 from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions
-from auxbit.core.codes import bytes_per_code, check_n_bits
 from auxbit.core.files import WriterLock
+from auxbit.core.maps import bytes_per_code, check_n_bits
 from auxbit.errors import AuxbitError, CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.index.codes import LANES, CodeBlocks, CodeStore, IdTable, LaneSet, allowed_positions, as_bools
 

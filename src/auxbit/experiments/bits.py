@@ -12,7 +12,7 @@ import numpy as np
 
 from auxbit import evaluate
 from auxbit.core.checks import Array, Packed, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits
+from auxbit.core.maps import bytes_per_code, check_n_bits
 from auxbit.core.parallel import block_slices
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth

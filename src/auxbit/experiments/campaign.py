@@ -10,7 +10,7 @@ from typing import Any
 
 from auxbit.core import files
 from auxbit.core.checks import check_finite
-from auxbit.core.codes import check_n_bits
+from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper

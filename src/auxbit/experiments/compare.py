@@ -15,7 +15,7 @@ import numpy as np
 from auxbit import __version__, evaluate
 from auxbit.core import files
 from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
-from auxbit.core.codes import check_n_bits
+from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import read_data

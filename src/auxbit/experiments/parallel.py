@@ -23,7 +23,7 @@ import numpy.typing as npt
 from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.checks import Array, check_integer
-from auxbit.core.codes import check_n_bits
+from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.data import vectors
 from auxbit.errors import AuxbitError, InvalidParameter

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Array, Ids
-from auxbit.core.codes import hamming_distances
+from auxbit.core.maps import hamming_distances
 from auxbit.errors import InvalidInput
 from auxbit.experiments.retrieval import cells
 from auxbit.experiments.study import Fits, Problem, Result, Row, Trained

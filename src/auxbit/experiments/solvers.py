@@ -12,12 +12,11 @@ import numpy as np
 from scipy.optimize import lsq_linear, minimize
 
 from auxbit.core.checks import Bits, Float64
-from auxbit.core.codes import unpack
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import Scaling, unpack
 from auxbit.core.parallel import Workers
 from auxbit.experiments.retrieval import cells
 from auxbit.experiments.study import Claim, Fits, Problem, Result, Row, Trained
-from auxbit.mac.objective import decoder_sums, f_step
+from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.mac.z_step import RelaxedSolver, ZProblem
 from auxbit.plot import figures
 

@@ -19,8 +19,15 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, PathLike
-from auxbit.core.codes import bytes_per_code, check_packed
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, LinearEncoder, byte_contributions
+from auxbit.core.maps import (
+    VALUES,
+    Decoder,
+    LinearDecoder,
+    LinearEncoder,
+    byte_contributions,
+    bytes_per_code,
+    check_packed,
+)
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats

@@ -13,8 +13,7 @@ from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.anchors import TIE
 from auxbit.core.checks import PathLike, require
-from auxbit.core.codes import bytes_per_code
-from auxbit.core.maps import LARGEST_FLOAT32, LinearEncoder, RawEncoder, Scaling
+from auxbit.core.maps import LARGEST_FLOAT32, LinearEncoder, RawEncoder, Scaling, bytes_per_code
 from auxbit.errors import InvalidInput
 from auxbit.hashers.anchor_graph import ROUNDING, AnchorGraphEncoder
 from auxbit.hashers.base import Hasher

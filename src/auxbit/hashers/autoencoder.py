@@ -24,8 +24,7 @@ from auxbit.core.checks import (
     check_positive,
     warn,
 )
-from auxbit.core.codes import bytes_per_code, check_n_bits, pack_bools, unpack
-from auxbit.core.maps import LinearEncoder, Scaling, encode
+from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, check_n_bits, encode, pack_bools, unpack
 from auxbit.core.parallel import Workers, draw_rows, resolve_n_jobs, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
@@ -34,8 +33,7 @@ from auxbit.hashers.linear import axes_of, principal_axes, random_rotation, rota
 from auxbit.mac.checkpoint import identity
 from auxbit.mac.fit import ArrayTable, Beginning, Plan, fit, fit_elsewhere, is_elsewhere
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.loop import Record
-from auxbit.mac.validation import Outcome
+from auxbit.mac.loop import Outcome, Record
 from auxbit.mac.z_step import ZOptions
 
 logger = logging.getLogger("auxbit")

@@ -21,12 +21,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Packed, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.core.files import Format
-from auxbit.core.maps import Decoder, Encoder, LinearDecoder, Scaling, TableDecoder, encode, encode_into
+from auxbit.core.maps import (
+    Decoder,
+    Encoder,
+    LinearDecoder,
+    Scaling,
+    TableDecoder,
+    bytes_per_code,
+    check_n_bits,
+    check_packed,
+    encode,
+    encode_into,
+    pack,
+    unpack,
+)
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
-from auxbit.mac.objective import decoder_sums, f_step
+from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
 from auxbit.quantiser.fit import KINDS, Turned, fit_decoder
 

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.core.files import check_output
-from auxbit.core.maps import TableDecoder
+from auxbit.core.maps import TableDecoder, bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.data.rows import open_rows, take_rows
-from auxbit.data.vectors import blocks, is_digits, read_data, write_npy_rows
+from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import effective_bits, effective_bits_bound
 from auxbit.hashers.base import CODINGS, Hasher

@@ -19,7 +19,7 @@ from auxbit.core.maps import LinearEncoder
 from auxbit.core.parallel import Workers, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
-from auxbit.mac.objective import DecoderSums, f_step
+from auxbit.mac.loop import DecoderSums, f_step
 
 # with n_init > 1, rotations are tried on a sample, and only the best is refined on all rows
 TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50

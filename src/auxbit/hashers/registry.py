@@ -220,8 +220,7 @@ def load(path: PathLike) -> Hasher:
 
 def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> Decoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
-    from auxbit.core.codes import check_n_bits
-    from auxbit.core.maps import decoder_from
+    from auxbit.core.maps import check_n_bits, decoder_from
 
     parts = _within("decoder.", tensors)
     if "tables" in parts:

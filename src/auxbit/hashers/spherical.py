@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from auxbit.core.anchors import squared_distances
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
-from auxbit.core.codes import CHUNK, check_n_bits, check_packed, query_words, to_planes, to_words
-from auxbit.core.maps import Encoder
+from auxbit.core.maps import CHUNK, Encoder, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.core.simd import popcount
 from auxbit.hashers.base import Hasher, Learned, Training

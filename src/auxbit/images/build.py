@@ -26,7 +26,7 @@ from auxbit.collection.collection import Collection, refuse_existing
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
 from auxbit.core import files
 from auxbit.core.checks import Float32, PathLike, check_integer, require
-from auxbit.core.codes import bytes_per_code, check_n_bits
+from auxbit.core.maps import bytes_per_code, check_n_bits
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.errors import InvalidInput, InvalidParameter

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Ids, Packed, Positions
-from auxbit.core.codes import bytes_per_code
-from auxbit.core.maps import Decoder
+from auxbit.core.maps import Decoder, bytes_per_code
 from auxbit.errors import InvalidInput
 
 Planes = npt.NDArray[np.uint8]  # (n_blocks, width, 64)

@@ -19,9 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Bytes, Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
-from auxbit.core.codes import bytes_per_code, check_n_bits, check_packed, to_words
 from auxbit.core.files import Format, Tensors
-from auxbit.core.maps import Decoder, decoder_from, decoder_parts
+from auxbit.core.maps import (
+    Decoder,
+    bytes_per_code,
+    check_n_bits,
+    check_packed,
+    decoder_from,
+    decoder_parts,
+    to_words,
+)
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
 from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Distances, Packed, Positions
-from auxbit.core.codes import query_words
+from auxbit.core.maps import query_words
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import BUCKET_LANES, lowest_bit, near_lanes, popcount, prefetch
 from auxbit.errors import InvalidInput

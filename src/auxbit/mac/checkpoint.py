@@ -19,10 +19,9 @@ from auxbit.core.checks import Float64
 from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput
-from auxbit.mac.loop import Record
+from auxbit.mac.loop import Record, Walk
 from auxbit.mac.rows import FileRows
 from auxbit.mac.steps import State
-from auxbit.mac.validation import Walk
 
 NAME, LOCK = "state.safetensors", "fit.lock"
 CONTENT = "content of X"  # what `about` calls a checksum, which would mean nothing to people

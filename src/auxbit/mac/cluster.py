@@ -31,10 +31,9 @@ from auxbit.core.checks import (
     refuse_number,
     require,
 )
-from auxbit.core.codes import query_words
-from auxbit.core.maps import Extent, Scaling
+from auxbit.core.maps import Extent, Scaling, query_words
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
-from auxbit.data.rows import open_rows, take_rows
+from auxbit.data.vectors import open_rows, take_rows
 from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import nearest_scaled
 from auxbit.mac import rows as shard

@@ -17,27 +17,27 @@ from typing import Any, Protocol
 import numpy as np
 
 from auxbit.core.checks import Array, Float32, Ids, PathLike
-from auxbit.core.codes import bytes_per_code
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, bytes_per_code
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
-from auxbit.data.rows import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
+from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared
 from auxbit.mac.cluster import cluster_table
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.loop import Record, alternate
-from auxbit.mac.objective import Moments
-from auxbit.mac.rows import CodePair, FileRows, ScaledRows
-from auxbit.mac.steps import MemoryRows, Rows, Steps
-from auxbit.mac.validation import (
+from auxbit.mac.loop import (
+    Moments,
     Outcome,
+    Record,
     Walk,
+    alternate,
     follow,
     given_queries,
     hold_out,
     neighbours_to_find,
     precision_of,
 )
+from auxbit.mac.rows import CodePair, FileRows, ScaledRows
+from auxbit.mac.steps import MemoryRows, Rows, Steps
 from auxbit.mac.z_step import ZOptions
 
 CODES_SHARE = 0.25  # of the budget: codes that take more are kept in files

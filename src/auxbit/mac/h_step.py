@@ -21,7 +21,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.checks import Bits, Float32, Float64, Indices
 from auxbit.core.parallel import Workers, kernel
-from auxbit.mac.objective import DecoderSums
+from auxbit.mac.loop import DecoderSums
 
 MANY_ROWS = 100  # for each dimension
 LINE_STEPS, MOST_LINE_STEPS = 3, 12  # more than three only while no size is better than 0

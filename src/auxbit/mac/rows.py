@@ -19,19 +19,21 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Float64, Ids, Indices, Packed
-from auxbit.core.codes import (
+from auxbit.core.maps import (
     CHUNK,
+    LinearDecoder,
+    LinearEncoder,
+    Scaling,
     bytes_per_code,
     chunk_distances,
     pack_bools,
-    popcount,
     query_words,
     to_planes,
     unpack,
 )
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
-from auxbit.data.rows import RowSource, take_rows
+from auxbit.core.simd import popcount
+from auxbit.data.vectors import RowSource, take_rows
 from auxbit.errors import FileProblem
 from auxbit.evaluate import Ranking, nearest_scaled
 from auxbit.mac.h_step import (

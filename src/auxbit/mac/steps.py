@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, Packed
-from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.maps import LinearDecoder, LinearEncoder
+from auxbit.core.maps import LinearDecoder, LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking
 from auxbit.mac.h_step import (
@@ -29,8 +28,7 @@ from auxbit.mac.h_step import (
     slack_sums_of,
     solve_svms,
 )
-from auxbit.mac.loop import ZReport
-from auxbit.mac.objective import DecoderSums, Moments, decoder_sums, energies, f_step
+from auxbit.mac.loop import DecoderSums, Moments, ZReport, decoder_sums, energies, f_step
 from auxbit.mac.z_step import ZOptions, ZSolver
 
 Sums = tuple[Any, ...]

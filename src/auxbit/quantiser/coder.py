@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.codes import pack_bools, unpack
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, byte_contributions
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, byte_contributions, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels

@@ -10,10 +10,9 @@ from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.anchors import choose_anchors, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.codes import bytes_per_code, unpack
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder
+from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers
-from auxbit.mac.objective import decoder_sums, f_step
+from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes
 from auxbit.quantiser.kernels import add_rows, count_pairs
 

@@ -21,7 +21,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.checks import Packed
-from auxbit.core.codes import MAX_BITS
+from auxbit.core.maps import MAX_BITS
 from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import Pictures

@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import Manifest
 from auxbit.core.checks import Float64, Ids, Packed, require
-from auxbit.core.codes import unpack
+from auxbit.core.maps import unpack
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.evaluate import code_counts, effective_bits_bound
 from auxbit.hashers.registry import label_of

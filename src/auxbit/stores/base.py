@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from auxbit.collection.metadata import Offsets, Text, encode_rows
 from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
-from auxbit.core.codes import check_n_bits, check_packed
+from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.index.codes import check_ids, repeats

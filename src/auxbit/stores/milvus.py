@@ -23,7 +23,7 @@ import numpy.typing as npt
 from auxbit.collection.where import Condition, Where
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, check_integer, require
-from auxbit.core.codes import bytes_per_code
+from auxbit.core.maps import bytes_per_code
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from auxbit.collection.where import Condition, Where
 from auxbit.core.checks import Array, Float32, Packed, check_integer, require
-from auxbit.core.codes import unpack
+from auxbit.core.maps import unpack
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
 from auxbit.index.codes import check_ids
 from auxbit.stores.base import (

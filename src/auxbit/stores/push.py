@@ -16,7 +16,7 @@ from auxbit.collection.metadata import read_table
 from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
-from auxbit.core.codes import check_n_bits, check_packed
+from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.data.vectors import read_data
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher

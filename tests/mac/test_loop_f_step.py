@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from auxbit.core.maps import LinearDecoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers
-from auxbit.mac.objective import decoder_sums, f_step
+from auxbit.mac.loop import decoder_sums, f_step
 from helpers import objective
 from helpers.slow_truths import random_rows
 

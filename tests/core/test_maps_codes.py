@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from auxbit.core import codes
+from auxbit.core import maps
 from auxbit.errors import InvalidInput, InvalidParameter
 
 bit_arrays = hnp.arrays(
@@ -17,24 +17,24 @@ bit_arrays = hnp.arrays(
 
 @given(bit_arrays)
 def test_unpack_undoes_pack(Z):
-    packed = codes.pack(Z)
-    assert packed.shape == (len(Z), codes.bytes_per_code(Z.shape[1]))
+    packed = maps.pack(Z)
+    assert packed.shape == (len(Z), maps.bytes_per_code(Z.shape[1]))
     assert packed.dtype == np.uint8
-    np.testing.assert_array_equal(codes.unpack(packed, Z.shape[1]), Z)
+    np.testing.assert_array_equal(maps.unpack(packed, Z.shape[1]), Z)
 
 
 @given(st.integers(1, 140), st.integers(0, 9), st.randoms())
 def test_pack_undoes_unpack(n_bits, n, random):
     packed = np.array(
-        [list(random.getrandbits(n_bits).to_bytes(codes.bytes_per_code(n_bits), "little")) for _ in range(n)],
+        [list(random.getrandbits(n_bits).to_bytes(maps.bytes_per_code(n_bits), "little")) for _ in range(n)],
         dtype=np.uint8,
-    ).reshape(n, -1 if n else codes.bytes_per_code(n_bits))
-    np.testing.assert_array_equal(codes.pack(codes.unpack(packed, n_bits)), packed)
+    ).reshape(n, -1 if n else maps.bytes_per_code(n_bits))
+    np.testing.assert_array_equal(maps.pack(maps.unpack(packed, n_bits)), packed)
 
 
 @given(bit_arrays)
 def test_bit_l_is_bit_l_mod_8_of_byte_l_div_8(Z):
-    packed = codes.pack(Z)
+    packed = maps.pack(Z)
     np.testing.assert_array_equal(packed, np.packbits(Z, axis=1, bitorder="little"))
     for bit in range(Z.shape[1]):
         np.testing.assert_array_equal(packed[:, bit // 8] >> (bit % 8) & 1, Z[:, bit])
@@ -43,46 +43,46 @@ def test_bit_l_is_bit_l_mod_8_of_byte_l_div_8(Z):
 def test_codes_equal_those_of_faiss():
     X = np.random.default_rng(0).normal(size=(50, 24)).astype(np.float32)
     theirs = faiss.IndexLSH(24, 24, False, False)
-    np.testing.assert_array_equal(codes.pack(X > 0), theirs.sa_encode(X))
+    np.testing.assert_array_equal(maps.pack(X > 0), theirs.sa_encode(X))
 
 
 def test_faiss_finds_our_codes_at_our_distances():
     Z = np.random.default_rng(1).integers(0, 2, (40, 72), dtype=np.uint8)
-    packed = codes.pack(Z)
+    packed = maps.pack(Z)
     index = faiss.IndexBinaryFlat(72)
     index.add(packed)
     distances, ids = index.search(packed[:5], 40)
     np.testing.assert_array_equal(
-        np.take_along_axis(codes.hamming_distances(packed[:5], packed), ids, 1), distances
+        np.take_along_axis(maps.hamming_distances(packed[:5], packed), ids, 1), distances
     )
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
 def test_zeros_and_ones_of_any_type_are_packed(dtype):
-    assert codes.pack(np.array([[1, 0, 0, 1]], dtype)).tolist() == [[9]]
+    assert maps.pack(np.array([[1, 0, 0, 1]], dtype)).tolist() == [[9]]
 
 
 @pytest.mark.parametrize("wrong", [[[0, 2]], [[0.5, 1]], [[-1, 1]], [[np.nan, 1]]])
 def test_other_values_than_0_and_1_are_refused(wrong):
     with pytest.raises(InvalidInput, match="only 0 and 1"):
-        codes.pack(wrong)
+        maps.pack(wrong)
 
 
 def test_a_single_code_must_be_a_row():
     with pytest.raises(InvalidInput, match=r"2-D array of 0 and 1, got 1 dimension"):
-        codes.pack([0, 1])
+        maps.pack([0, 1])
 
 
 @pytest.mark.parametrize("wrong", [0, 1025, -3, True, 8.0, "32", None])
 def test_an_invalid_number_of_bits_is_refused(wrong):
     with pytest.raises(InvalidParameter, match=r"n_bits=.* is invalid: expected an integer in 1..1024"):
-        codes.check_n_bits(wrong)
+        maps.check_n_bits(wrong)
     with pytest.raises(InvalidParameter, match=r"n_bits="):
-        codes.unpack(np.zeros((1, 1), np.uint8), wrong)
+        maps.unpack(np.zeros((1, 1), np.uint8), wrong)
 
 
 def test_numpy_integers_count_as_numbers_of_bits():
-    assert type(codes.check_n_bits(np.int32(64))) is int
+    assert type(maps.check_n_bits(np.int32(64))) is int
 
 
 @pytest.mark.parametrize(
@@ -92,35 +92,35 @@ def test_codes_of_another_shape_or_type_are_refused(wrong):
     with pytest.raises(
         InvalidInput, match=r"queries must be packed codes of 8 bits: a \(n, 1\) array of uint8"
     ):
-        codes.check_packed(wrong, 8, "queries")
+        maps.check_packed(wrong, 8, "queries")
 
 
 def test_bits_beyond_the_last_are_refused():
     with pytest.raises(InvalidInput, match="bits set beyond the first 7"):
-        codes.check_packed(np.array([[0x80]], np.uint8), 7)
-    codes.check_packed(np.array([[0x7F]], np.uint8), 7)
+        maps.check_packed(np.array([[0x80]], np.uint8), 7)
+    maps.check_packed(np.array([[0x7F]], np.uint8), 7)
 
 
 @given(bit_arrays)
 def test_words_keep_every_bit_and_add_none(Z):
-    words = codes.to_words(codes.pack(Z))
+    words = maps.to_words(maps.pack(Z))
     assert words.shape == (len(Z), -(-Z.shape[1] // 64))
     np.testing.assert_array_equal(np.bitwise_count(words).sum(1), Z.sum(1, dtype=int))
 
 
 def test_words_of_a_strided_view_are_those_of_its_copy():
     wide = np.random.default_rng(2).integers(0, 256, (6, 16), dtype=np.uint8)
-    np.testing.assert_array_equal(codes.to_words(wide[::2, 8:]), codes.to_words(wide[::2, 8:].copy()))
+    np.testing.assert_array_equal(maps.to_words(wide[::2, 8:]), maps.to_words(wide[::2, 8:].copy()))
 
 
 @given(bit_arrays)
 def test_hamming_distance_counts_the_differing_bits(Z):
     expected = (Z[:, None, :] != Z[None, :, :]).sum(2)
-    distances = codes.hamming_distances(codes.pack(Z), codes.pack(Z))
+    distances = maps.hamming_distances(maps.pack(Z), maps.pack(Z))
     assert distances.dtype == np.int32
     np.testing.assert_array_equal(distances, expected)
 
 
 def test_codes_of_different_widths_have_no_distance():
     with pytest.raises(InvalidInput, match="codes of 8 and of 9 bytes"):
-        codes.hamming_distances(np.zeros((1, 8), np.uint8), np.zeros((1, 9), np.uint8))
+        maps.hamming_distances(np.zeros((1, 8), np.uint8), np.zeros((1, 9), np.uint8))

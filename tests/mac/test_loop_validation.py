@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from auxbit.mac.loop import alternate
-from auxbit.mac.validation import follow
+from auxbit.mac.loop import alternate, follow
 from helpers.mac_script import Script, path
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.data.rows import fingerprint, open_rows, take_rows
+from auxbit.data.vectors import fingerprint, open_rows, take_rows
 from auxbit.errors import DataFileError, InvalidInput
 from helpers.large_rows import KINDS, OnlySlices, clustered, stored, write_parquet
 

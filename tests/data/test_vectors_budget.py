@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auxbit.data.rows import Budget
+from auxbit.data.vectors import Budget
 from auxbit.errors import InvalidParameter
 
 
