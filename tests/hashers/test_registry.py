@@ -29,7 +29,7 @@ from auxbit import (
 from auxbit.core import files
 from auxbit.errors import FileExists, FileProblem, InvalidInput, ModelFileError
 from auxbit.hashers import base
-from auxbit.hashers.registry import read_header
+from auxbit.hashers.registry import ESTIMATORS, read_header
 
 X = np.random.default_rng(0).normal(size=(150, 7)) * 3 + 100
 
@@ -47,6 +47,10 @@ MODELS = {
     "BinaryFactorAnalysis": BinaryFactorAnalysis(5, random_state=0, max_iter=4),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def test_every_method_of_the_table_is_saved_and_loaded_here():
+    assert set(MODELS) == set(ESTIMATORS)
 
 
 @pytest.fixture(scope="module")

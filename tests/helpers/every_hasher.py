@@ -6,30 +6,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from auxbit import (
-    ITQ,
-    LSH,
-    AnchorGraphHashing,
-    BinaryAutoencoder,
-    BinaryFactorAnalysis,
-    KernelizedLSH,
-    SpectralHashing,
-    SphericalHashing,
-    ThresholdedPCA,
-)
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
+from auxbit.hashers.registry import ESTIMATORS
 
-HASHERS = [
-    LSH,
-    ThresholdedPCA,
-    ITQ,
-    SpectralHashing,
-    KernelizedLSH,
-    AnchorGraphHashing,
-    SphericalHashing,
-    BinaryAutoencoder,
-    BinaryFactorAnalysis,
-]
+HASHERS = [method.load_class() for method in ESTIMATORS.values()]
 every_hasher = pytest.mark.parametrize("hasher", HASHERS, ids=lambda cls: cls.__name__)
 
 
