@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -31,14 +32,38 @@ from auxbit.hashers.anchor_graph import AnchorGraphHashing
 from auxbit.hashers.base import Hasher, check_kind
 from auxbit.hashers.linear import axes_of, principal_axes, random_rotation, rotated_axes
 from auxbit.mac.checkpoint import identity
-from auxbit.mac.fit import ArrayTable, Beginning, Plan, fit, fit_elsewhere, is_elsewhere
+from auxbit.mac.fit import (
+    ArrayTable,
+    Beginning,
+    FactorCodes,
+    Fitted,
+    Plan,
+    fit,
+    fit_elsewhere,
+    is_elsewhere,
+)
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.loop import Outcome, Record
+from auxbit.mac.loop import Record
 from auxbit.mac.z_step import ZOptions
 
 logger = logging.getLogger("auxbit")
 
 H_SOLVERS = ("svm", "ridge")
+ON_MISS = ("continue", "return")
+BFA_SHARE = 0.01  # of the first μ of BA: the small, constant one of BFA
+
+# What None means for a parameter. "paper" is sections 4 and 6 to the letter: relaxed solutions are those of the
+# QP, by ADMM, and a μ that does not raise the validation precision is undone, until Z = h(X).
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {
+        "init": "itq", "mu0": "auto", "mu_factor": 1.4, "mu": "auto", "C": "auto", "z_solver": "auto",
+        "z_start": "best", "z_options": {}, "patience": 3, "on_miss": "continue",
+    },
+    "paper": {
+        "init": "agh", "mu0": 0.01, "mu_factor": 2.0, "mu": 1e-4, "C": 100.0, "z_solver": "paper",
+        "z_start": "relaxed", "z_options": {"admm_iterations": 100}, "patience": 50, "on_miss": "return",
+    },
+}  # fmt: skip
 LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
 
 
@@ -48,10 +73,8 @@ class _Trained(Hasher):
     history_: list[Record]
     n_iter_: int
     n_passes_: int | None = None
-    init: Any
-    C: float
-    z_solver: str
-    z_start: str
+    C_: float
+    preset: str
     group_size: int
     z_options: dict[str, Any] | None
     callback: Callable[[Record], object] | None
@@ -91,10 +114,12 @@ class _Trained(Hasher):
                 raw = self._validate(X, reset=True)
                 with Workers(n_jobs) as workers:
                     fitted = fit(self._plan(n_bits), ArrayTable(raw, workers), workers, rng)
-            self._warn_if_unfinished(fitted.outcome)
+            self._warn_of(fitted)
             self.history_, self.n_passes_ = fitted.outcome.history, fitted.n_passes
-            self.n_iter_ = len(self.history_)
-            self._adopt(fitted.scaling, fitted.h, fitted.f, fitted.sample, None, fitted.n_rows)
+            self.n_iter_, self.C_ = len(self.history_), fitted.C
+            self._adopt(
+                fitted.scaling, fitted.h, fitted.f, fitted.sample, None, fitted.n_rows, fitted.sampled
+            )
             if self.decoder == "tables" and raw is not None:
                 self._adopt_best_decoder(raw, "tables", 0.0, None)
         return self
@@ -103,17 +128,28 @@ class _Trained(Hasher):
         """What is to be fitted, with all parameters checked: the start, which comes after, takes time."""
         raise NotImplementedError
 
-    def _shared_plan(self, n_bits: int, schedule: list[float], **options: Any) -> Plan:
+    def _chosen(self, name: str) -> Any:
+        """A parameter, or what the preset says if it is None."""
+        if not isinstance(self.preset, str) or self.preset not in PRESETS:
+            raise InvalidParameter("preset", self.preset, " or ".join(map(repr, PRESETS)))
+        given = getattr(self, name)
+        return PRESETS[self.preset][name] if given is None else given
+
+    def _shared_plan(self, n_bits: int, schedule: Callable[[float], list[float]], **options: Any) -> Plan:
         """The parts of a plan that both models have."""
         if self.callback is not None and not callable(self.callback):
             raise InvalidParameter("callback", self.callback, "None or something that can be called")
-        z = ZOptions.resolve(n_bits, self.z_solver, self.z_start, self.group_size, self.z_options)
+        z_solver, z_options = self._chosen("z_solver"), self._chosen("z_options")
+        if z_solver == "paper":
+            z_solver = "enumerate" if n_bits < 16 else "alternating"
+        z = ZOptions.resolve(n_bits, z_solver, self._chosen("z_start"), self.group_size, z_options)
         h_solver = getattr(self, "h_solver", "svm")
         if h_solver not in H_SOLVERS:
             raise InvalidParameter("h_solver", h_solver, " or ".join(map(repr, H_SOLVERS)))
-        svm = SvmOptions(C=check_positive("C", self.C), ridge=h_solver == "ridge")
+        C = _number_or_auto("C", self._chosen("C"))
         return Plan(
-            n_bits, schedule, svm, z, partial(first_codes, self.init), normalize=bool(self.normalize),
+            n_bits, schedule, SvmOptions(ridge=h_solver == "ridge"), z,
+            partial(first_codes, self._chosen("init")), C=C, normalize=bool(self.normalize),
             report=self._report, identity=lambda: identity(self.get_params(deep=False)), **options,
         )  # fmt: skip
 
@@ -124,8 +160,17 @@ class _Trained(Hasher):
                 "Call fit_decoder on a sample of the rows afterwards.",
             )  # fmt: skip
 
-    def _warn_if_unfinished(self, outcome: Outcome) -> None:
-        """Nothing to warn of, in general."""
+    def _warn_of(self, fitted: Fitted) -> None:
+        """Say what a user would not see: that nothing was learned."""
+        first = fitted.outcome.history[0]
+        if first.changed == 0:
+            warn(
+                f"The first Z step, with mu={first.mu:.3g}, changed no bit: the model is that of its start. "
+                "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no bit "
+                "that differs would lower the error: rows in tight clusters are like that. Try more bits or "
+                "another init.",
+                ConvergenceWarning,
+            )
 
     def _report(self, record: Record, n_passes: int | None) -> None:
         self.n_passes_ = n_passes  # so far, for a callback
@@ -141,12 +186,14 @@ class _Trained(Hasher):
             self.callback(record)
 
     def _saved_attributes(self) -> dict[str, Any]:
-        saved = {"history_": [asdict(record) for record in self.history_], "n_iter_": self.n_iter_}
+        history = [asdict(record) for record in self.history_]
+        saved = {"history_": history, "n_iter_": self.n_iter_, "C_": self.C_}
         return saved if self.n_passes_ is None else saved | {"n_passes_": self.n_passes_}
 
     def _restore_attributes(self, saved: dict[str, Any]) -> None:
         self.history_ = [Record(**record) for record in saved["history_"]]
         self.n_iter_, self.n_passes_ = saved["n_iter_"], saved.get("n_passes_")
+        self.C_ = saved.get("C_", getattr(self, "C", None)) or 0.0  # C was always a number once
 
 
 class BinaryAutoencoder(_Trained):
@@ -155,16 +202,23 @@ class BinaryAutoencoder(_Trained):
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    init : where the codes start: "itq", "agh", "tpca", "lsh", "random", a hasher (fitted ones are used as
-        they are), or an array of codes with a row for each row of X.
+    preset : what parameters that are None mean. "default": init="itq", mu0="auto", mu_factor=1.4, C="auto",
+        z_solver="auto", z_start="best", patience=3, on_miss="continue". "paper": init="agh", mu0=0.01,
+        mu_factor=2, C=100, enumeration below 16 bits and alternation from there on, z_start="relaxed" with
+        z_options={"admm_iterations": 100}, patience=50, on_miss="return".
+    init : where the codes start: "itq", "agh", "tpca", "bfa", "lsh", "random", "auto" (the one of the first
+        four that leads to the lowest error on a sample), a hasher (fitted ones are used as they are), or an
+        array of codes with a row for each row of X.
     decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
         codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
-        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md).
+        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto": 0.01,
+        the paper's, or less where that would forbid most changes (outliers, long codes, little structure).
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
-    C : weight of the slack in the SVMs of the h step.
+    C : weight of the slack in the SVMs of the h step. "auto": large, as in the paper, or one of two smaller
+        values, if that raises the validation precision more; `C_` is the one used.
     h_solver : "svm"; or "ridge", least squares to ±1 instead of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
@@ -177,6 +231,7 @@ class BinaryAutoencoder(_Trained):
         the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
         None: run until Z = h(X) (theorem 4.1).
     patience : how many penalties in a row may fail to raise the validation precision.
+    on_miss : what follows one that fails to: "continue" from its codes, or "return" to the best ones so far.
     max_iter : iterations at most.
     callback : called with each Record.
     random_state : seed. The same seed gives the same bits for any n_jobs.
@@ -185,21 +240,23 @@ class BinaryAutoencoder(_Trained):
 
     Attributes
     ----------
-    encoder_, decoder_ : h on scaled rows, f in the units of X.
+    encoder_, decoder_ : h on scaled rows, f in the units of X, fitted to all rows.
     history_ : one Record per iteration.
     n_iter_ : how many.
     n_passes_ : how often all rows were read; None if they were in memory.
     """
 
     def __init__(
-        self, n_bits: int = 32, *, init: Any = "itq", decoder: str = "linear", normalize: bool = False,
-        mu0: float = 0.01, mu_factor: float = 1.4, mu_schedule: Any = None, steps_per_mu: int = 1,
-        C: float = 100.0, h_solver: str = "svm", z_solver: str = "auto", z_start: str = "best",
-        group_size: int = 1, z_options: dict[str, Any] | None = None, validation: Any = "auto",
-        patience: int = 3, max_iter: int = 50, callback: Callable[[Record], object] | None = None,
+        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
+        normalize: bool = False, mu0: float | str | None = None, mu_factor: float | None = None,
+        mu_schedule: Any = None, steps_per_mu: int = 1, C: float | str | None = None, h_solver: str = "svm",
+        z_solver: str | None = None, z_start: str | None = None, group_size: int = 1,
+        z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int | None = None,
+        on_miss: str | None = None, max_iter: int = 50, callback: Callable[[Record], object] | None = None,
         random_state: Any = None, n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
+        self.preset = preset
         self.init = init
         self.decoder = decoder
         self.normalize = normalize
@@ -215,6 +272,7 @@ class BinaryAutoencoder(_Trained):
         self.z_options = z_options
         self.validation = validation
         self.patience = patience
+        self.on_miss = on_miss
         self.max_iter = max_iter
         self.callback = callback
         self.random_state = random_state
@@ -222,34 +280,54 @@ class BinaryAutoencoder(_Trained):
         self.verbose = verbose
 
     def _plan(self, n_bits: int) -> Plan:
-        patience = check_integer("patience", self.patience, 1)
-        return self._shared_plan(n_bits, self._schedule(), validation=self.validation, patience=patience)
+        patience = check_integer("patience", self._chosen("patience"), 1)
+        on_miss = self._chosen("on_miss")
+        if on_miss not in ON_MISS:
+            raise InvalidParameter("on_miss", on_miss, " or ".join(map(repr, ON_MISS)))
+        options = {"validation": self.validation, "patience": patience, "returns": on_miss == "return"}
+        return self._shared_plan(n_bits, self._schedule(), **options)
 
-    def _schedule(self) -> list[float]:
-        """Section 4.4: μ for each iteration."""
+    def _schedule(self) -> Callable[[float], list[float]]:
+        """Section 4.4: μ for each iteration, given the one that suits the rows."""
         steps = check_integer("steps_per_mu", self.steps_per_mu, 1)
         max_iter = check_integer("max_iter", self.max_iter, 1)
-        if self.mu_schedule is not None:
-            if not isinstance(self.mu_schedule, (list, tuple, np.ndarray)):
-                raise InvalidParameter("mu_schedule", self.mu_schedule, "a rising list of positive numbers")
-            values = [check_positive("mu_schedule", value, most=LARGEST_MU) for value in self.mu_schedule]
+        given = self.mu_schedule
+        if given is not None:
+            if not isinstance(given, (list, tuple, np.ndarray)):
+                raise InvalidParameter("mu_schedule", given, "a rising list of positive numbers")
+            values = [check_positive("mu_schedule", value, most=LARGEST_MU) for value in given]
             if not values or any(b <= a for a, b in pairwise(values)):
-                raise InvalidParameter("mu_schedule", self.mu_schedule, "a rising list of positive numbers")
-        else:
-            mu0 = check_positive("mu0", self.mu0, most=LARGEST_MU)
-            factor = check_positive("mu_factor", self.mu_factor, above=1.0, remedy="The paper's is 2.")
-            values = []
-            while mu0 <= LARGEST_MU and len(values) * steps < max_iter:
-                values.append(mu0)
-                mu0 *= factor
-        return [mu for mu in values for _ in range(steps)][:max_iter]
+                raise InvalidParameter("mu_schedule", given, "a rising list of positive numbers")
+            return lambda mu: [mu for mu in values for _ in range(steps)][:max_iter]
+        mu0 = _number_or_auto("mu0", self._chosen("mu0"), most=LARGEST_MU)
+        factor = self._chosen("mu_factor")
+        factor = check_positive("mu_factor", factor, above=1.0, remedy="The paper's is 2.")
 
-    def _warn_if_unfinished(self, outcome: Outcome) -> None:
+        def growing(mu: float) -> list[float]:
+            values: list[float] = []
+            mu = mu if mu0 is None else mu0
+            while mu <= LARGEST_MU and len(values) < max_iter:
+                values += [mu] * steps
+                mu *= factor
+            return values[:max_iter]
+
+        return growing
+
+    def _warn_of(self, fitted: Fitted) -> None:
+        super()._warn_of(fitted)
+        outcome, start = fitted.outcome, fitted.start_precision
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
             warn(
                 f"The penalty ended at mu={last.mu:.3g} with {last.mismatched} bits of Z unlike h(X). "
                 "Raise max_iter or mu_factor, or extend mu_schedule.",
+                ConvergenceWarning,
+            )
+        best = max((each.precision or 0.0 for each in outcome.history), default=0.0)
+        if start is not None and start > best:
+            warn(
+                f"The start's own hash function finds more of the validation queries' neighbours ({start:.3f}) "
+                f"than any linear one on the path ({best:.3f}). Use that method itself, or another init.",
                 ConvergenceWarning,
             )
 
@@ -262,20 +340,23 @@ class BinaryFactorAnalysis(_Trained):
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    init : as for BinaryAutoencoder; "tpca" works best for BFA in the paper.
-    mu : the constant penalty, on data scaled to a largest range of 1.
+    init : as for BinaryAutoencoder; None: "tpca", which works best for BFA in the paper.
+    mu : the constant penalty, on data scaled to a largest range of 1. "auto", or None with the default preset:
+        a hundredth of what BinaryAutoencoder's mu0 would be.
     tol : the alternation ends when E_Q falls by less than this share.
     Other parameters as for BinaryAutoencoder.
     """
 
     def __init__(
-        self, n_bits: int = 32, *, init: Any = "tpca", decoder: str = "linear", normalize: bool = False,
-        mu: float = 1e-4, tol: float = 1e-4, C: float = 100.0, z_solver: str = "auto", z_start: str = "best",
+        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
+        normalize: bool = False, mu: float | str | None = None, tol: float = 1e-4,
+        C: float | str | None = None, z_solver: str | None = None, z_start: str | None = None,
         group_size: int = 1, z_options: dict[str, Any] | None = None, max_iter: int = 50,
         callback: Callable[[Record], object] | None = None, random_state: Any = None,
         n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
+        self.preset = preset
         self.init = init
         self.decoder = decoder
         self.normalize = normalize
@@ -293,9 +374,24 @@ class BinaryFactorAnalysis(_Trained):
         self.verbose = verbose
 
     def _plan(self, n_bits: int) -> Plan:
-        mu, tol = check_positive("mu", self.mu, most=LARGEST_MU), check_positive("tol", self.tol)
+        given, tol = self._chosen("mu"), check_positive("tol", self.tol)
+        constant = _number_or_auto("mu", given, most=LARGEST_MU)
         max_iter = check_integer("max_iter", self.max_iter, 1)
-        return self._shared_plan(n_bits, [mu] * max_iter, settled=tol)
+
+        def schedule(mu: float) -> list[float]:
+            return [BFA_SHARE * mu if constant is None else constant] * max_iter
+
+        return self._shared_plan(n_bits, schedule, settled=tol)
+
+    def _chosen(self, name: str) -> Any:
+        return "tpca" if name == "init" and self.init is None else super()._chosen(name)
+
+
+def _number_or_auto(name: str, value: Any, **limits: Any) -> float | None:
+    """A positive number, or None for "auto"."""
+    if isinstance(value, str) and value != "auto":
+        raise InvalidParameter(name, value, "'auto' or a positive number")
+    return None if isinstance(value, str) else check_positive(name, value, **limits)
 
 
 def _show_log() -> None:
@@ -308,7 +404,8 @@ def _show_log() -> None:
 
 # ---- Where MAC starts (section 6): the first codes Z, from a method's name, a hasher, or an array
 
-STARTS = ("itq", "agh", "tpca", "lsh", "random")
+STARTS = ("itq", "agh", "tpca", "bfa", "lsh", "random", "auto")
+COMPARED_STARTS, COMPARED_ROWS = ("itq", "agh", "tpca", "bfa"), 5000  # by init="auto"
 
 # ITQ as a start is run from a few rotations to its end, which momentum brings nearer and makes a better
 # one: where MAC ends depends on the start as much as on the schedule (docs/performance.md)
@@ -319,7 +416,7 @@ FITTED_ROWS = 100_000  # out of core: rows that another method, to start from, i
 FITTED_COPIES = 8  # copies of them that it may make
 
 
-def first_codes(init: Any, given: Beginning) -> LinearEncoder | FirstCodes:
+def first_codes(init: Any, given: Beginning) -> LinearEncoder | FactorCodes | FirstCodes:
     """The hash function that MAC starts from, or, if the start has no linear one, its codes."""
     if isinstance(init, Hasher):
         return _by_hasher(init, given)
@@ -329,6 +426,10 @@ def first_codes(init: Any, given: Beginning) -> LinearEncoder | FirstCodes:
         raise InvalidParameter("init", init, f"one of {', '.join(STARTS)}, a hasher, or an array of codes")
     if init == "random":
         return _random_codes(given)
+    if init == "auto":
+        return first_codes(_best_start(given), given)
+    if init == "bfa":
+        return FactorCodes(_linear(_directions("tpca", given)))
     if init == "agh":
         seed = given.rng.randint(np.iinfo(np.int32).max)
         anchors = max(AGH_ANCHORS, given.n_bits + 1)
@@ -338,7 +439,30 @@ def first_codes(init: Any, given: Beginning) -> LinearEncoder | FirstCodes:
         directions = given.rng.standard_normal((given.shape[1], given.n_bits))
     else:
         directions = _directions(init, given)
-    return LinearEncoder(directions.astype(np.float32), np.zeros(given.n_bits, np.float32))
+    return _linear(directions)
+
+
+def _linear(directions: Float64) -> LinearEncoder:
+    """Bits that are the signs of projections."""
+    return LinearEncoder(directions.astype(np.float32), np.zeros(directions.shape[1], np.float32))
+
+
+def _best_start(given: Beginning) -> str:
+    """The start that leads to the lowest error on a sample, with μ doubled each time."""
+    rows, errors = given.raw(sample_rows(given.shape[0], COMPARED_ROWS)), {}
+    seed = int(given.rng.randint(np.iinfo(np.int32).max))
+    for name in COMPARED_STARTS:
+        model = BinaryAutoencoder(
+            given.n_bits, init=name, normalize=given.scaling.normalize, mu_factor=2.0, validation=None,
+            random_state=seed, n_jobs=given.workers.n_jobs,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                errors[name] = -model.fit(rows).score(rows)
+            except InvalidInput:  # too few rows for this start
+                continue
+    return min(errors, key=errors.__getitem__)
 
 
 def _directions(name: str, given: Beginning) -> Float64:
@@ -372,8 +496,8 @@ def _random_directions(axes: Float64, n: int, rng: np.random.RandomState) -> Flo
     return np.hstack(rotations)[:, :n]
 
 
-def _by_hasher(init: Hasher, given: Beginning) -> HasherCodes:
-    """The codes of a hasher: as it is if fitted, else a clone that is fitted to these rows."""
+def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
+    """The hash function of a hasher, or its codes: as it is if fitted, else a clone fitted to these rows."""
     hasher, D = init, given.shape[1]
     if init.n_bits != given.n_bits:
         raise InvalidInput(f"init has {init.n_bits} bits, but n_bits={given.n_bits}.")
@@ -384,7 +508,12 @@ def _by_hasher(init: Hasher, given: Beginning) -> HasherCodes:
         hasher.fit(_rows_to_fit(given))
     if hasher.n_features_in_ != D:
         raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {D}.")
-    return HasherCodes(hasher, None)
+    h, (ours, theirs) = hasher.encoder_, (given.scaling, hasher.scaling_)
+    if not isinstance(h, LinearEncoder) or ours.normalize != theirs.normalize:
+        return HasherCodes(hasher, None)
+    weights = h.weights.astype(np.float64)
+    bias = h.bias + (ours.mean - theirs.mean) / theirs.scale @ weights
+    return LinearEncoder((weights * (ours.scale / theirs.scale)).astype(np.float32), bias.astype(np.float32))
 
 
 def _rows_to_fit(given: Beginning) -> Array:
@@ -409,6 +538,9 @@ class FirstCodes(Protocol):
     def __call__(self, raw: Array, places: Ids) -> Packed:
         """The codes of rows as they came, whose numbers in the table are `places`."""
 
+    def of_queries(self, raw: Array) -> Packed | None:
+        """The codes that the start's own hash function gives to other rows, None if it has none."""
+
     def part(self, start: int, stop: int) -> FirstCodes:
         """The same, for no more than the rows start..stop of the table: what another machine needs of it."""
 
@@ -423,6 +555,9 @@ class RandomCodes:
     def __call__(self, raw: Array, places: Ids) -> Packed:
         rng = np.random.default_rng([self.seed, int(places[0])])
         return pack_bools(rng.integers(0, 2, (len(raw), self.n_bits), dtype=np.uint8))
+
+    def of_queries(self, raw: Array) -> None:
+        """Random bits have no hash function."""
 
     def part(self, start: int, stop: int) -> RandomCodes:
         return self
@@ -440,6 +575,9 @@ class HasherCodes:
         rows = raw if self.scaling is None else self.scaling.apply(raw)
         return encode(rows, hasher.encoder_, hasher.scaling_, hasher.decoder_.n_bits, 1)
 
+    def of_queries(self, raw: Array) -> Packed:
+        return self(raw, np.arange(len(raw)))
+
     def part(self, start: int, stop: int) -> HasherCodes:
         return self
 
@@ -453,6 +591,9 @@ class GivenCodes:
 
     def __call__(self, raw: Array, places: Ids) -> Packed:
         return pack_bools(self.bits[places - self.first])
+
+    def of_queries(self, raw: Array) -> None:
+        """Only the rows have codes."""
 
     def part(self, start: int, stop: int) -> GivenCodes:
         return GivenCodes(self.bits[start - self.first : stop - self.first], start)

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from auxbit.core.checks import Array, Bits, Float32, Float64, Packed, check_integer
+from auxbit.core.checks import Array, Bits, Float32, Float64, Indices, Packed, check_integer, warn
 from auxbit.core.files import Format
 from auxbit.core.maps import (
     Decoder,
@@ -118,6 +118,36 @@ def _n_vectors(decoder: Decoder) -> int:
     return 1 + decoder.n_bits
 
 
+# ---- Rows that leave nothing to learn
+
+FAR, FEW_BITS = 100.0, 4  # times the median distance; with fewer bits, few codes are no surprise
+
+
+def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -> None:
+    """Say so if different rows have hardly different codes, and why. X : (m, D) scaled, rows at `places`."""
+    n_codes = len(np.unique(codes, axis=0))
+    n_rows = len(np.unique(X, axis=0)) if n_codes <= n_bits + 1 else len(X)
+    if n_rows == 1 and len(X) > 1:
+        warn("All rows that were looked at are equal: there is nothing to learn from them.")
+    elif n_bits >= FEW_BITS and n_codes <= n_bits + 1 and n_rows > 4 * n_codes:
+        distances = np.linalg.norm(X - np.median(X, axis=0), axis=1)
+        far = np.flatnonzero(distances > FAR * np.median(distances))
+        spread = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
+        rank = int(np.count_nonzero(spread > 1e-6 * spread[0]))
+        why = "Perhaps they lie in a few tight clusters."
+        if len(far):
+            named = ", ".join(map(str, places[far[:10]]))
+            why = (
+                f"The rows {named}{' …' if len(far) > 10 else ''} are more than {FAR:.0f} times as far away as "
+                "half of the rows, and decide on scale and axes alone. Remove or clip them."
+            )
+        elif np.ptp(X, axis=0).max() < 1 / FAR:
+            why = f"They lie within 1/{FAR:.0f} of the range of all rows. Find those that are far away."
+        elif rank < n_bits:
+            why = f"They have rank {rank}, for which so many bits are of no use."
+        warn(f"{n_rows:,} different rows have only {n_codes} different codes of {n_bits} bits. {why}")
+
+
 # ---- The base class
 
 CODINGS = ("hash", "optimal")
@@ -193,20 +223,21 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             encode_into(codes, raw, learned.encoder, scaling, workers)
             decoder = f_step(decoder_sums(rows, unpack(codes, n_bits), workers))
         sample = sample_rows(len(rows))
-        self._adopt(scaling, learned.encoder, decoder, raw[sample], codes[sample], len(rows))
+        self._adopt(scaling, learned.encoder, decoder, raw[sample], codes[sample], len(rows), sample)
         for name, value in learned.attributes.items():
             setattr(self, name, value)
         return self
 
     def _adopt(
         self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
-        n_rows: int,
+        n_rows: int, places: Indices,
     ) -> None:  # fmt: skip
-        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : some of the rows."""
+        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : some rows, at `places`."""
         self.scaling_, self.encoder_ = scaling, encoder
         self.decoder_ = decoder.in_units_of(scaling)
         found = self._hash_codes(sample) if codes is None else codes
         self.training_ = record_of(sample, found, self.decoder_, scaling, n_rows)
+        warn_of_few_codes(scaling.exactly(sample), found, decoder.n_bits, places)
 
     def fit_decoder(
         self, X: npt.ArrayLike, decoder: str = "linear", *, mu: float = 0.0, n_iter: int | None = None,

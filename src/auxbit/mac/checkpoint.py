@@ -24,21 +24,23 @@ from auxbit.mac.rows import FileRows
 from auxbit.mac.steps import State
 
 NAME, LOCK = "state.safetensors", "fit.lock"
+WALKED = ("best_precision", "least_error", "improved", "misses")
 CONTENT = "content of X"  # what `about` calls a checksum, which would mean nothing to people
 FORMAT = Format(
-    "auxbit checkpoint", "checkpoint", 1, "the state of a fit",
+    "auxbit checkpoint", "checkpoint", 2, "the state of a fit",
     "Such states are made by fit(…, checkpoint=…).", FileProblem,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit knows before its first iteration, and needs to resume."""
+    """What a fit knows before its first iteration, and needs to resume. mu : a first μ that suits the rows."""
 
     scaling: Scaling
     gram: Float64
     held_out: npt.NDArray[np.int64] | None
     truth: npt.NDArray[np.int64] | None
+    mu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Resumed:
     prepared: Prepared
     state: State
     walk: Walk
+    C: float
     present: int  # which file of codes, and
     checksum: int  # of what is in it
     passes: int
@@ -90,7 +93,7 @@ class Checkpoint:
                 f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
             )
 
-    def write(self, prepared: Prepared, state: State, walk: Walk, rows: FileRows) -> None:
+    def write(self, prepared: Prepared, state: State, walk: Walk, C: float, rows: FileRows) -> None:
         """Make this the state, durably: codes first, then the state that names them."""
         rows.codes.sync()
         assert walk.best is not None or not walk.history
@@ -105,7 +108,9 @@ class Checkpoint:
             "about": self.about,
             "scaling": {"scale": prepared.scaling.scale, "normalize": prepared.scaling.normalize},
             "history": [asdict(record) for record in walk.history],
-            "walk": {"best_precision": walk.best_precision, "improved": walk.improved, "misses": walk.misses},
+            "walk": {name: getattr(walk, name) for name in WALKED},
+            "mu": prepared.mu,
+            "C": C,
             "present": rows.codes.present,
             "checksum": rows.codes.checksum(),
             "passes": rows.n_passes,
@@ -117,6 +122,11 @@ class Checkpoint:
         if not (self.folder / NAME).exists():
             return None
         header, arrays = FORMAT.read(self.folder / NAME)
+        if header["format_version"] < FORMAT.version:
+            raise FileProblem(
+                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps were "
+                "others. Remove it and start again."
+            )
         for name, value in self.about.items():
             was = header["about"].get(name)
             if resume and was != value:
@@ -126,7 +136,8 @@ class Checkpoint:
                     "Resume with what it was begun with, or use another folder."
                 )
         scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
-        prepared = Prepared(scaling, arrays["gram"], arrays.get("held_out"), arrays.get("truth"))
+        queries = arrays.get("held_out"), arrays.get("truth")
+        prepared = Prepared(scaling, arrays["gram"], *queries, header["mu"])
         best = None
         if "best.weights" in arrays:
             best = LinearEncoder(arrays["best.weights"], arrays["best.bias"])
@@ -134,7 +145,9 @@ class Checkpoint:
         state = State(**{
             name.removeprefix("state."): value for name, value in arrays.items() if name.startswith("state.")
         })  # fmt: skip
-        return Resumed(prepared, state, walk, header["present"], header["checksum"], header["passes"])
+        return Resumed(
+            prepared, state, walk, header["C"], header["present"], header["checksum"], header["passes"]
+        )
 
 
 # ---- What distinguishes fits: one that resumes from a checkpoint must be the one that began it

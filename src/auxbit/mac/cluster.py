@@ -264,6 +264,12 @@ class ClusterRows(StreamedRows):
         self.n_passes += 1
         self._states = shards.each(unit)
 
+    def _kept_codes(self) -> list[Future]:
+        return list(self._states)
+
+    def _take_codes(self, codes: list[Future]) -> None:
+        self._states = list(codes)
+
     def places(self, rows: Ids) -> Ids:
         return places_of(rows, self._held_out)
 

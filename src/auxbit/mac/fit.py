@@ -11,17 +11,18 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from auxbit.core.checks import Array, Float32, Ids, PathLike
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, bytes_per_code
+from auxbit.core.checks import Array, Bits, Float32, Ids, PathLike
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, bytes_per_code, unpack
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
 from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared
+from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared, Resumed
 from auxbit.mac.cluster import cluster_table
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import (
@@ -42,6 +43,7 @@ from auxbit.mac.z_step import ZOptions
 
 CODES_SHARE = 0.25  # of the budget: codes that take more are kept in files
 TAKEN_ROWS = 16_384  # as they came, at a time
+SAMPLE_SHARE, MOST_SAMPLED = 0.2, 2**20  # of the budget; rows that are held for steps to be tried on
 
 
 # ---- What is fitted
@@ -51,20 +53,25 @@ TAKEN_ROWS = 16_384  # as they came, at a time
 class Plan:
     """A fit, all but the rows.
 
+    schedule : returns μ for each iteration, given a first μ that suits the rows.
+    C : of the SVMs; None: what suits the rows, by validation if there is any.
     start : makes the first codes: returns the linear hash function that gives them, or what makes them of
-        rows as they came. validation : "auto", None, or query rows. settled : the loop ends when E_Q falls by
-        less than this share, and the SVMs of the last codes are solved to full tolerance (BFA).
+        rows as they came. validation : "auto", None, or query rows. returns : a μ that does not raise the
+        precision is undone. settled : the loop ends when E_Q falls by less than this share, and the SVMs of
+        the last codes are solved to full tolerance (BFA).
     report : is given each record and how often all rows were read by then, None for rows in memory.
     identity : returns what a fit that resumes must have in common with the one interrupted, as JSON.
     """
 
     n_bits: int
-    schedule: list[float]
+    schedule: Callable[[float], list[float]]
     svm: SvmOptions
     z: ZOptions
     start: Callable[[Beginning], Any]
+    C: float | None = None
     validation: Any = None
     patience: int = 3
+    returns: bool = False
     settled: float | None = None
     normalize: bool = False
     report: Callable[[Record, int | None], object] | None = None
@@ -73,13 +80,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit found. f is for scaled rows; sample : some rows as they came; n_rows : trained on."""
+    """What a fit found. f is for scaled rows; sample : these rows as they came; n_rows : trained on.
+
+    C : of the SVMs; start_precision : that of the start's own hash function, if it is not a linear one.
+    """
 
     scaling: Scaling
     h: LinearEncoder
     f: LinearDecoder
     outcome: Outcome
+    C: float
+    start_precision: float | None
     n_passes: int | None
+    sampled: Ids
     sample: Array
     n_rows: int
 
@@ -157,31 +170,160 @@ def fit(
             prepared = _prepared(prepared, rows, queries)
         rows.truth, moments = prepared.truth, Moments.of_gram(prepared.gram)
         steps = Steps(rows, svm=plan.svm, z=plan.z, moments=moments, queries=queries)
-        h: LinearEncoder | None
+        search = Search(plan, steps, rows, energy_unit=prepared.scaling.scale**2, queries=queries)
         if resumed is not None:
-            walk, h = resumed.walk, steps.restore(resumed.state)
+            search.resume(prepared, resumed)
         else:
             given = Beginning(table, rows, prepared.scaling, moments, workers, rng, budget)
-            walk, h = Walk(), _begin(steps, plan.start(given))
-
-        def report(record: Record) -> None:
-            if plan.report is not None:
-                plan.report(record, rows.n_passes)
+            prepared = search.begin(given, prepared)
 
         def keep(walk: Walk) -> None:
             if kept is not None:
-                kept.write(prepared, steps.state(), walk, rows)
+                kept.write(prepared, steps.state(), walk, steps.svm.C, rows)
 
-        outcome = follow(
-            alternate(steps, plan.schedule[len(walk.history) :], h=h, fitted=resumed is None),
-            precision=None if queries is None else lambda h: precision_of(steps.ranking(h)),
-            patience=plan.patience, settled=plan.settled, callback=report,
-            energy_unit=prepared.scaling.scale**2, walk=walk, on_step=keep,
-        )  # fmt: skip
+        outcome = search.run(keep)
         found = _finished(plan, steps, outcome, validated=queries is not None)
-        f = steps.decoder_of(found)
-        sample = table.take(rows.places(sample_rows(rows.n_rows)))
-        return Fitted(prepared.scaling, found, f, outcome, rows.n_passes, sample, rows.n_rows)
+        f = steps.decoder_of(found, None if prepared.held_out is None else queries)
+        sampled = rows.places(sample_rows(rows.n_rows))
+        return Fitted(
+            prepared.scaling, found, f, outcome, steps.svm.C, search.start_precision, rows.n_passes, sampled,
+            table.take(sampled), rows.n_rows,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FactorCodes:
+    """A start: the free codes of binary factor analysis, eq. (3), from those of `start`."""
+
+    start: LinearEncoder
+
+    def settle(self, steps: Steps, X: Float32) -> LinearEncoder:
+        """MAC with a small, constant μ, to its end; the codes are then those of BFA, and h fits them."""
+        h = steps.begin(self.start)
+        mu = 0.01 * first_mu(X, self.start(X), steps.f_step())
+        return follow(alternate(steps, [mu] * 50, h=h, fitted=True), settled=1e-4).h
+
+
+class Search:
+    """The walk of one fit: where μ and C start, from what the start's codes are like, and where it leads."""
+
+    def __init__(
+        self, plan: Plan, steps: Steps, rows: Rows, *, energy_unit: float, queries: Float32 | None
+    ) -> None:
+        self._plan, self._steps, self._rows, self._energy_unit = plan, steps, rows, energy_unit
+        self._queries = queries
+        self._walk, self._schedule, self._fitted = Walk(), list[float](), False
+        self._h: LinearEncoder | None = None
+        self._values: list[float] = []  # of C, to choose from
+        self._judged: tuple[LinearEncoder, float] | None = None
+        self.start_precision: float | None = None
+
+    def begin(self, given: Beginning, prepared: Prepared) -> Prepared:
+        """Make the first codes, and see from them where μ and C start."""
+        plan, steps = self._plan, self._steps
+        made = plan.start(given)
+        sampled = sample_rows(self._rows.n_rows, MEASURED_ROWS)
+        X = given.scaled(sampled)
+        size = float(np.median(np.einsum("nd,nd->n", X, X)))
+        self._values = [plan.C] if plan.C is not None else values_of_C(size, *given.shape)
+        if self._queries is None:
+            del self._values[1:]
+        steps.use(self._values[0])
+        if isinstance(made, LinearEncoder):
+            self._h, Z = steps.begin(made), made(X)
+            self._fitted = True
+        elif isinstance(made, FactorCodes):
+            self._h = made.settle(steps, X)
+            Z = self._h(X)
+        else:
+            self._rows.fill(made)
+            Z = unpack(made(given.raw(sampled), self._rows.places(sampled)), plan.n_bits)
+            self.start_precision = self._precision_of_start(made, given, prepared)
+        mu = first_mu(X, Z, steps.f_step())
+        self._schedule = plan.schedule(mu)
+        return replace(prepared, mu=mu)
+
+    def resume(self, prepared: Prepared, resumed: Resumed) -> None:
+        """Continue from a checkpoint."""
+        self._steps.use(resumed.C)
+        self._walk, self._h = resumed.walk, self._steps.restore(resumed.state)
+        self._schedule = self._plan.schedule(prepared.mu)
+
+    def run(self, keep: Callable[[Walk], object]) -> Outcome:
+        """Walk to the end. keep : called after each step that is not the last."""
+        if len(self._values) > 1:
+            self._choose_C()
+            if self._walk.history[-1].mismatched:
+                keep(self._walk)
+        return self._follow(None, keep)
+
+    def _choose_C(self) -> None:
+        """Try each C for a few steps after the first, which all share, and continue with the most precise."""
+        steps, first = self._steps, self._follow(1)
+        if first.stopped == "matched":
+            return
+        begun, shared = steps.keep(), self._walk
+        best: tuple[float, Walk, Any] | None = None
+        for C in self._values:
+            steps.go_back(begun)
+            steps.use(C)
+            self._walk = replace(shared, history=list(shared.history))
+            self._follow(TRIED_STEPS, quiet=True)
+            if best is None or self._walk.best_precision > best[1].best_precision:
+                if best is not None:
+                    steps.forget(best[2])
+                best = (C, self._walk, steps.keep())
+        assert best is not None
+        C, self._walk, state = best
+        steps.go_back(state)
+        steps.use(C)
+        for each in (begun, state):
+            steps.forget(each)
+        self._h = steps.h
+        for record in self._walk.history[1:]:
+            self._report(record)
+
+    def _follow(
+        self, most: int | None, keep: Callable[[Walk], object] | None = None, *, quiet: bool = False
+    ) -> Outcome:
+        """Take at most that many steps."""
+        done = len(self._walk.history)
+        if done and not self._walk.history[-1].mismatched:
+            return Outcome(self._best(), self._walk.history, "matched")
+        helps = None
+        if self._plan.returns and most is None and self._queries is not None:
+            helps = lambda h: self._precision(h) > self._walk.best_precision  # noqa: E731
+        path = alternate(
+            self._steps, self._schedule[done:], h=self._steps.h if done else self._h,
+            fitted=self._fitted and not done, helps=helps,
+        )  # fmt: skip
+        return follow(
+            islice(path, most), precision=None if self._queries is None else self._precision,
+            patience=self._plan.patience if most is None else len(self._schedule),
+            settled=self._plan.settled, callback=None if quiet else self._report,
+            energy_unit=self._energy_unit, walk=self._walk, on_step=keep,
+        )  # fmt: skip
+
+    def _best(self) -> LinearEncoder:
+        assert self._walk.best is not None
+        return self._walk.best
+
+    def _precision(self, h: LinearEncoder) -> float:
+        if self._judged is None or self._judged[0] is not h:
+            self._judged = (h, precision_of(self._steps.ranking(h)))
+        return self._judged[1]
+
+    def _precision_of_start(self, made: Any, given: Beginning, prepared: Prepared) -> float | None:
+        """That of the hash function whose codes these are, if there is one that gives queries theirs."""
+        if self._queries is None:
+            return None
+        held_out, asked = prepared.held_out, self._plan.validation
+        codes = made.of_queries(np.asarray(asked) if held_out is None else given.table.take(held_out))
+        return None if codes is None else precision_of(self._rows.ranking(None, codes))
+
+    def _report(self, record: Record) -> None:
+        if self._plan.report is not None:
+            self._plan.report(record, self._rows.n_passes)
 
 
 def _about(plan: Plan, table: Table, budget: Budget | None) -> dict[str, Any]:
@@ -189,18 +331,49 @@ def _about(plan: Plan, table: Table, budget: Budget | None) -> dict[str, Any]:
     return plan.identity() | {"memory": None if budget is None else budget.total} | table.about()
 
 
-def _begin(steps: Steps, made: Any) -> LinearEncoder | None:
-    """Make the first codes; returns the linear hash function whose codes they are, if there is one."""
-    if isinstance(made, LinearEncoder):
-        return steps.begin(made)
-    steps.rows.fill(made)
-    return None
+# ---- Where μ and C start (section 4.4)
+#
+# The paper's values, μ₁ = 0.01 and a large C, are for rows whose largest range is 1, and whose bits are worth
+# much more than 0.01. One outlier, heavy tails, long codes or rows with little structure make bits worth
+# less: then μ = 0.01 forbids all changes. So both are held against what the start's codes show.
+
+MEASURED_ROWS = 5000
+PAPER_MU, GAINS_KEPT = 0.01, 0.8
+LARGE_C, SMALLER_C = 100.0, (4.0, 0.5)
+TRIED_STEPS = 2
+
+
+def first_mu(X: Float32, Z: Bits, f: LinearDecoder) -> float:
+    """The first μ, at most the paper's: four fifths of the flips of one bit that help f are still made.
+
+    X : (m, D) some rows, scaled; Z : (m, L) their codes. If no flip helps, small beside the error.
+    """
+    residual = X - f(Z)
+    signs = 2.0 * Z - 1
+    change = np.square(f.A).sum(axis=0) + 2 * signs * (residual @ f.A)  # of the error, by flipping a bit
+    helps = change < 0
+    if helps.any():
+        return min(PAPER_MU, float(np.quantile(-change[helps], 1 - GAINS_KEPT)))
+    error = float(np.median(np.einsum("nd,nd->n", residual, residual)))
+    return min(PAPER_MU, max(0.006 * error, 1e-12))
+
+
+def values_of_C(size: float, n: int, D: int) -> list[float]:
+    """A large C, as in the paper, and smaller ones, for few rows or long codes, whose SVMs generalise better.
+
+    size : the median ‖x‖². The regulariser ½‖w‖² shrinks directions in which 2C Σx² is not much above 1: C is
+    held against n rows of `size` over D directions.
+    """
+    size = max(size, 1e-30)
+    large = LARGE_C / min(1.0, size)
+    return [large, *(C for value in SMALLER_C if (C := value * D / (n * size)) < large)]
 
 
 def _finished(plan: Plan, steps: Steps, outcome: Outcome, *, validated: bool) -> LinearEncoder:
     if plan.settled is not None:
         return steps.h_step(outcome.h, exact=True)
-    return steps.refine(outcome.h) if outcome.stopped == "matched" and not validated else outcome.h
+    last = outcome.stopped == "matched" and outcome.history[-1].kept
+    return steps.refine(outcome.h) if last and not validated else outcome.h
 
 
 def _measured(plan: Plan, table: Table, rng: np.random.RandomState) -> Prepared:
@@ -303,7 +476,7 @@ class FileTable:
     ) -> FileRows:
         rows = ScaledRows(self._source, scaling, held_out)
         row_bytes = 4 * self.shape[1] + 9 * n_bits  # of the sample: a row, two scores and a label per bit
-        sampled = self._budget.rows_of(row_bytes, 0.2, most=2**20)
+        sampled = self._budget.rows_of(row_bytes, SAMPLE_SHARE, most=MOST_SAMPLED)
         return FileRows(rows, CodePair(len(rows), n_bits, folder, present), self._workers, sampled)
 
 
@@ -334,10 +507,11 @@ def fit_elsewhere(
         )
     if plan.z.uses_relaxed:
         raise InvalidParameter(
-            "z_options",
-            {"admm_iterations": plan.z.admm_iterations},
-            "no admm_iterations for rows that are not in memory",
-        )
+            "z_options", {"admm_iterations": plan.z.admm_iterations},
+            "no admm_iterations for rows that are not in memory", "Set it to 0; preset='paper' has 100.",
+        )  # fmt: skip
+    if plan.returns and checkpoint is not None:
+        raise InvalidParameter("on_miss", "return", "'continue' with checkpoint=")
     rows = None if on_cluster else open_rows(X)
     if rows is not None and memory is not None:
         n_jobs = budget.threads(rows.shape[1], plan.n_bits, n_jobs)

@@ -78,9 +78,6 @@ class LineRows(Protocol):
     def along(self, size: Float64, bits: Indices) -> tuple[Float64, Float64, Float64]:
         """Σ slack², half its slope and half its curvature at the scores + size · those of the direction."""
 
-    def advance(self, size: Float64, bits: Indices) -> None:
-        """Add size · the scores of the direction to the scores."""
-
 
 @dataclass(frozen=True)
 class SvmOptions:
@@ -238,7 +235,6 @@ def line_search(
         better = value < least
         best[better], least[better] = size[better], value[better]
         low, high = np.where(slope < 0, size, low), np.where(slope < 0, high, size)
-    rows.advance(best, bits)
     return best
 
 
@@ -260,13 +256,7 @@ class ArraySvmRows:
 
     def note(self, W: Float64) -> None:
         """Note the scores of W, (D+1, L). One product."""
-        weights, bias = _split(W)
-
-        def block(rows: slice) -> None:
-            np.dot(self._X[rows], weights, out=self.scores[rows])
-            self.scores[rows] += bias
-
-        self._workers.run(block, self.n_rows)
+        self._renew(W, np.arange(W.shape[1]))
 
     def magnitudes(self) -> tuple[Float64, Float64]:
         """Σ|t| and Σt² of each bit's scores."""
@@ -277,10 +267,6 @@ class ArraySvmRows:
 
         total, square = self._workers.sum(block, self.n_rows)
         return total, square
-
-    def scale(self, by: Float64) -> None:
-        """Multiply each bit's scores by a number."""
-        self.scores *= by.astype(np.float32)
 
     def count(self, bits: Indices) -> SlackSums:
         def block(rows: slice) -> tuple[Any, ...]:
@@ -321,7 +307,9 @@ class ArraySvmRows:
     def search(
         self, bits: Indices, W: Float64, step: Float64, gradient: Float64, slack: Float64, C: float
     ) -> Float64:
-        return line_search(self, bits, W, step, gradient, slack, C)
+        size = line_search(self, bits, W, step, gradient, slack, C)
+        self._renew(W + size * step, bits)
+        return size
 
     def aim(self, P: Float64, bits: Indices) -> Float64:
         weights, bias = _split(P)
@@ -345,12 +333,14 @@ class ArraySvmRows:
         sums = self._workers.sum(block, self.n_rows)[0]
         return sums[0], sums[1], sums[2]
 
-    def advance(self, size: Float64, bits: Indices) -> None:
-        size32 = size.astype(np.float32)
+    def _renew(self, W: Float64, bits: Indices) -> None:
+        """Note the scores of W, (D+1, len(bits)): a product, as steps added up would add up their rounding."""
+        weights, bias = _split(W)
 
         def block(rows: slice) -> None:
             scores = self._of(self.scores, rows, bits)
-            scores += size32 * self._of(self._aimed, rows, bits)
+            np.dot(self._X[rows], weights, out=scores)
+            scores += bias
             self._put_back(self.scores, rows, bits, scores)
 
         self._workers.run(block, self.n_rows)
@@ -487,9 +477,6 @@ class SampledLine:
         slack, slope, curvature = self._look(size)
         return slack, slope, curvature
 
-    def advance(self, size: Float64, bits: Indices) -> None:
-        pass
-
     def _look(self, size: Float64) -> Float64:
         sums = slack_along(self._here, self._aimed, size.astype(np.float32), self._labels)
         return np.asarray(sums / self._share)
@@ -513,6 +500,3 @@ class CorrectedLine:
                 return slack + off * (2 * slope + off * curvature), slope + off * curvature, curvature
         slack, slope, curvature = self._look(size[None])[0]
         return slack, slope, curvature
-
-    def advance(self, size: Float64, bits: Indices) -> None:
-        pass

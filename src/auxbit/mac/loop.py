@@ -7,6 +7,7 @@ minimises them over f.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,15 @@ class Data(Protocol):
     def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
         """New codes."""
 
+    def keep(self) -> Any:
+        """The present state, to go back to."""
+
+    def go_back(self, kept: Any) -> LinearEncoder:
+        """Be where `keep` was called; the h of that moment."""
+
+    def forget(self, kept: Any) -> None:
+        """What was kept is not needed any more."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -63,8 +73,9 @@ class Step:
 
 
 def alternate(
-    data: Data, schedule: Sequence[float], *, h: LinearEncoder | None = None, fitted: bool = False
-) -> Iterator[Step]:
+    data: Data, schedule: Sequence[float], *, h: LinearEncoder | None = None, fitted: bool = False,
+    helps: Callable[[LinearEncoder], bool] | None = None,
+) -> Iterator[Step]:  # fmt: skip
     """Figure 1. Input: X and a first Z, both in `data`; a schedule μ₁ < μ₂ < …
 
     for μ in the schedule
@@ -73,18 +84,27 @@ def alternate(
         for n = 1, …, N:  z_n ← argmin ‖x_n − f(z)‖² + μ‖z − h(x_n)‖²                 Z step, section 4.3
         if Z = h(X) then stop                                                         theorem 4.1
 
-    h : where the h step starts; `fitted`, if the codes are h(X) already, so that the first one is skipped.
+    h : where the h step starts; `fitted`, if it is for these codes already, so that the first one is skipped.
+    helps : whether an h is better than all before it. If not, what the μ before it did to the codes is undone:
+        the path continues from the last h that did help (section 6, "skip μ values").
     """
+    kept = None
     for mu, next_mu in zip_longest(schedule, schedule[1:]):
         lap = Laps()
-        h = h if fitted and h is not None else data.h_step(h)
+        tried = h = h if fitted and h is not None else data.h_step(h)
         fitted = False
+        if helps is not None and (kept is None or helps(h)):
+            if kept is not None:
+                data.forget(kept)
+            kept = data.keep()
+        elif helps is not None:
+            h = data.go_back(kept)
         lap()
         f = data.f_step()
         lap()
         report = data.z_step(h, f, mu)
         lap()
-        yield Step(mu, h, f, report, tuple(lap.seconds), mu != next_mu)
+        yield Step(mu, tried, f, report, tuple(lap.seconds), mu != next_mu)
         if report.mismatched == 0:
             return
 
@@ -141,6 +161,7 @@ class Record:
 # the share of their true neighbours among the nearest codes.
 
 AUTO_SHARE, AUTO_MOST, AUTO_LEAST = 10, 1000, 10
+ROUNDING = 1e-9  # of energies that are equal but for the order of sums
 
 
 def hold_out(validation: Any, n_rows: int, rng: np.random.RandomState) -> Indices | None:
@@ -182,19 +203,27 @@ def precision_of(ranking: Ranking) -> float:
 
 @dataclass
 class Walk:
-    """How far along the path: records, the h kept, its precision, values of μ since that did not raise it."""
+    """How far along the path: records, the h kept, how good it is, values of μ since that did not help."""
 
     history: list[Record] = field(default_factory=list)
     best: LinearEncoder | None = None
     best_precision: float = -1.0
+    least_error: float = math.inf
     improved: bool = False
     misses: int = 0
 
-    def take(self, step: Step, precision: float | None, unit: float) -> Record:
-        """Note a step; its h is kept if there is no precision, or if that is the highest so far."""
-        kept = precision is None or precision > self.best_precision
+    def take(self, step: Step, precision: float | None, unit: float, *, last: bool = False) -> Record:
+        """Note a step; its h is kept if its precision is the highest so far, or without one its E_BA the least.
+
+        last : keep it in any case.
+        """
+        error = step.report.E_BA
+        if precision is not None:
+            kept = precision > self.best_precision
+        else:
+            kept = last or error <= self.least_error + ROUNDING * abs(error)
         if kept:
-            self.best, self.improved = step.h, True
+            self.best, self.improved, self.least_error = step.h, True, error
             self.best_precision = self.best_precision if precision is None else precision
         record = Record.of(len(self.history) + 1, step, precision, kept, unit)
         self.history.append(record)
@@ -224,17 +253,19 @@ def follow(
     settled: float | None = None, callback: Callable[[Record], object] | None = None,
     energy_unit: float = 1.0, walk: Walk | None = None, on_step: Callable[[Walk], object] | None = None,
 ) -> Outcome:  # fmt: skip
-    """Walk along the path and keep the h of the last step, or, with `precision`, the most precise h.
+    """Walk along the path and keep the most precise h, or, without `precision`, the one with the least E_BA.
 
     A μ that does not raise the precision above the best so far is skipped: its h is not kept. After
-    `patience` such values of μ in a row the walk ends. With `settled` it also ends after a step by which E_Q
-    falls by less than this share. Energies are recorded times `energy_unit`.
+    `patience` such values of μ in a row the walk ends. With `settled` the h of the last step is kept, and the
+    walk ends after a step by which E_Q falls by less than this share. Energies are recorded times
+    `energy_unit`.
     walk : where to resume; on_step : called after each step that is not the last.
     """
     walk = walk or Walk()
     stopped = "schedule" if walk.misses < patience else "patience"
     for step in steps if walk.misses < patience else ():
-        record = walk.take(step, precision(step.h) if precision is not None else None, energy_unit)
+        found = precision(step.h) if precision is not None else None
+        record = walk.take(step, found, energy_unit, last=settled is not None)
         if step.report.mismatched == 0:
             stopped = "matched"
         elif walk.misses >= patience:
@@ -311,6 +342,11 @@ class DecoderSums:
     z: Float64
     ZX: Float64
     x: Float64
+
+    def __add__(self, other: DecoderSums) -> DecoderSums:
+        return DecoderSums(
+            self.n + other.n, self.ZZ + other.ZZ, self.z + other.z, self.ZX + other.ZX, self.x + other.x
+        )
 
 
 def decoder_sums(X: Float32, Z: Bits, workers: Workers) -> DecoderSums:

@@ -8,6 +8,7 @@ here, or in shards on the workers of cluster.py, whose sums are added up in the 
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -130,12 +131,12 @@ def hash_sums(X: Slices, W: Float64, workers: Workers) -> Sums:
     return workers.sum(block, X.shape[0])
 
 
-def slack_sums(X: Slices, Z: Packed, W: Float64, workers: Workers) -> Sums:
-    """The sums (5, L) of `svm_rows.slack_of` and Xᵀ residual, (D, L), at the scores of W."""
+def slack_sums(X: Slices, Z: Packed, W: Float64, bits: Any, workers: Workers) -> Sums:
+    """The sums (5, len(bits)) of `slack_of` and Xᵀ residual, (D, len(bits)), at the scores of W."""
 
     def block(rows: slice) -> Sums:
-        some, codes = X[rows], unpack(Z[rows], W.shape[1])
-        scores = _scores(some, W)
+        some, codes = X[rows], np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
+        scores = _scores(some, W[:, bits])
         residual = np.empty_like(scores)
         sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
         return sums, some.T @ residual
@@ -233,6 +234,15 @@ def judge_pass(X: Slices, W: Float64, judges: Judges, workers: Workers) -> Sums:
 
     def block(rows: slice) -> Sums:
         return _judged((_scores(X[rows], W) >= 0).view(np.uint8), L, judges, rows)
+
+    return workers.sum(block, X.shape[0])
+
+
+def judge_codes(X: Slices, Z: Packed, n_bits: int, judges: Judges, workers: Workers) -> Sums:
+    """The histograms of `z_pass` for the codes that are there."""
+
+    def block(rows: slice) -> Sums:
+        return _judged(unpack(Z[rows], n_bits), n_bits, judges, rows)
 
     return workers.sum(block, X.shape[0])
 
@@ -395,6 +405,27 @@ class CodePair:
             finally:
                 os.close(descriptor)
 
+    def copy(self) -> Packed:
+        """The present codes once more, in a file if these are in one: see `remove`."""
+        if self._folder is None:
+            return self.now.copy()
+        handle, name = tempfile.mkstemp(".bits", "kept-", self._folder)
+        os.close(handle)
+        copy = _mapped(Path(name), self.now.shape)
+        copy[...] = self.now
+        return copy
+
+    def take(self, codes: Packed) -> None:
+        """Let these be the present codes."""
+        self.following[...] = codes
+        self.swap()
+
+    @staticmethod
+    def remove(codes: Packed) -> None:
+        """Remove a copy."""
+        if isinstance(codes, np.memmap):
+            Path(str(codes.filename)).unlink(missing_ok=True)
+
     def checksum(self) -> int:
         """CRC-32 of the present codes: detects codes that are torn, lost or of another fit."""
         flat, found = self.now.reshape(-1), 0
@@ -463,7 +494,25 @@ class StreamedRows(ABC):
     def _new_codes(self, function: Any, argument: Any, judged: Any = None) -> Sums:
         """The sums of a pass that makes new codes; these are the codes from then on."""
 
+    @abstractmethod
+    def _kept_codes(self) -> Any:
+        """The present codes, which stay as they are when new ones are made."""
+
+    @abstractmethod
+    def _take_codes(self, codes: Any) -> None:
+        """Let codes that were kept be the present ones."""
+
     # ---- sums
+
+    def keep(self) -> Any:
+        return self._kept_codes(), self.W, self._slack, self._codes
+
+    def go_back(self, kept: Any) -> None:
+        self._take_codes(kept[0])
+        self.restore(*kept[1:])
+
+    def forget(self, kept: Any) -> None:
+        """Codes that are immutable go by themselves."""
 
     def moments(self) -> tuple[Float64, Float64]:
         XX, total = self._sums(moments, coded=False)
@@ -482,7 +531,7 @@ class StreamedRows(ABC):
 
     def label_sums(self) -> tuple[SlackSums, Float64, Float64, Float64]:
         if self._slack is None:
-            self._slack = slack_sums_of(*self._sums(slack_sums, self.W))
+            self._slack = slack_sums_of(*self._sums(slack_sums, self.W, np.arange(self.n_bits)))
         ZZ, z, XZ = self.code_sums()
         return self._slack, ZZ, z, XZ
 
@@ -499,10 +548,15 @@ class StreamedRows(ABC):
         self._seen = (h, seen) if seen else None
         return report
 
-    def ranking(self, h: LinearEncoder, queries: Packed) -> Ranking:
-        if self._seen is None or self._seen[0] is not h:
-            self._seen = (h, self._sums(judge_pass, weights_of(h), coded=False, judged=queries))
-        counts, hits = (each.astype(np.int64) for each in self._seen[1])
+    def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
+        if h is None:
+            seen = self._sums(judge_codes, self.n_bits, judged=queries)
+        elif self._seen is not None and self._seen[0] is h:
+            seen = self._seen[1]
+        else:
+            seen = self._sums(judge_pass, weights_of(h), coded=False, judged=queries)
+            self._seen = (h, seen)
+        counts, hits = (each.astype(np.int64) for each in seen)
         assert self.truth is not None
         return Ranking(np.zeros(self.truth.shape, dtype=np.int64), counts, hits, self.n_rows)
 
@@ -522,13 +576,12 @@ class StreamedRows(ABC):
         W[-1, bits] = values
         self.note(W)
 
-    def restore(self, W: Float64, slack: SlackSums, codes: Sums) -> None:
+    def restore(self, W: Float64, slack: SlackSums | None, codes: Sums | None) -> None:
         """Take up W and the sums of the present codes again, as they were before an interruption."""
         self.W, self._slack, self._codes = W, slack, codes
 
     def count(self, bits: Indices) -> SlackSums:
-        self._slack = None
-        return self.label_sums()[0][bits]
+        return slack_sums_of(*self._sums(slack_sums, self.W, bits))
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
         product, bias = self._sums(hessian_product, self.W, P, bits)
@@ -552,7 +605,7 @@ class StreamedRows(ABC):
     def _sizes_on_sample(self, bits: Indices, W: Float64, step: Float64, C: float) -> Float64:
         """0 and the sizes that a search on the sample evaluates, (m, len(bits))."""
         sample = self.sample()
-        if sample is None:
+        if sample is None or len(sample.rows) == self.n_rows:  # all rows are as quick to ask
             return np.zeros((1, len(bits)))
         labels = np.ascontiguousarray(unpack(sample.codes(), self.n_bits)[:, bits])
         trial = SampledLine(sample.rows, self.W[:, bits], step, labels, len(sample.rows) / self.n_rows)
@@ -561,7 +614,11 @@ class StreamedRows(ABC):
 
 
 class FileRows(StreamedRows):
-    """Rows that this process reads, in blocks on threads, with their codes."""
+    """Rows that this process reads, in blocks on threads, with their codes.
+
+    If the sample has room for all rows, they are read once and held: all sums are then those of rows in
+    memory, to the last bit.
+    """
 
     def __init__(
         self, X: ScaledRows, codes: CodePair, workers: Workers, sample_rows: int = SAMPLE_ROWS
@@ -570,6 +627,7 @@ class FileRows(StreamedRows):
         self.X, self.codes, self._workers = X, codes, workers
         step = -(-self.n_rows // sample_rows)
         self._chosen = np.arange(step // 2, self.n_rows, step)
+        self._holds_all = len(self._chosen) == self.n_rows
 
     def fill(self, codes_of: CodesOf) -> None:
         out = self.codes.now
@@ -580,15 +638,24 @@ class FileRows(StreamedRows):
         self.n_passes += 1
         self._workers.run(block, self.n_rows)
 
+    def _kept_codes(self) -> Packed:
+        return self.codes.copy()
+
+    def _take_codes(self, codes: Packed) -> None:
+        self.codes.take(codes)
+
+    def forget(self, kept: Any) -> None:
+        self.codes.remove(kept[0])
+
     def places(self, rows: Ids) -> Ids:
         return self.X.places(rows)
 
     def nearest(self, queries: Float32, k: int) -> Ids:
-        self.n_passes += 1
-        return nearest_scaled(self.X, queries, k, self._workers)[1]
+        return nearest_scaled(self._all_rows(), queries, k, self._workers)[1]
 
     def sample(self) -> Sample:
         if self._sampled is None:
+            self.n_passes += self._holds_all
             rows = self.X.take(self._chosen)
             self._sampled = Sample(rows, lambda: np.asarray(self.codes.now[self._chosen]))
         return self._sampled
@@ -596,17 +663,23 @@ class FileRows(StreamedRows):
     def _sums(self, function: Any, *arguments: Any, coded: bool = True, judged: Any = None) -> Sums:
         codes = (self.codes.now,) if coded else ()
         judges = () if judged is None else (self._judges(judged),)
-        self.n_passes += 1
-        sums: Sums = function(self.X, *codes, *arguments, *judges, self._workers)
+        sums: Sums = function(self._all_rows(), *codes, *arguments, *judges, self._workers)
         return sums
 
     def _new_codes(self, function: Any, argument: Any, judged: Any = None) -> Sums:
         """The new codes are written beside the present ones, so that a pass that fails leaves those whole."""
-        self.n_passes += 1
         judges = None if judged is None else self._judges(judged)
-        sums: Sums = function(self.X, self.codes.now, argument, self.codes.following, judges, self._workers)
+        rows, now, following = self._all_rows(), self.codes.now, self.codes.following
+        sums: Sums = function(rows, now, argument, following, judges, self._workers)
         self.codes.swap()
         return sums
+
+    def _all_rows(self) -> Slices:
+        """All rows for a pass: those held, or to be read again."""
+        if self._holds_all:
+            return self.sample().rows
+        self.n_passes += 1
+        return self.X
 
     def _judges(self, judged: Packed) -> Judges | None:
         if self.truth is None:

@@ -66,6 +66,15 @@ class Rows(SvmRows, Protocol):
     def fill(self, codes_of: Any) -> None:
         """Let these be the codes. codes_of : see CodesOf."""
 
+    def keep(self) -> Any:
+        """The present codes and W, to go back to."""
+
+    def go_back(self, kept: Any) -> None:
+        """Have the codes and the W that were kept; they can be gone back to again."""
+
+    def forget(self, kept: Any) -> None:
+        """What was kept is not needed any more."""
+
     def begin(self, W: Float64) -> Sums:
         """Note W, and let its codes be Z; the sums of codes, and Σ|t| and Σt² of each bit's scores t."""
 
@@ -105,8 +114,8 @@ class Rows(SvmRows, Protocol):
     def nearest(self, queries: Float32, k: int) -> Ids:
         """The k nearest rows to each query, (q, k)."""
 
-    def ranking(self, h: LinearEncoder, queries: Packed) -> Ranking:
-        """Where the true neighbours of queries, `truth`, come among all codes h(x)."""
+    def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
+        """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the present codes."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,33 @@ class Steps:
         self._codes: DecoderSums | None = None  # of the present codes
         self._solved = np.zeros(rows.n_bits, dtype=bool)  # bits whose SVM is solved for the present codes
         self._begun = False
+
+    @property
+    def h(self) -> LinearEncoder | None:
+        """The encoder whose scores are noted."""
+        return self._noted
+
+    def use(self, C: float) -> None:
+        """Weigh the slack of the SVMs by C from now on."""
+        if self.svm.C != C:
+            self.svm, self._gram_solve = replace(self.svm, C=C), gram_solver(self.moments.gram, C)
+            self._solved[:] = False
+
+    def keep(self) -> Any:
+        """The present state, to go back to."""
+        return self.rows.keep(), self._solved.copy(), self._noted, self._begun
+
+    def go_back(self, kept: Any) -> LinearEncoder:
+        """Be where `keep` was called; the h of that moment."""
+        rows, solved, self._noted, self._begun = kept
+        self.rows.go_back(rows)
+        self._solved, self._codes = solved.copy(), None
+        assert self._noted is not None
+        return self._noted
+
+    def forget(self, kept: Any) -> None:
+        """What was kept is not needed any more."""
+        self.rows.forget(kept[0])
 
     # ---- the start
 
@@ -215,9 +251,13 @@ class Steps:
         same = self.rows.differing(exact) == 0
         return LinearEncoder(np.where(same, exact.weights, h.weights), np.where(same, exact.bias, h.bias))
 
-    def decoder_of(self, h: LinearEncoder) -> LinearDecoder:
-        """The least-squares decoder for the codes h(X)."""
-        return f_step(self._decoder_sums(*self.rows.hash_sums(h)))
+    def decoder_of(self, h: LinearEncoder, more: Float32 | None = None) -> LinearDecoder:
+        """The least-squares decoder for the codes h(X). more : further rows, that were held out, (q, D)."""
+        sums = self._decoder_sums(*self.rows.hash_sums(h))
+        if more is not None:
+            with Workers(1) as workers:
+                sums = sums + decoder_sums(more, h(more), workers)
+        return f_step(sums)
 
     def ranking(self, h: LinearEncoder) -> Ranking:
         """Where the true neighbours of the validation queries come among all codes h(x)."""
@@ -292,7 +332,7 @@ class MemoryRows(ArraySvmRows):
         self.n_features, self.n_bits = X.shape[1], Z.shape[1]
         self.W = np.zeros((X.shape[1] + 1, Z.shape[1]))
         self._raw, self._chosen = raw, chosen
-        self._warm: tuple[Float32, Float32] | None = None  # of ADMM
+        self._warm: Any = None  # of ADMM: solutions and multipliers, (n, L) each
 
     def places(self, rows: Ids) -> Ids:
         return rows if self._chosen is None else self._chosen[rows]
@@ -314,6 +354,19 @@ class MemoryRows(ArraySvmRows):
 
         self.workers.run(block, len(self.X))
 
+    def keep(self) -> Any:
+        warm = None if self._warm is None else tuple(each.copy() for each in self._warm)
+        return self.Z.copy(), self.W, warm
+
+    def go_back(self, kept: Any) -> None:
+        Z, W, warm = kept
+        self.Z[...] = Z
+        self._warm = None if warm is None else tuple(each.copy() for each in warm)
+        self.note(W)
+
+    def forget(self, kept: Any) -> None:
+        """Copies in memory go by themselves."""
+
     def begin(self, W: Float64) -> Sums:
         self.note(W)
         np.greater_equal(self.scores, 0, out=self.Z.view(np.bool_))
@@ -324,11 +377,13 @@ class MemoryRows(ArraySvmRows):
         self.W = W
 
     def moved_to(self, W: Float64) -> None:
-        self.W = W
+        if (self.W != W).any(axis=0).all():  # every bit's scores were computed at its last step
+            self.W = W
+        else:  # as those of all bits in one product, which is what rows out of core compute
+            self.note(W)
 
     def scale(self, by: Float64) -> None:
-        super().scale(by)
-        self.W = self.W * by
+        self.note(self.W * by)
 
     def set_constant(self, bits: Indices, values: Float64) -> None:
         self.W = self.W.copy()
@@ -364,26 +419,24 @@ class MemoryRows(ArraySvmRows):
             counts = solver.solve(X, H, codes, warm)
             return *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H)
 
-        *sums, mismatched = self.workers.sum(block, len(self.X))
-        if mismatched == 0:  # scores that steps were added to may differ from h's own in the last digits
-            mismatched = np.count_nonzero(self._encode(h) != self.Z)
-            if mismatched:
-                self.note(weights_of(h))
-        return *sums, mismatched
+        return self.workers.sum(block, len(self.X))
 
     def nearest(self, queries: Float32, k: int) -> Ids:
         return ground_truth(self.X, queries, k, n_jobs=self.workers.n_jobs)
 
-    def ranking(self, h: LinearEncoder, queries: Packed) -> Ranking:
+    def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
         assert self.truth is not None
-        return hamming_ranking(pack_bools(self._encode(h)), queries, self.truth, n_jobs=self.workers.n_jobs)
+        codes = pack_bools(self.Z if h is None else self._encode(h))
+        return hamming_ranking(codes, queries, self.truth, n_jobs=self.workers.n_jobs)
 
     def _sums_of(self, Z: Bits) -> Sums:
         sums = decoder_sums(self.X, Z, self.workers)
         return sums.ZZ, sums.z, sums.ZX.T
 
     def _encode(self, h: LinearEncoder) -> Bits:
-        """h(X), (n, L): from h itself, as the scores noted carry the rounding of the steps to them."""
+        """h(X), (n, L)."""
+        if np.array_equal(weights_of(h), self.W.astype(np.float32)):
+            return (self.scores >= 0).view(np.uint8)
         Z = np.empty(self.Z.shape, dtype=np.uint8)
 
         def fill(rows: slice) -> None:
