@@ -591,6 +591,19 @@ class _Reconstruction:
         """X − b, for rows of X as f reconstructs them."""
         return decoded_rows(X, self.normalize) - self.b
 
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        raise NotImplementedError
+
+    @cached_property
+    def _reach(self) -> float:
+        return max(float(np.abs(each).max()) for name, each in self.tensors().items() if name != "b")
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude among the numbers that are added to b."""
+        return self._reach
+
     def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
         """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
         return _squared_lengths(self.centred(X))
@@ -690,8 +703,13 @@ class TableDecoder(_Reconstruction):
         return out
 
     def in_units_of(self, scaling: Scaling) -> TableDecoder:
-        """The same decoder for data before `scaling`."""
-        b = self.b * scaling.scale + scaling.mean
+        """The same decoder for data before `scaling`; InvalidInput if float32 cannot hold its tables."""
+        b, reach = self.b * scaling.scale + scaling.mean, self.reach * scaling.scale
+        if not (reach <= LARGEST_FLOAT32 and (reach == 0 or reach >= np.finfo(np.float32).tiny)):
+            raise InvalidInput(
+                f"the tables of this decoder would have numbers of up to {reach:.3g}, which float32 cannot "
+                'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
+            )
         tables = (self.tables * scaling.scale).astype(np.float32)
         return TableDecoder(tables, b, self.n_bits, scaling.normalize)
 

@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Bytes, Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
+from auxbit.core.checks import (
+    LEAST_SQUARED,
+    Bytes,
+    Distances,
+    Ids,
+    Packed,
+    PathLike,
+    Positions,
+    check_finite,
+    check_integer,
+    check_squares,
+)
 from auxbit.core.files import Format, Tensors, check_layout
 from auxbit.core.maps import (
     Decoder,
@@ -35,7 +46,6 @@ from auxbit.index import asymmetric, scan
 from auxbit.index.codes import (
     LANES,
     MAX_ID,
-    RESCALE,
     Among,
     CodeBlocks,
     CodeNorms,
@@ -595,6 +605,9 @@ class HammingIndex:
             check_finite(rows, workers)
         with np.errstate(over="ignore", invalid="ignore"):
             tables, offsets = decoder.query_tables(rows), decoder.query_offsets(rows)
-        if not (np.isfinite(tables).all() and np.isfinite(offsets).all()):
-            raise InvalidInput(f"distances to X are too large for float32. {RESCALE}")
+        largest = decoder.reach
+        if largest < LEAST_SQUARED and len(rows):  # then a query that is far away is fine
+            largest = max(largest, float(np.abs(decoder.centred(rows)).max(axis=1).min()))
+        check_squares(tables, largest)
+        check_squares(offsets, largest)
         return rows, tables, offsets
