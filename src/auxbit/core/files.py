@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.resources
 import json
 import os
+import platform
 import re
 import secrets
 import socket
@@ -12,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +149,41 @@ def checksum(chunks: Iterable[bytes | memoryview]) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
+
+
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")  # that numbers depend on
+
+
+def versions() -> dict[str, str]:
+    """Of auxbit, of Python, and of the libraries that results depend on, if they are installed."""
+    from auxbit import __version__
+
+    found = {"python": platform.python_version(), "auxbit": __version__}
+    for name in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@cache
+def code_key(*parts: str) -> str:
+    """A checksum of the source of parts of auxbit, "core" or "data/gist.py", and of versions().
+
+    What is kept on disk to save its computation is kept under the key of what computes it.
+    """
+
+    def sources(place: Any) -> Iterator[bytes]:
+        if place.is_file():
+            yield f"{place.name} ".encode() + place.read_bytes()
+        else:
+            for each in sorted(place.iterdir(), key=lambda each: str(each.name)):
+                if each.name.endswith(".py") or (each.is_dir() and each.name != "__pycache__"):
+                    yield from sources(each)
+
+    package = importlib.resources.files("auxbit")
+    texts = (text for part in sorted(set(parts)) for text in sources(package / part))
+    content = (checksum([text]).encode() for text in texts)
+    return checksum([json.dumps(versions(), sort_keys=True).encode(), *content])[:16]
 
 
 def _rename_if_free(temporary: Path, target: Path) -> None:
