@@ -662,7 +662,8 @@ class Sliced:
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         some = np.asarray(self._X[start:stop])
-        if some.shape[:1] != (max(stop - start, 0),) or some.dtype != self.dtype:
+        expected = (max(stop - start, 0), *self._X.shape[1:])
+        if some.shape != expected or some.dtype != self.dtype:
             raise InvalidInput(
                 f"X changed while it was read: rows {start} to {stop} came as {some.shape} of {some.dtype}."
             )
