@@ -34,7 +34,7 @@ FORMAT = Format(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit knows before its first iteration, and needs to resume. mu : a first μ that suits the rows."""
+    """What a fit knows before its first iteration, and needs to resume. mu : a first μ for these rows."""
 
     scaling: Scaling
     gram: Float64
@@ -126,8 +126,8 @@ class Checkpoint:
         header, arrays = FORMAT.read(self.folder / NAME)
         if header["format_version"] < FORMAT.version:
             raise FileProblem(
-                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps were "
-                "others. Remove it and start again."
+                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps "
+                "were others. Remove it and start again."
             )
         for name, value in self.about.items():
             was = header["about"].get(name)

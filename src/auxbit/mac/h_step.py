@@ -335,7 +335,7 @@ class ArraySvmRows:
         return sums[0], sums[1], sums[2]
 
     def _renew(self, W: Float64, bits: Indices) -> None:
-        """Note the scores of W, (D+1, len(bits)): a product, as steps added up would add up their rounding."""
+        """Note the scores of W, (D+1, len(bits)), by a product: steps added up would add up rounding."""
         weights, bias = split_weights(W)
         self.together = bits
 

@@ -275,7 +275,7 @@ def _scores(X: Float32, W: Float64) -> Float32:
 
 
 def _labelled(X: Float32, scores: Float32, codes: Bits) -> Sums:
-    """(5, L) and (D, L) of `slack_sums`, ZᵀZ, Σz and XᵀZ: by the products that rows in memory take as well."""
+    """(5, L) and (D, L) of `slack_sums`, ZᵀZ, Σz and XᵀZ: by the same products as rows in memory."""
     L = codes.shape[1]
     both = np.empty((len(X), 2 * L), dtype=np.float32)
     residual, labels = both[:, :L], both[:, L:]
@@ -543,8 +543,8 @@ class StreamedRows(ABC):
         self._take_codes(kept[0])
         self.restore(*kept[1:])
 
-    def forget(self, kept: Any) -> None:
-        """Codes that are immutable go by themselves."""
+    def forget(self, kept: Any) -> None:  # noqa: B027  codes that are never changed go by themselves
+        pass
 
     def moments(self) -> tuple[Float64, Float64]:
         XX, total = self._sums(moments, coded=False)

@@ -116,7 +116,7 @@ class Rows(SvmRows, Protocol):
         """The k nearest rows to each query, (q, k)."""
 
     def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
-        """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the present codes."""
+        """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the codes here."""
 
 
 @dataclass(frozen=True)
