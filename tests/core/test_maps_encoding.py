@@ -250,7 +250,7 @@ LINEAR = pytest.mark.parametrize(
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_model_codes_rows_by_its_scores_for_any_number_of_threads(hasher, normalize):
     X = np.random.default_rng(5).normal(size=(2 * BLOCK_ROWS + 3, 12)).astype(np.float32) + 1
-    options = {"validation": None, "max_iter": 2} if hasher is BinaryAutoencoder else {}
+    options = {"validation": None, "max_iter": 2, "mu0": 0.01} if hasher is BinaryAutoencoder else {}
     model = hasher(10, random_state=0, **options)
     model.normalize = normalize
     model.fit(X)

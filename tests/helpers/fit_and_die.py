@@ -67,10 +67,10 @@ def prepare_to_die(moment: str, number: int) -> None:
         if is_state:
             die_at("named")
 
-    def dying_write(self: Any, prepared: Any, state: Any, walk: Any, rows: Any) -> None:
+    def dying_write(self: Any, prepared: Any, state: Any, walk: Any, C: Any, rows: Any) -> None:
         rows.codes.sync()
         die_at("sync")
-        write(self, prepared, state, walk, rows)
+        write(self, prepared, state, walk, C, rows)
 
     shard.z_pass, files.replacing, Checkpoint.write = dying_z_pass, dying_replacing, dying_write
 

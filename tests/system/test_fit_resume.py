@@ -18,7 +18,7 @@ from helpers.large_rows import clustered, stored
 
 TESTS = str(Path(__file__).parents[1])
 
-PARAMETERS = {"n_bits": 8, "random_state": 0, "max_iter": 5, "mu_factor": 1.1, "patience": 9, "n_jobs": 1}
+PARAMETERS = {"n_bits": 8, "random_state": 0, "max_iter": 8, "mu_factor": 1.1, "patience": 9, "n_jobs": 1}
 
 
 class Fits:

@@ -50,7 +50,7 @@ class Resumed:
     prepared: Prepared
     state: State
     walk: Walk
-    values_of_C: list[float]
+    C: float
     present: int  # which file of codes, and
     checksum: int  # of what is in it
     passes: int
@@ -93,9 +93,7 @@ class Checkpoint:
                 f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
             )
 
-    def write(
-        self, prepared: Prepared, state: State, walk: Walk, values_of_C: list[float], rows: FileRows
-    ) -> None:
+    def write(self, prepared: Prepared, state: State, walk: Walk, C: float, rows: FileRows) -> None:
         """Make this the state, durably: codes first, then the state that names them."""
         rows.codes.sync()
         assert walk.best is not None or not walk.history
@@ -112,7 +110,7 @@ class Checkpoint:
             "history": [asdict(record) for record in walk.history],
             "walk": {name: getattr(walk, name) for name in WALKED},
             "mu": prepared.mu,
-            "values_of_C": values_of_C,
+            "C": C,
             "present": rows.codes.present,
             "checksum": rows.codes.checksum(),
             "passes": rows.n_passes,
@@ -151,7 +149,7 @@ class Checkpoint:
             prepared,
             state,
             walk,
-            header["values_of_C"],
+            header["C"],
             header["present"],
             header["checksum"],
             header["passes"],

@@ -161,8 +161,8 @@ def fit(
         prepared = resumed.prepared if resumed is not None else _measured(plan, table, rng)
         present = 0 if resumed is None else resumed.present
         rows: Any = table.rows(prepared.scaling, prepared.held_out, plan.n_bits, folder, present)
-        if rows.n_passes is not None:  # to measure was the first one
-            rows.n_passes = 1 if resumed is None else resumed.passes
+        if rows.n_passes is not None:  # to measure was the first one; what a crash costs is not counted
+            rows.n_passes = 1 if resumed is None else resumed.passes - rows.holds_all
         queries = _queries(plan, table, prepared, workers)
         if kept is not None and resumed is not None:
             kept.check_codes(resumed, rows)
@@ -179,7 +179,7 @@ def fit(
 
         def keep(walk: Walk) -> None:
             if kept is not None:
-                kept.write(prepared, steps.state(), walk, descent.values_of_C, rows)
+                kept.write(prepared, steps.state(), walk, steps.svm.C, rows)
 
         outcome = descent.run(keep)
         found = _finished(plan, steps, outcome, validated=queries is not None)
@@ -214,7 +214,7 @@ class Descent:
         self._queries = queries
         self._walk, self._schedule, self._fitted = Walk(), list[float](), False
         self._h: LinearEncoder | None = None
-        self.values_of_C: list[float] = []  # to choose from, or the one chosen
+        self._values: list[float] = []  # of C, to choose from
         self._judged: tuple[LinearEncoder, float] | None = None
         self.start_precision: float | None = None
 
@@ -225,10 +225,10 @@ class Descent:
         sampled = sample_rows(self._rows.n_rows, MEASURED_ROWS)
         X = given.scaled(sampled)
         size = float(np.median(np.einsum("nd,nd->n", X, X)))
-        self.values_of_C = [plan.C] if plan.C is not None else suitable_C(size, *given.shape)
+        self._values = [plan.C] if plan.C is not None else suitable_C(size, *given.shape)
         if self._queries is None:
-            del self.values_of_C[1:]
-        steps.use(self.values_of_C[0])
+            del self._values[1:]
+        steps.use(self._values[0])
         if isinstance(made, LinearEncoder):
             self._h, Z = steps.begin(made), made(X)
             self._fitted = True
@@ -245,25 +245,27 @@ class Descent:
 
     def resume(self, prepared: Prepared, resumed: Resumed) -> None:
         """Continue from a checkpoint."""
-        self.values_of_C = resumed.values_of_C
-        self._steps.use(self.values_of_C[0])
+        self._steps.use(resumed.C)
         self._walk, self._h = resumed.walk, self._steps.restore(resumed.state)
         self._schedule = self._plan.schedule(prepared.mu)
 
     def run(self, keep: Callable[[Walk], object]) -> Outcome:
         """Walk to the end. keep : called after each step that is not the last."""
-        if len(self.values_of_C) > 1:
+        if len(self._values) > 1:
             self._choose_C(keep)
         return self._follow(None, keep)
 
     def _choose_C(self, keep: Callable[[Walk], object]) -> None:
-        """Try each C for a few steps after the first, which all share, and continue with the most precise."""
+        """Try each C for a few steps after the first, which all share, and continue with the most precise.
+
+        The first state of a checkpoint is the one after this: trials write over codes as no other step does.
+        """
         steps = self._steps
-        if not self._walk.history and self._follow(1, keep).stopped == "matched":
+        if self._follow(1).stopped == "matched":
             return
         begun, shared = steps.keep(), self._walk
         best: tuple[float, Walk, Any] | None = None
-        for C in self.values_of_C:
+        for C in self._values:
             steps.go_back(begun)
             steps.use(C)
             self._walk = replace(shared, history=list(shared.history))
@@ -274,7 +276,6 @@ class Descent:
                 best = (C, self._walk, steps.keep())
         assert best is not None
         C, self._walk, state = best
-        self.values_of_C = [C]
         steps.go_back(state)
         steps.use(C)
         for each in (begun, state):

@@ -665,7 +665,7 @@ class FileRows(StreamedRows):
         self.X, self.codes, self._workers = X, codes, workers
         step = -(-self.n_rows // sample_rows)
         self._chosen = np.arange(step // 2, self.n_rows, step)
-        self._holds_all = len(self._chosen) == self.n_rows
+        self.holds_all = len(self._chosen) == self.n_rows
 
     def fill(self, codes_of: CodesOf) -> None:
         out = self.codes.now
@@ -693,7 +693,7 @@ class FileRows(StreamedRows):
 
     def sample(self) -> Sample:
         if self._sampled is None:
-            self.n_passes += self._holds_all
+            self.n_passes += self.holds_all
             rows = self.X.take(self._chosen)
             self._sampled = Sample(rows, lambda: np.asarray(self.codes.now[self._chosen]))
         return self._sampled
@@ -714,7 +714,7 @@ class FileRows(StreamedRows):
 
     def _all_rows(self) -> Slices:
         """All rows for a pass: those held, or to be read again."""
-        if self._holds_all:
+        if self.holds_all:
             return self.sample().rows
         self.n_passes += 1
         return self.X
