@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,18 @@ def short_numbers(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(
         lambda value, place: f"{value:,.10g}" if abs(value) < 1e7 else f"{value:.3g}"
     )
+
+
+def log_ticks(low: float, high: float, least: int = 3) -> list[float]:
+    """Round numbers within low..high, both positive: powers of ten, and more where these are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for between in ((1,), (1, 3), (1, 2, 5), range(1, 10), [n / 10 for n in range(10, 100)]):
+        every = (float(f"{n * 10.0**power:.3g}") for power in powers for n in between)
+        ticks = [each for each in every if low <= each <= high]
+        if len(ticks) >= least:
+            break
+    return ticks[:: -(-len(ticks) // 8)] if ticks else [low]
 
 
 def grouped(rows: Table, column: str) -> dict[Any, list[Mapping[str, Any]]]:
