@@ -55,7 +55,7 @@ def seconds_a_row() -> dict[str, float]:
         task = shard.ZTask(W, f, model.history_[-1].mu, ZOptions.resolve(BITS, "auto", "best", 1, None))
         bits, sizes = np.arange(BITS), np.ones((1, BITS))
         kinds: dict[str, Callable[[], Any]] = {
-            "along": lambda: shard.along_step(rows, codes, W, W, bits, sizes, workers),
+            "along": lambda: shard.along_step(rows, codes, shard.Line(W, bits, bits), W, sizes, workers),
             "z": lambda: shard.z_pass(rows, codes, task, out, judges, workers),
             "nearest": lambda: nearest_scaled(rows, queries, 100, workers),
             "moments": lambda: shard.moments(rows, workers),

@@ -187,6 +187,53 @@ def test_additions_that_cannot_be_used_leave_everything_as_it_was(filled, digits
     assert len(filled.add(digits[:0])) == 0
 
 
+@pytest.mark.parametrize(("vectors", "small"), [("float16", 1e-9), ("float16", 1e-6), ("float32", 1e-40)])
+def test_vectors_that_are_too_small_to_be_kept_are_an_error_and_not_zeros(tmp_path, digits, vectors, small):
+    rows = digits[:100].astype(np.float64) / 16 * small
+    model = ITQ(8, random_state=0).fit(rows)
+    for made in ({"model": model}, {"n_bits": 8, "n_features": 64}):
+        with Collection.create(tmp_path / "c", **made, vectors=vectors, overwrite=True) as collection:
+            with pytest.raises(
+                InvalidInput, match=rf"{vectors} would round to 0 or nearly so: .* Multiply the rows"
+            ):
+                collection.add(rows, codes=model.encode(rows))
+            assert len(collection) == 0
+            collection.add(rows[:3] * 0, codes=model.encode(rows[:3]))
+            assert not collection.vectors([0, 1, 2]).any()
+
+
+def test_a_small_row_among_larger_ones_is_kept_as_it_can_be(tmp_path, digits):
+    rows = digits[:100].copy()
+    rows[7] *= 1e-9
+    with Collection.create(tmp_path / "c", ITQ(8, random_state=0).fit(rows), vectors="float16") as collection:
+        collection.add(rows)
+        collection.add(rows[7:8])
+        np.testing.assert_allclose(
+            collection.vectors(np.arange(101)), rows[[*range(100), 7]], rtol=1e-3, atol=1e-7
+        )
+    unit = BinaryAutoencoder(8, random_state=0, normalize=True, max_iter=1).fit(rows)
+    collection = Collection.create(tmp_path / "unit", unit, vectors="float16")
+    with collection, pytest.raises(InvalidInput, match="the numbers of row 7 are under"):
+        collection.add(rows)  # its direction counts
+
+
+@pytest.mark.parametrize("size", [1e-21, 1e-30, 1e-12, 1e10, 1e20])
+def test_a_reranked_search_gives_the_true_order_and_distances_or_refuses(tmp_path, digits, size):
+    rows = digits[:300].astype(np.float64) * size
+    with Collection.create(tmp_path / "c", ITQ(8, random_state=0).fit(rows), vectors="float32") as collection:
+        collection.add(rows)
+        if size in (1e-21, 1e-30, 1e20):
+            why = "too large" if size > 1 else "too small"
+            with pytest.raises(InvalidInput, match=f"distances to X are {why} to be squared in float32"):
+                collection.search(rows[:5], 4, rerank=300)
+            return
+        distances, ids = collection.search(rows[:5], 4, rerank=300)
+        true = np.square(rows[:5, None] - rows.astype(np.float32).astype(np.float64)).sum(axis=2)
+        order = np.argsort(true, axis=1, kind="stable")[:, :4]
+        np.testing.assert_array_equal(ids, order)
+        np.testing.assert_allclose(distances, np.take_along_axis(true, order, axis=1), rtol=1e-6)
+
+
 def test_vectors_too_large_for_float16_are_an_error(tmp_path, digits):
     rows = digits[:100] * 1e5
     with Collection.create(tmp_path / "c", ITQ(8, random_state=0).fit(rows), vectors="float16") as collection:

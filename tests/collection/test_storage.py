@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from auxbit import LSH, Collection
 from auxbit.collection import storage
 from auxbit.collection.storage import CHUNK_BYTES, COPIES, MANIFEST, Column, Errors, Manifest, Part, Segment
 from auxbit.errors import CollectionError, Damaged
@@ -46,6 +47,40 @@ def test_columns_come_back_as_they_were_written_in_whatever_pieces(tmp_path):
     np.testing.assert_array_equal(segment.take("vectors", some), arrays["vectors"][some])
     segment.check_spans("text", np.array([70_000]), np.array([70_100]))
     np.testing.assert_array_equal(segment.unchecked("text")[70_000:70_100], arrays["text"][70_000:70_100])
+
+
+@pytest.mark.parametrize("name", ["codes", "ids", "offsets", "text", "vectors"])
+def test_columns_that_are_not_as_the_manifest_says_are_refused_whatever_their_checksums(tmp_path, name):
+    manifest = Manifest(64, n_features=20, vectors="float32")
+    Segment(tmp_path, write(tmp_path, columns())).fitting(manifest)
+    changes = [
+        lambda array: array[:-1],
+        lambda array: array[:0],
+        lambda array: array[..., :-1],
+        lambda array: array[None],
+        lambda array: array.astype(np.uint32),
+    ]
+    for change in changes[3:] if name == "text" else changes:  # which has any length
+        (tmp_path / "segment-000000.safetensors").unlink()
+        written = write(tmp_path, columns() | {name: change(columns()[name])})
+        with pytest.raises(Damaged, match=rf"segment-000000\.safetensors is damaged: {name} is .*, expected"):
+            Segment(tmp_path, written).fitting(manifest)
+    (tmp_path / "segment-000000.safetensors").unlink()
+    some = {each: array for each, array in columns().items() if each != name}
+    with pytest.raises(Damaged, match=r"expected .*, found "):
+        Segment(tmp_path, write(tmp_path, some)).fitting(manifest)
+
+
+def test_a_model_of_other_rows_or_codes_is_not_taken_for_that_of_the_collection(tmp_path):
+    X = np.random.default_rng(0).normal(size=(200, 50))
+    with Collection.create(tmp_path / "c", LSH(8, random_state=0).fit(X)) as collection:
+        collection.add(X)
+        name = collection.manifest.model
+    for rows, bits in ((X, 17), (X[:, :40], 8)):
+        LSH(bits, random_state=0).fit(rows).save(tmp_path / "c" / name)
+        why = rf"is not the model of this collection: .* of {bits} bits from rows of {rows.shape[1]}"
+        with pytest.raises(CollectionError, match=why):
+            Collection.open(tmp_path / "c").search(X[:2], mode="asymmetric")
 
 
 def test_a_segment_is_a_safetensors_file_that_others_can_read(tmp_path):

@@ -9,10 +9,12 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from auxbit.core import files
-from auxbit.errors import FileExists, FileProblem
+from auxbit.core.files import check_layout
+from auxbit.errors import FileExists, FileProblem, InvalidInput
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -191,3 +193,44 @@ def test_the_umask_is_never_changed_not_even_for_a_moment(tmp_path, monkeypatch)
 def test_a_checksum_does_not_depend_on_the_chunks():
     whole = hashlib.sha256(b"abcdef").hexdigest()
     assert files.checksum([b"abcdef"]) == files.checksum([b"ab", memoryview(b"cdef"), b""]) == whole
+
+
+# ---- layouts
+
+LAYOUT = "axes float64 D m; axis int64 L 0..m-1; rest float32 2 L-m+1; width float64 1 >0"
+
+
+def fitting(D=5, m=3, L=4):
+    rng = np.random.default_rng(0)
+    return {
+        "axes": rng.normal(size=(D, m)), "axis": np.arange(L) % m, "width": np.array([0.5]),
+        "rest": np.zeros((2, L - m + 1), np.float32),
+    }  # fmt: skip
+
+
+def test_tensors_that_fit_a_layout_pass_and_say_what_its_letters_stand_for():
+    sizes = {"D": 5}
+    check_layout(fitting(), LAYOUT, sizes)
+    assert sizes == {"D": 5, "m": 3, "L": 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"axes": np.zeros((6, 3))}, r"of a\.axes is \(6, 3\) of float64, expected \(D=5, m=3\) of float64"),
+        ({"axes": np.zeros(5)}, r"of a\.axes is \(5\) of float64, expected \(D=5, m\) of float64"),
+        ({"axes": np.zeros((5, 3), np.float32)}, r"axes is \(5, 3\) of float32, expected"),
+        ({"axes": np.full((5, 3), np.inf)}, r"of a\.axes has numbers that are not finite"),
+        ({"axes": np.zeros((5, 2))}, r"of a\.axis has values of 0 to 2, expected 0\.\.m-1"),
+        ({"axis": np.array([0, 1, 2, -1])}, r"of a\.axis has values of -1 to 2"),
+        (
+            {"axis": np.zeros(5, np.int64)},
+            r"rest is \(2, 2\) of float32, expected \(2, L-m\+1=3\) of float32",
+        ),
+        ({"width": np.zeros(1)}, r"of a\.width has values of 0\.0 to 0\.0, expected >0"),
+        ({"more": np.zeros(1)}, r"expected of a\.axes, .*, found of a\.axes, .*, of a\.more"),
+    ],
+)
+def test_tensors_that_do_not_fit_a_layout_are_refused_and_named(changed, why):
+    with pytest.raises(InvalidInput, match=why):
+        check_layout(fitting() | changed, LAYOUT, {"D": 5}, "of a.")

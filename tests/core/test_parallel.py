@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
+import shutil
+import stat
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import faiss  # noqa: F401  its BLAS is built on OpenMP, whose limits are kept by thread
 import numpy as np
@@ -12,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import auxbit
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 
@@ -188,3 +193,103 @@ def test_negative_jobs_count_back_from_all_cores():
     assert resolve_n_jobs(-2) == max(1, available - 1)
     assert resolve_n_jobs(-1000) == 1
     assert resolve_n_jobs(7) == 7
+
+
+# ---- where kernels are kept
+
+KERNEL = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+import numpy as np
+from auxbit.core.maps import _extent, _shift  # two kernels, one line in the log
+low, high, total = np.zeros(2), np.ones(2), np.zeros(2)
+_extent(np.array([[1.0, 2.0], [3.0, -4.0]]), low, high, total)
+print(low, high, total, _extent._cache.cache_path, sum(_extent.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def run_kernel(tmp_path):
+    """Run kernels in another process, of a copy of the package, where no usual cache can be written.
+
+    Files in place of folders refuse root as well, whom permissions do not bind.
+    """
+    package = Path(auxbit.__file__).parent
+    shutil.copytree(
+        package, tmp_path / "copy" / "auxbit", ignore=shutil.ignore_patterns("__pycache__", "static")
+    )
+    (tmp_path / "copy" / "auxbit" / "core" / "__pycache__").touch()
+    (tmp_path / "home").touch()
+
+    def run(temporary):
+        known = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+        environment = {name: os.environ[name] for name in known if name in os.environ}
+        environment |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path / "copy")}
+        done = subprocess.run(
+            [sys.executable, "-c", KERNEL, str(temporary)], capture_output=True, text=True, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("[ 0. -4.] [3. 2.] [ 4. -2.]")
+        assert done.stderr.count("compiled kernels cannot be kept") == 1, done.stderr
+        assert "Set NUMBA_CACHE_DIR to a folder" in done.stderr
+        *_, place, hits = done.stdout.split()
+        return place, int(hits), done.stderr
+
+    return run
+
+
+def test_kernels_that_cannot_be_kept_as_usual_are_kept_in_a_private_temporary_folder(run_kernel, tmp_path):
+    (tmp_path / "t").mkdir(mode=0o755)
+    place, hits, _ = run_kernel(tmp_path / "t")
+    (folder,) = (tmp_path / "t").iterdir()
+    assert (Path(place).parent, hits) == (folder, 0)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert run_kernel(tmp_path / "t")[:2] == (place, 1)  # what the first process has compiled
+
+
+@pytest.mark.parametrize("planted", ["a folder that others can write to", "a link", "a file"])
+def test_a_folder_that_others_may_have_made_is_not_read(run_kernel, tmp_path, planted):
+    (tmp_path / "t").mkdir(mode=0o755)
+    run_kernel(tmp_path / "t")
+    (folder,) = (tmp_path / "t").iterdir()
+    if planted == "a folder that others can write to":
+        folder.chmod(0o770)
+    else:
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere") if planted == "a link" else folder.touch()
+    place, hits, _ = run_kernel(tmp_path / "t")
+    assert Path(place).parent != folder
+    assert Path(place).parent.parent == tmp_path / "t"
+    assert (hits, list((tmp_path / "t").iterdir())) == (0, [folder])  # the other was removed at the end
+
+
+@pytest.mark.parametrize("mode", [None, 0o777])
+def test_kernels_run_without_a_cache_if_there_is_no_folder_or_others_could_rename_it(
+    run_kernel, tmp_path, mode
+):
+    if mode is not None:
+        (tmp_path / "t").mkdir()
+        (tmp_path / "t").chmod(mode)
+    place, _, said = run_kernel(tmp_path / "t")
+    assert place == "None"
+    assert "every process compiles its own" in said
+
+
+def test_kernels_run_in_a_read_only_mount(tmp_path):
+    mounted = shutil.which("unshare") and shutil.which("mount")
+    lines = f"""
+    mkdir {tmp_path}/copy && cp -r {Path(auxbit.__file__).parent} {tmp_path}/copy/auxbit
+    find {tmp_path}/copy -name '*.nbi' -delete
+    mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path} || exit 77
+    HOME={tmp_path} PYTHONPATH={tmp_path}/copy exec {sys.executable} -c "$KERNEL" {tmp_path}
+    """
+    if not mounted or os.name == "nt":
+        pytest.skip("no unshare and mount here")
+    environment = {"PATH": os.environ["PATH"], "KERNEL": KERNEL}
+    command = ["unshare", "-rm" if os.geteuid() else "-m", "sh", "-c", lines]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no read-only mounts here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[ 0. -4.] [3. 2.] [ 4. -2.]")
+    assert "every process compiles its own" in done.stderr

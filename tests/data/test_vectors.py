@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -38,6 +39,19 @@ def test_a_truncated_npy_says_how_many_rows_are_whole(tmp_path):
         DataFileError, match=r"a\.npy is truncated: expected 7 rows of 12 bytes, .* 5 whole rows"
     ):
         read_vectors(tmp_path / "a.npy")
+
+
+def test_an_array_that_is_longer_than_its_header_says_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", some_rows(20))
+    changed = (tmp_path / "a.npy").read_bytes().replace(b"(20, 3)", b"(10, 3)")
+    (tmp_path / "a.npy").write_bytes(changed)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("v.npy", changed)
+    problem = "is longer than its header says: expected 10 rows of 12 bytes, there are 20 whole rows"
+    with pytest.raises(DataFileError, match=rf"a\.npy {problem}"):
+        read_vectors(tmp_path / "a.npy")
+    with pytest.raises(DataFileError, match=r"a\.npz: v\.npy is longer than its header says"):
+        read_vectors(tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize("content", [b"x", b"this is a text file, not an array", pickle.dumps([1, 2])])

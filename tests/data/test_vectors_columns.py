@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from auxbit.data import vectors
-from auxbit.data.vectors import read_vectors
+from auxbit.data.vectors import open_rows, read_vectors
 from auxbit.errors import DataFileError
 from helpers.vector_files import save_lists, some_rows
 
@@ -97,6 +97,38 @@ def test_a_parquet_column_must_be_there_and_the_only_candidate(tmp_path):
         read_vectors(tmp_path / "text.parquet")
 
 
+@pytest.mark.parametrize("kind", ["lists", "columns"])
+def test_a_changed_byte_in_parquet_gives_an_error_or_all_rows_with_one_value_changed(tmp_path, kind):
+    rows, path = np.random.default_rng(0).standard_normal((20, 2)).astype(np.float32), tmp_path / "a.parquet"
+    lists = {"v": pa.array(list(rows), pa.list_(pa.float32()))}
+    table = pa.table(lists if kind == "lists" else dict(zip("xy", rows.T)))
+    pq.write_table(table, path, row_group_size=8, use_dictionary=False, store_schema=False)
+    whole, refused = path.read_bytes(), 0
+    for place in range(len(whole)):
+        for flip in (1, 16):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            for some in (slice(None), slice(6, 10)):
+                try:
+                    read = np.ascontiguousarray(open_rows(path)[some])
+                except DataFileError:
+                    refused += 1
+                    continue
+                assert (read.shape, read.dtype) == (rows[some].shape, rows.dtype), (place, flip)
+                assert np.sum(read.view(np.uint32) != rows[some].view(np.uint32)) <= 1, (place, flip)
+    assert refused > 1000
+
+
+def test_pages_of_parquet_with_checksums_are_verified(tmp_path):
+    rows, path = some_rows(20, 2), tmp_path / "a.parquet"
+    pq.write_table(pa.table(dict(zip("xy", rows.T))), path, use_dictionary=False, compression="none",
+                   write_page_checksum=True)  # fmt: skip
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(rows[:, 0].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DataFileError, match=r"a\.parquet cannot be read as \.parquet: .*CRC"):
+        read_vectors(path)
+
+
 # ---- HDF5
 
 
@@ -139,3 +171,23 @@ def test_an_hdf5_dataset_that_is_not_rows_of_numbers_is_refused(tmp_path, array,
         file["train"] = array
     with pytest.raises(DataFileError, match=problem):
         read_vectors(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("chunks", [None, (4, 3)])
+def test_rows_of_hdf5_that_were_never_written_are_not_read_as_zeros(tmp_path, chunks):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("train", (11, 3), np.float32, chunks=chunks)
+        if chunks:
+            dataset[:6] = some_rows(6)
+    for read in (read_vectors, open_rows):
+        with pytest.raises(DataFileError, match=r"dataset /train is not its shape, \(11, 3\): it was never"):
+            read(tmp_path / "a.h5")
+
+
+def test_a_virtual_dataset_of_hdf5_is_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["part"] = some_rows(5)
+        layout = h5py.VirtualLayout((5, 3), np.float32)
+        layout[:] = h5py.VirtualSource(file["part"])
+        file.create_virtual_dataset("train", layout)
+    np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5"), some_rows(5))

@@ -231,6 +231,19 @@ def test_an_object_whose_slices_are_not_rows_is_refused():
         open_rows(Columns(np.zeros((3, 2))))
 
 
+@pytest.mark.parametrize(
+    "later", [np.zeros((2, 2)), np.zeros((4, 2)), np.zeros((3, 3)), np.zeros((3, 2), np.float32)]
+)
+def test_slices_of_another_shape_or_type_than_the_first_are_refused(later):
+    class Changing(OnlySlices):
+        def __getitem__(self, rows):
+            return later if rows.start else self._X[rows]
+
+    rows = open_rows(Changing(np.zeros((6, 2))))
+    with pytest.raises(InvalidInput, match=r"X changed while it was read: rows 2 to 5 came as "):
+        rows[2:5]
+
+
 def test_a_null_in_the_middle_of_parquet_names_its_row(tmp_path):
     values = [[1.0, 2.0], [3.0, 4.0], [5.0, None], [7.0, 8.0]]
     pq.write_table(pa.table({"v": pa.array(values)}), tmp_path / "x.parquet")

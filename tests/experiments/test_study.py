@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from auxbit import ITQ
+from auxbit.core import files
+from auxbit.data import gist
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import study
 from auxbit.experiments.study import Cell, Claim, Fits, KeptRows, array_checksum
@@ -211,7 +218,102 @@ def test_means_are_over_seeds():
     assert study.means(rows, ("method", "bits")) == [{"method": "A", "bits": 8, "seeds": 2, "value": 2.0}]
 
 
-def test_a_fit_of_another_version_is_made_again(problem, tmp_path, monkeypatch):
-    Fits(problem, tmp_path).get(Cell("lsh", 8))
-    monkeypatch.setattr(study, "versions", lambda: {"auxbit": "99"})
-    assert Fits(problem, tmp_path).missing([Cell("lsh", 8)]) == [Cell("lsh", 8)]
+# ---- what is kept belongs to the code that computed it
+
+
+@pytest.fixture
+def changed_source(tmp_path, monkeypatch):
+    """A copy of the package as what code_key reads, and a function that changes a byte of a file in it."""
+    copy = tmp_path / "auxbit"
+    ignored = shutil.ignore_patterns("__pycache__", "static")
+    shutil.copytree(Path(study.__file__).parents[1], copy, ignore=ignored)
+    monkeypatch.setattr(files.importlib.resources, "files", {"auxbit": copy}.__getitem__)
+    files.code_key.cache_clear()
+
+    def change(name):
+        (copy / name).write_bytes((copy / name).read_bytes() + b"#")
+        files.code_key.cache_clear()
+
+    yield change
+    files.code_key.cache_clear()
+
+
+def test_the_key_of_code_is_of_its_text_and_not_of_the_process(changed_source):
+    code = "from auxbit.core.files import code_key; from auxbit.experiments.study import *; "
+    code += "print(code_key(*FITTING), code_key(*MEASURING))"
+    keys = [files.code_key(*study.FITTING), files.code_key(*study.MEASURING)]
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == keys
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "fitting", "measuring"),
+    [
+        ("mac/z_step.py", True, True),
+        ("core/maps.py", True, True),
+        ("hashers/linear.py", True, True),
+        ("quantiser/kernels.py", True, True),
+        ("data/gist.py", True, True),
+        ("evaluate.py", True, True),
+        ("experiments/study.py", True, True),
+        ("experiments/retrieval.py", False, True),
+        ("index/hamming.py", False, True),
+        ("plot/paper.py", False, False),
+        ("cli/experiment.py", False, False),
+        ("serve/app.py", False, False),
+    ],
+)
+def test_a_changed_byte_of_what_computes_results_changes_the_key(changed_source, name, fitting, measuring):
+    before = files.code_key(*study.FITTING), files.code_key(*study.MEASURING)
+    changed_source(name)
+    after = files.code_key(*study.FITTING), files.code_key(*study.MEASURING)
+    assert (before[0] != after[0], before[1] != after[1]) == (fitting, measuring)
+
+
+def test_other_versions_of_libraries_change_the_key(changed_source, monkeypatch):
+    before = files.code_key("core")
+    versions = files.versions() | {"numba": "99"}
+    monkeypatch.setattr(files, "versions", lambda: versions)
+    files.code_key.cache_clear()
+    assert files.code_key("core") != before
+
+
+def test_fits_of_other_code_are_made_again_and_only_measures_of_other_measures(
+    problem, tmp_path, changed_source
+):
+    def derive():
+        fits, fresh, calls = (
+            Fits(problem, tmp_path / "raw", on_fit=lambda cell, new: fresh.append(new)),
+            [],
+            [],
+        )
+        fits.get(Cell("lsh", 8))
+        fits.derived(Cell("lsh", 8), {"K": 5}, lambda made: calls.append(made) or 1)
+        return fresh[0], len(calls)
+
+    assert derive() == (True, 1)
+    assert derive() == (False, 0)
+    changed_source("plot/paper.py")
+    assert derive() == (False, 0)
+    changed_source("experiments/retrieval.py")
+    assert derive() == (False, 1)
+    changed_source("mac/loop.py")
+    assert derive() == (True, 1)
+
+
+def test_kept_rows_of_other_code_are_not_found(tmp_path, changed_source):
+    row = {"method": "BA", "bits": 8, "seed": 0}
+    KeptRows(tmp_path / "rows.jsonl", {"K": 50}).add(row)
+    assert KeptRows(tmp_path / "rows.jsonl", {"K": 50}).read()
+    changed_source("index/scan.py")
+    assert not KeptRows(tmp_path / "rows.jsonl", {"K": 50}).read()
+
+
+def test_descriptors_of_other_code_are_made_again(tmp_path, changed_source, monkeypatch):
+    images, made = np.random.default_rng(0).integers(0, 256, (3, 16, 16), dtype=np.uint8), []
+    compute = gist.gist
+    monkeypatch.setattr(gist, "gist", lambda *args, **options: made.append(1) or compute(*args, **options))
+    for name, expected in (("mac/loop.py", 1), ("mac/loop.py", 1), ("data/gist.py", 2)):
+        changed_source(name)
+        gist.cached_gist(images, tmp_path / "cache")
+        assert len(made) == expected

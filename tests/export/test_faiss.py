@@ -264,20 +264,20 @@ def test_what_cannot_be_a_faiss_index_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_too_large_for_float32_are_refused(tmp_path):
+def test_numbers_too_large_or_too_small_for_float32_are_refused(tmp_path):
     model, codes = copy.deepcopy(fitted(ITQ)), fitted(ITQ).encode(digits_rows()[:9])
     model.decoder_ = model.decoder_.in_units_of(Scaling(np.zeros(64), 1e60))
     model.scaling_ = Scaling(1e60 * model.scaling_.mean, 1e60 * model.scaling_.scale)
     for form in ("lsh", "additive"):
         with pytest.raises(InvalidInput, match="too large"):
             to_faiss(tmp_path / "i.faiss", model, codes, form=form)
-    far = LinearDecoder(np.full((3, 8), 1e25), np.zeros(3))
     index = HammingIndex(8, n_jobs=1)
     index.add(np.array([[255]], dtype=np.uint8))
-    with index.changing() as store:
-        store.decoder = far
-    with pytest.raises(InvalidInput, match="squared"):
-        index_to_faiss(tmp_path / "i.faiss", index, form="additive")
+    for size, why in ((1e25, "too large"), (1e-24, "too small")):
+        with index.changing() as store:
+            store.decoder = LinearDecoder(np.full((3, 8), size), np.zeros(3))
+        with pytest.raises(InvalidInput, match=f"reconstructions are {why} to be squared in float32"):
+            index_to_faiss(tmp_path / "i.faiss", index, form="additive")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 
-from auxbit import LSH, BinaryAutoencoder
+from auxbit import ITQ, LSH, AnchorGraphHashing, BinaryAutoencoder, SpectralHashing, ThresholdedPCA
 from auxbit.core.maps import pack
 from auxbit.errors import InvalidInput
+from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
 from auxbit.hashers.autoencoder import STARTS
 from helpers import autoencoder_models
 from helpers.autoencoder_models import both_models, error_of, short
@@ -25,9 +31,55 @@ def test_every_named_start_ends_better_than_the_mean_of_all_rows(model_class, in
     assert error_of(model, some) < 0.9 * ((some - some.mean(axis=0)) ** 2).sum()
 
 
+def precision_of(hasher, base, queries):
+    """As validation measures it."""
+    K = max(10, len(base) // 100)
+    truth = ground_truth(base, queries, K)
+    ranking = hamming_ranking(hasher.encode(base), hasher.encode(queries), truth, hasher.n_bits)
+    return precision_recall_at_k(ranking, K, ties="average").precision
+
+
+LINEAR = [LSH(8, random_state=5), ITQ(8, random_state=5), ThresholdedPCA(8)]
+
+
+@pytest.mark.parametrize("hasher", LINEAR, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("fitted_to", [50, 400])
+def test_a_linear_hasher_is_the_first_hash_function(hasher, fitted_to, some):
+    hasher = clone(hasher).fit(some[:fitted_to])  # scaled by other rows than the model's
+    queries = load_digits().data[1000:1100]
+    model = short(BinaryAutoencoder, init=hasher, validation=queries).fit(some)
+    assert model.history_[0].precision == pytest.approx(precision_of(hasher, some, queries), abs=1e-9)
+
+
+def test_a_fit_from_a_fitted_model_never_ends_below_it(some):
+    queries = load_digits().data[1000:1100]
+    for n_bits, seed, rows in product((8, 16, 32), (0, 1), (some, some / 7 + 3, some[:150])):
+        first = BinaryAutoencoder(n_bits, random_state=seed).fit(rows)
+        second = BinaryAutoencoder(n_bits, init=first, random_state=seed, validation=queries).fit(rows)
+        before, after = (precision_of(model, rows, queries) for model in (first, second))
+        assert after >= before - 1e-9, (n_bits, seed)
+
+
+@pytest.mark.parametrize("init", ["itq", "agh", "tpca", "bfa", "lsh", "random", "auto"])
+@pytest.mark.filterwarnings("ignore:The start.s own hash function")  # AGH, which is not linear
+def test_no_start_ends_below_its_first_hash_function(init, some):
+    queries = load_digits().data[1000:1100]
+    model = BinaryAutoencoder(8, init=init, validation=queries, random_state=0).fit(some)
+    assert precision_of(model, some, queries) >= model.history_[0].precision - 1e-9
+
+
+def test_a_start_whose_own_hash_function_is_better_than_any_linear_one_is_named():
+    angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 600)
+    rings = np.c_[np.cos(angle), np.sin(angle)] * np.repeat([1.0, 2.0, 3.0], 200)[:, None]
+
+    agh = AnchorGraphHashing(16, n_anchors=60, random_state=0).fit(rings)
+    with pytest.warns(ConvergenceWarning, match="start's own hash function finds more"):
+        BinaryAutoencoder(16, init=agh, random_state=0, max_iter=1).fit(rings)
+
+
 @both_models
-def test_a_fitted_hasher_starts_with_its_own_codes(model_class, some):
-    hasher = LSH(8, random_state=5).fit(some[:50])
+def test_a_hasher_that_is_not_linear_starts_with_its_own_codes(model_class, some):
+    hasher = SpectralHashing(8).fit(some[:50])
     by_hasher = short(model_class, init=hasher).fit(some)
     by_codes = short(model_class, init=hasher.transform(some)).fit(some)
     assert np.array_equal(by_hasher.encode(some), by_codes.encode(some))
@@ -38,8 +90,8 @@ def test_a_fitted_hasher_starts_with_its_own_codes(model_class, some):
 def test_an_unfitted_hasher_is_fitted_to_the_rows_and_stays_unfitted(model_class, some):
     hasher = LSH(8, random_state=5)
     by_hasher = short(model_class, init=hasher).fit(some)
-    by_codes = short(model_class, init=LSH(8, random_state=5).fit(some).transform(some)).fit(some)
-    assert np.array_equal(by_hasher.encode(some), by_codes.encode(some))
+    by_fitted = short(model_class, init=LSH(8, random_state=5).fit(some)).fit(some)
+    assert np.array_equal(by_hasher.encode(some), by_fitted.encode(some))
     assert not hasattr(hasher, "encoder_")
 
 
@@ -84,9 +136,8 @@ def test_the_array_of_codes_that_was_passed_is_not_changed(model_class, some):
         (np.zeros((400, 8)), "of float64"),
         (np.zeros(400, np.uint8), r"got shape \(400,\)"),
         (np.zeros((400, 1), np.int64) + 200, r"got shape \(400, 1\) with values 200 to 200"),
-        (None, r"got shape \(\) of object"),
         (LSH(9), "init has 9 bits, but n_bits=8"),
-        ("pca", "init='pca' is invalid: expected one of itq, agh, tpca, lsh, random, a hasher"),
+        ("pca", "init='pca' is invalid: expected one of itq, agh, tpca, bfa, lsh, random, auto, a hasher"),
         ("ITQ", "init='ITQ' is invalid"),
     ],
 )

@@ -63,7 +63,7 @@ def test_held_out_queries_are_not_trained_on(some):
     scrambled = some.copy()  # column by column, so that the mean and the range stay as they were
     scrambled[held_out] = np.random.default_rng(0).permuted(some[held_out], axis=0)
     first, second = (
-        short(BinaryAutoencoder, validation="auto", patience=12).fit(X) for X in (some, scrambled)
+        short(BinaryAutoencoder, validation="auto", patience=12, C=100).fit(X) for X in (some, scrambled)
     )
     assert [record.precision for record in first.history_] != [record.precision for record in second.history_]
     for one, other in zip(first.history_, second.history_, strict=False):

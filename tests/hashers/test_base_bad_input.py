@@ -176,9 +176,10 @@ def test_a_seed_that_is_none_is_refused(hasher, seed):
 
 
 SHARED = [
-    ("C", [0, -1, np.inf, np.nan, "100", None, True]),
-    ("z_solver", ["best", None, 1]),
-    ("z_start", ["cold", None, 1]),
+    ("C", [0, -1, np.inf, np.nan, "100", True]),
+    ("preset", ["papers", None, 1]),
+    ("z_solver", ["best", 1]),
+    ("z_start", ["cold", 1]),
     ("group_size", [0, -1, 21, 1.5, "1", None]),
     ("z_options", [{"speed": 1}, {"solver": "exact"}]),
     ("max_iter", [0, -1, 2.5, None, True]),
@@ -186,18 +187,19 @@ SHARED = [
 ]
 OF_AUTOENCODER = [
     ("callback", [3]),
-    ("mu0", [1e300, 0, -0.01, np.inf, np.nan, "0.01", None, True]),
-    ("mu_factor", [1, 0.5, -2, np.inf, np.nan, "2", None]),
+    ("mu0", [1e300, 0, -0.01, np.inf, np.nan, "0.01", True]),
+    ("mu_factor", [1, 0.5, -2, np.inf, np.nan, "2"]),
     (
         "mu_schedule",
         [5, [[1], [1, 2]], [1e300], [], [0.1, 0.1], [0.2, 0.1], [0, 0.1], [-1, 1], [0.1, np.inf], ["a"]],
     ),
     ("steps_per_mu", [0, -1, 1.5, None]),
-    ("patience", [0, -1, 1.5, None]),
+    ("patience", [0, -1, 1.5]),
+    ("on_miss", ["stop", 1]),
     ("validation", ["yes", "none", ""]),
 ]
 OF_FACTOR_ANALYSIS = [
-    ("mu", [0, -1, np.inf, np.nan, "0.01", None]),
+    ("mu", [0, -1, np.inf, np.nan, "0.01"]),
     ("tol", [0, -1, np.inf, np.nan, "0.01", None]),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -166,7 +167,7 @@ def test_small_arrays_and_numpy_numbers_are_saved_as_numbers_and_the_rest_is_nam
     assert header["left_out"] == {"init": "ITQ", "callback": "builtin_function_or_method"}
     loaded = auxbit.load(tmp_path / "m.safetensors")
     assert (loaded.n_bits, loaded.mu_schedule) == (5, [0.1, 0.5])
-    assert (loaded.init, loaded.callback) == ("itq", None)
+    assert (loaded.init, loaded.callback) == (None, None)
 
 
 # ---- files that are not whole, or not ours
@@ -309,6 +310,90 @@ def test_a_header_of_the_right_form_with_the_wrong_content_is_refused(change, fi
     monkeypatch.undo()
     with pytest.raises(ModelFileError, match="is not a complete auxbit model"):
         auxbit.load(tmp_path / "m.safetensors")
+
+
+OTHER_TENSORS = {
+    "longer": lambda tensor: np.concatenate([tensor, tensor[-1:]]),
+    "shorter": lambda tensor: tensor[:-1],
+    "wider": lambda tensor: np.concatenate([tensor, tensor[..., -1:]], axis=-1),
+    "narrower": lambda tensor: tensor[..., :-1],
+    "turned": lambda tensor: tensor.T,
+    "with another axis": lambda tensor: tensor[None],
+    "with one axis less": lambda tensor: tensor[0],
+    "empty": lambda tensor: tensor[:0],
+    "of 4,000,000": lambda tensor: np.zeros(4_000_000, tensor.dtype),
+    "of float16": lambda tensor: tensor.astype(np.float16),
+    "of the other float": lambda tensor: tensor.astype({"f4": "f8"}.get(tensor.dtype.str[1:], "f4")),
+    "of int32": lambda tensor: tensor.astype(np.int32),
+    "with NaN": lambda tensor: np.where(np.arange(tensor.size).reshape(tensor.shape) == 0, np.nan, tensor),
+}
+
+
+@pytest.mark.parametrize("decoder", ["linear", "tables"])
+@every_model
+def test_a_tensor_of_another_shape_or_type_is_refused_whatever_its_checksum(name, decoder, fitted, tmp_path):
+    model = copy.deepcopy(fitted[name])
+    if decoder == "tables":
+        model.fit_decoder(X, "tables", n_iter=1)
+    path, refused = tmp_path / "m", 0
+    named = r"encoder\.\w+ (is|has)|decoder\.\w+ (is|has)|scaling\.mean (is|has)|training|n_bits=4000000"
+    model.save(path)
+    header, tensors = base.MODEL_FILE.read(path)
+    for key, tensor in tensors.items():
+        for how, change in OTHER_TENSORS.items():
+            other = np.atleast_1d(change(tensor))
+            same = (other.shape, other.dtype) == (tensor.shape, tensor.dtype) and np.isfinite(other).all()
+            if same or (key == "training.codes" and how in ("shorter", "longer")):
+                continue  # a record may be of any number of rows
+            base.MODEL_FILE.write(path, header, tensors | {key: other})
+            with pytest.raises(ModelFileError, match=f"m is not a complete auxbit model: .*({named})"):
+                auxbit.load(path)
+            refused += 1
+        base.MODEL_FILE.write(path, header, {each: tensors[each] for each in tensors.keys() - {key}})
+        with pytest.raises(ModelFileError, match="m is not a complete auxbit model: "):
+            auxbit.load(path)
+    assert refused > 6 * len(tensors)
+    base.MODEL_FILE.write(path, header, tensors)
+    assert np.array_equal(auxbit.load(path).encode(X), model.encode(X))
+
+
+@pytest.mark.parametrize("name", ["SpectralHashing", "AnchorGraphHashing", "KernelizedLSH"])
+@pytest.mark.parametrize("value", [-1, 0, 41])
+def test_a_number_of_an_encoder_that_would_be_out_of_bounds_is_refused(name, value, fitted, tmp_path):
+    fitted[name].save(tmp_path / "m")
+    header, tensors = base.MODEL_FILE.read(tmp_path / "m")
+    key = {"SpectralHashing": "axis", "AnchorGraphHashing": "n_neighbors", "KernelizedLSH": "bandwidth"}[name]
+    tensor = tensors[f"encoder.{key}"]
+    base.MODEL_FILE.write(tmp_path / "m", header, tensors | {f"encoder.{key}": np.full_like(tensor, value)})
+    if (key, value) in (("axis", 0), ("bandwidth", 41)):
+        auxbit.load(tmp_path / "m").encode(X)
+        return
+    with pytest.raises(
+        ModelFileError, match=rf"encoder\.{key} has values of {value}.* to {value}.*, expected"
+    ):
+        auxbit.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"n_features_in": 8}, r"scaling\.mean is \(7\) of float64, expected \(D=8\) of float64"),
+        ({"n_features_in": "many"}, "n_features_in='many' is invalid"),
+        ({"scaling": {"scale": 0.0, "normalize": False}}, "scale=0.0 is invalid"),
+        ({"scaling": {"scale": "1", "normalize": False}}, "scale='1' is invalid"),
+    ],
+)
+def test_numbers_in_the_header_must_fit_the_tensors(change, why, fitted, tmp_path):
+    fitted["ITQ"].save(tmp_path / "m")
+    header, tensors = base.MODEL_FILE.read(tmp_path / "m")
+    base.MODEL_FILE.write(tmp_path / "m", header | change, tensors)
+    with pytest.raises(ModelFileError, match=why):
+        auxbit.load(tmp_path / "m")
+
+
+def test_a_loaded_model_has_the_bits_that_it_was_fitted_with(fitted, tmp_path):
+    copy.deepcopy(fitted["ITQ"]).set_params(n_bits=6).save(tmp_path / "m")
+    assert auxbit.load(tmp_path / "m").n_bits == 5
 
 
 # ---- saving

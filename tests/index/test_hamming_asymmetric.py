@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -170,11 +172,52 @@ def test_numbers_beyond_float32_are_refused(rows):
     index = HammingIndex(8, decoder=hasher.decoder_)
     index.add(hasher.encode(rows))
     for factor in (1e20, 1e60):
-        with pytest.raises(InvalidInput, match=r"too large for float32\. Rescale"):
+        with pytest.raises(
+            InvalidInput, match=r"distances to X are too large to be squared in float32\. Rescale"
+        ):
             index.search_asymmetric(rows[:2] * factor, 1)
     large = ITQ(n_bits=8, random_state=0).fit(rows * 1e22)
     with pytest.raises(InvalidInput, match=r"too large to be squared in float32\. Rescale"):
         HammingIndex(8, decoder=large.decoder_).add(large.encode(rows * 1e22))
+
+
+@pytest.mark.parametrize("decoder", ["linear", "tables"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("power", [-160, -80, -66, -60, -40, 40, 70])
+def test_rows_of_any_size_get_the_answers_of_float64_or_are_refused(power, normalize, decoder):
+    X = np.random.default_rng(0).normal(size=(400, 12)) * 2.0**power
+    hasher = BinaryAutoencoder(12, random_state=0, max_iter=2, normalize=normalize).fit(X)
+    if decoder == "tables":
+        too_small = power == -160 and not normalize
+        with pytest.raises(InvalidInput, match="which float32 cannot hold") if too_small else nullcontext():
+            hasher.fit_decoder(X, "tables", n_iter=1)
+    index, codes = HammingIndex(12, decoder=hasher.decoder_), hasher.encode(X)
+    if power == 70 and not normalize:
+        with pytest.raises(InvalidInput, match="reconstructions are too large to be squared in float32"):
+            index.add(codes)
+        return
+    index.add(codes)
+    if power in (-160, -80, -66) and not normalize:
+        with pytest.raises(
+            InvalidInput, match=r"distances to X are too small to be squared in float32: .*Rescale"
+        ):
+            index.search_asymmetric(X[:30], 12)
+        return
+    queries = X[:30] / np.linalg.norm(X[:30], axis=1, keepdims=True) if normalize else X[:30]
+    found, ids = index.search_asymmetric(X[:30], 12)
+    wanted, _ = slow_asymmetric(hasher.decoder_, codes, np.arange(400), queries, 12)
+    scale = np.square(hasher.decoder_.centred(X[:30])).sum(axis=1).max()
+    np.testing.assert_allclose(found / scale, wanted / scale, atol=1e-5)
+    true = np.square(queries[:, None] - hasher.decoder_.decode(codes)[ids]).sum(axis=2)
+    np.testing.assert_allclose(true / scale, wanted / scale, atol=1e-5)
+
+
+def test_codes_that_all_decode_to_the_query_are_at_distance_0(rows):
+    hasher = ITQ(8, random_state=0).fit(np.ones((20, 9)))
+    index = HammingIndex(8, decoder=hasher.decoder_)
+    index.add(hasher.encode(np.ones((3, 9))))
+    distances, ids = index.search_asymmetric(np.ones((2, 9)), 3)
+    assert (distances.tolist(), ids.tolist()) == ([[0, 0, 0]] * 2, [[0, 1, 2]] * 2)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

@@ -110,6 +110,46 @@ def test_no_change_of_a_byte_and_no_cut_goes_unnoticed(saved, tmp_path_factory, 
     np.testing.assert_array_equal(loaded.ids, np.arange(50) * 3)
 
 
+@pytest.mark.parametrize("decoder", ["linear", "tables"])
+def test_a_tensor_of_another_shape_or_type_is_refused_whatever_its_checksum(tmp_path, decoder):
+    X, path = np.random.default_rng(0).normal(size=(300, 12)), tmp_path / "i"
+    hasher = ITQ(n_bits=11, random_state=0).fit(X)
+    if decoder == "tables":
+        hasher.fit_decoder(X, "tables", n_iter=1)
+    index = HammingIndex(11, decoder=hasher.decoder_)
+    index.add(hasher.encode(X), ids=np.arange(300) + 5)
+    index.save(path)
+    header, tensors = INDEX.read(path)
+    changes = [
+        lambda tensor: tensor[:-1],
+        lambda tensor: tensor[:0],
+        lambda tensor: tensor[..., :-1],
+        lambda tensor: np.concatenate([tensor, tensor[..., -1:]], axis=-1),
+        lambda tensor: tensor[None],
+        lambda tensor: tensor.reshape(-1)[: 1 if tensor.ndim == 1 else None],
+        lambda tensor: tensor.astype(np.float16),
+        lambda tensor: tensor.astype(np.int32),
+        lambda tensor: np.zeros(4_000_000, tensor.dtype),
+    ]
+    for key, tensor in tensors.items():
+        for change in changes:
+            INDEX.write(path, header, tensors | {key: change(tensor)})
+            with pytest.raises(
+                IndexFileError, match=r"i is not a complete auxbit index: (codes|ids|decoder..*) is"
+            ):
+                HammingIndex.load(path)
+    INDEX.write(path, header, tensors)
+    np.testing.assert_array_equal(HammingIndex.load(path).codes, index.codes)
+
+
+def test_an_empty_index_of_another_width_is_refused(tmp_path):
+    HammingIndex(20).save(tmp_path / "i")
+    header, _ = INDEX.read(tmp_path / "i")
+    INDEX.write(tmp_path / "i", header, {"codes": np.zeros((0, 2), np.uint8)})
+    with pytest.raises(IndexFileError, match=r"codes is \(0, 2\) of uint8, expected \(n=0, M=3\) of uint8"):
+        HammingIndex.load(tmp_path / "i")
+
+
 def test_files_that_are_no_index_are_refused(tmp_path):
     with pytest.raises(IndexFileError, match="does not exist"):
         HammingIndex.load(tmp_path / "nothing")

@@ -14,7 +14,7 @@ from auxbit.mac.rows import CodePair
 from helpers.large_rows import history_of, quick, stored
 
 X = np.random.default_rng(0).normal(size=(600, 12)).astype(np.float32)
-LONG = {"max_iter": 5, "mu0": 0.003, "mu_factor": 1.1, "patience": 9}
+LONG = {"max_iter": 5, "mu0": 0.003, "mu_factor": 1.1, "patience": 9, "C": 100}
 
 
 class Stopped(Exception):
@@ -51,7 +51,7 @@ def test_a_fit_goes_on_from_its_last_state(folder):
     wanted = quick(**LONG).fit(X, memory="1GB")
     assert [record.iteration for record in seen] == [3, 4, 5]
     assert history_of(model) == history_of(wanted)
-    assert model.n_passes_ == wanted.n_passes_
+    assert model.n_passes_ == wanted.n_passes_ + 1  # rows that are held are read once more
     np.testing.assert_array_equal(model.encoder_.weights, wanted.encoder_.weights)
     np.testing.assert_array_equal(model.decoder_.A, wanted.decoder_.A)
 
@@ -208,3 +208,23 @@ def test_codes_take_the_place_of_those_before_only_when_swapped(tmp_path):
 def test_state_and_codes_are_all_that_is_kept(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {"state.safetensors", "codes-0.bits", "codes-1.bits", "fit.lock"}
+
+
+@pytest.mark.parametrize("iteration", [1, 2, 3, 4])
+def test_a_fit_that_chooses_C_resumes_before_and_after_it_has_chosen(tmp_path, iteration):
+    options = {"max_iter": 6, "patience": 9, "mu_factor": 1.2}
+    with pytest.raises(Stopped):
+        quick(**options, callback=stop_at(iteration)).fit(X, checkpoint=tmp_path / "state")
+    model = quick(**options).fit(X, checkpoint=tmp_path / "state", resume=True)
+    wanted = quick(**options).fit(X)
+    assert model.C_ == wanted.C_
+    assert history_of(model) == history_of(wanted)
+    np.testing.assert_array_equal(model.encoder_.weights, wanted.encoder_.weights)
+    assert not list((tmp_path / "state").glob("kept-*"))
+
+
+def test_a_state_of_an_older_version_is_refused_with_the_remedy(folder):
+    header, arrays = FORMAT.read(folder / "state.safetensors")
+    FORMAT.write(folder / "state.safetensors", header, arrays, version=1)
+    with pytest.raises(FileProblem, match="Remove it and start again"):
+        quick(**LONG).fit(X, checkpoint=folder, resume=True)

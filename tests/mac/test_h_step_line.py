@@ -16,6 +16,7 @@ X = (RNG.normal(size=(N, D)) / 4).astype(np.float32)
 Z = (X @ RNG.normal(size=(D, L)) + RNG.normal(size=(N, L)) / 4 > 0).astype(np.uint8)
 BITS = np.arange(L)
 W = RNG.normal(size=(D + 1, L)) / 10
+LINE = shard.Line(W, BITS, BITS)
 
 
 class Problem:
@@ -32,7 +33,7 @@ class Problem:
 
     def look(self, sizes):
         self.looks.append(sizes)
-        return shard.along_step(X, pack_bools(Z), W, self.step, BITS, sizes, self._workers)[0]
+        return shard.along_step(X, pack_bools(Z), LINE, self.step, sizes, self._workers)[0]
 
     def sizes(self, some):
         """0 and where a search on these rows looks."""

@@ -76,7 +76,7 @@ def test_bits_that_have_converged_cost_no_more_products(digits):
         _, solved = solve_svms(rows, *problem)
     assert solved.all()
     assert rows.columns < 4 * max(alone)
-    assert rows.columns == pytest.approx(sum(alone), rel=0.1)
+    assert rows.columns < 1.1 * sum(alone)
 
 
 def test_a_step_of_the_loop_is_one_product_each_way_with_many_rows_and_a_few_more_with_few(digits):
@@ -152,9 +152,11 @@ def test_a_line_search_never_raises_the_objective(n, D, L, seed):
         sums = rows.count(bits)
         gradient = W + 200 * sums.half_gradient
         size = line_search(rows, bits, W, step, gradient, sums.slack, 100.0)
-        moved, kept = W + size * step, rows.scores.copy()
+        moved = W + size * step
+        np.testing.assert_array_equal(rows.search(bits, W, step, gradient, sums.slack, 100.0), size)
+        kept = rows.scores.copy()
         rows.note(moved)
-    np.testing.assert_allclose(kept, rows.scores, rtol=1e-4, atol=1e-4 * (1 + np.abs(rows.scores).max()))
+    np.testing.assert_array_equal(kept, rows.scores)
     for bit in range(L):
         before = svm_objective(X, Z[:, bit], W[:-1, bit], W[-1, bit])
         assert svm_objective(X, Z[:, bit], moved[:-1, bit], moved[-1, bit]) <= before * (1 + 1e-5)

@@ -158,7 +158,7 @@ def test_validation_keeps_the_most_precise_model_and_ends_after_patience(digits)
     models = []
     for patience in (1, 2):
         ba = BinaryAutoencoder(
-            8, mu_factor=2, validation=queries, patience=patience, max_iter=30, random_state=0
+            8, mu_factor=2, C=100, validation=queries, patience=patience, max_iter=30, random_state=0
         ).fit(digits)
         precision = [record.precision for record in ba.history_]
         kept = [record.kept for record in ba.history_]
@@ -174,7 +174,10 @@ def test_validation_keeps_the_most_precise_model_and_ends_after_patience(digits)
     stopped = [record.mu for record in models[1].history_][: best + 1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        same = BinaryAutoencoder(8, mu_schedule=stopped, validation=None, random_state=0).fit(digits)
+        same = BinaryAutoencoder(
+            8, mu_schedule=stopped, C=100, validation=queries, patience=99, random_state=0
+        )
+        same.fit(digits)
     assert same.encoder_.weights.tobytes() == models[1].encoder_.weights.tobytes()
 
 

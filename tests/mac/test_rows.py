@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from auxbit.core.maps import LinearDecoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows
-from auxbit.mac.rows import Judges, ZTask
+from auxbit.mac.rows import Judges, Line, ZTask
 from auxbit.mac.z_step import ZOptions
 
 N, D, L, Q = 5000, 6, 10, 7
@@ -23,6 +23,8 @@ P = RNG.normal(size=(D + 1, L))
 Z = RNG.integers(0, 2, (N, L)).astype(np.uint8)
 CODES = pack_bools(Z)
 BITS = np.array([0, 3, 7])
+ALL = Line(W, np.arange(L), np.arange(L))
+SOME = Line(W, np.array([0, 2, 3, 7]), np.array([0, 2, 3]))  # the bits BITS
 F = LinearDecoder(RNG.normal(size=(D, L)) / 20, np.zeros(D))
 TASK = ZTask(W, F, 0.01, ZOptions.resolve(L, "auto", "best", 1, None))
 TRUTH = np.stack([RNG.choice(N, 20, replace=False) for _ in range(Q)])
@@ -83,20 +85,28 @@ def test_code_sums_and_hash_sums(workers):
     assert_close(rows.hash_sums(X, W, workers), products(scores(W) >= 0))
 
 
+def test_label_sums(workers):
+    slack, product, *codes = rows.label_sums(X, CODES, W, workers)
+    assert_close((slack, product), slack_sums(W, Z))
+    assert_close(codes, products(Z))
+
+
 def test_slack_sums(workers):
-    assert_close(rows.slack_sums(X, CODES, W, workers), slack_sums(W, Z))
+    assert_close(rows.slack_sums(X, CODES, ALL, workers), slack_sums(W, Z))
+    some = rows.slack_sums(X, CODES, SOME, workers)
+    assert_close(some, [each[:, BITS] for each in slack_sums(W, Z)])
 
 
 def test_hessian_product_of_some_bits(workers):
     t, y = scores(W)[:, BITS], 2.0 * Z[:, BITS] - 1
     wanted = np.where(y * t < 1, scores(P[:, BITS]), 0)
-    found = rows.hessian_product(X, CODES, W, P[:, BITS], BITS, workers)
+    found = rows.hessian_product(X, CODES, SOME, P[:, BITS], workers)
     assert_close(found, (X.T @ wanted, wanted.sum(axis=0)))
 
 
 def test_along_step_at_several_sizes(workers):
     sizes = np.array([[0.0, 0.0, 0.0], [0.5, 1.0, 2.0]])
-    (found,) = rows.along_step(X, CODES, W, P[:, BITS], BITS, sizes, workers)
+    (found,) = rows.along_step(X, CODES, SOME, P[:, BITS], sizes, workers)
     y, p = 2.0 * Z[:, BITS] - 1, scores(P[:, BITS])
     for size, sums in zip(sizes, found, strict=True):
         t = scores(W)[:, BITS] + size * p
@@ -152,15 +162,17 @@ PASSES = {
     "begin": lambda X, Z, out, judges, workers: rows.begin(X, None, W, out, None, workers),
     "code_sums": lambda X, Z, out, judges, workers: rows.code_sums(X, Z, L, workers),
     "hash_sums": lambda X, Z, out, judges, workers: rows.hash_sums(X, W, workers),
-    "slack_sums": lambda X, Z, out, judges, workers: rows.slack_sums(X, Z, W, workers),
+    "label_sums": lambda X, Z, out, judges, workers: rows.label_sums(X, Z, W, workers),
+    "slack_sums": lambda X, Z, out, judges, workers: rows.slack_sums(X, Z, SOME, workers),
     "hessian_product": lambda X, Z, out, judges, workers: rows.hessian_product(
-        X, Z, W, P[:, BITS], BITS, workers
+        X, Z, SOME, P[:, BITS], workers
     ),
     "along_step": lambda X, Z, out, judges, workers: rows.along_step(
-        X, Z, W, P[:, BITS], BITS, np.ones((2, 3)), workers
+        X, Z, SOME, P[:, BITS], np.ones((2, 3)), workers
     ),
     "differing": lambda X, Z, out, judges, workers: rows.differing(X, Z, W, workers),
     "z_pass": lambda X, Z, out, judges, workers: rows.z_pass(X, Z, TASK, out, judges, workers),
+    "judge_codes": lambda X, Z, out, judges, workers: rows.judge_codes(X, Z, L, judges, workers),
     "judge_pass": lambda X, Z, out, judges, workers: rows.judge_pass(X, W, judges, workers),
 }
 

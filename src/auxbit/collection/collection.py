@@ -45,6 +45,7 @@ from auxbit.core.checks import (
     Positions,
     check_finite,
     check_integer,
+    check_squares,
 )
 from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed
 from auxbit.core.parallel import Workers
@@ -141,7 +142,7 @@ class Collection:
             texts = None if metadata is None else encode_rows(metadata, n)
             vectors = None
             if manifest.vectors is not None:
-                vectors = vector_column(_checked_vectors(rows, manifest), manifest.vectors)
+                vectors = vector_column(self._checked_vectors(rows, manifest), manifest.vectors)
             if not n:
                 return given
             columns = new_columns(packed, manifest.n_bits, given, texts, vectors)
@@ -439,6 +440,30 @@ class Collection:
         packed = model.encode(X, coding=manifest.coding, mu=manifest.mu)
         return packed, measured_errors(model, X, packed)
 
+    def _checked_vectors(self, X: Array | None, manifest: Manifest) -> Array:
+        """The vectors to keep, of which their type can hold what matters."""
+        rows, kept = _checked_rows(X, manifest), np.finfo(np.dtype(manifest.vectors))
+        least, most = float(kept.tiny), float(kept.max)
+        largest = max(float(rows.max()), -float(rows.min())) if rows.size else 0.0
+        if not largest <= most:
+            raise InvalidInput(
+                f"X has numbers that {manifest.vectors} cannot hold, over {most:.4g}, or that are not "
+                "finite. Scale the rows, or create the collection with vectors='float32'."
+            )
+        sizes = np.abs(rows).max(axis=1, initial=0) if rows.dtype.kind == "f" else np.ones(0)
+        small = (sizes > 0) & (sizes < least)
+        if small.any():
+            model = None if manifest.model is None else self._storage.view.model()
+            if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
+                small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
+            if (rows[small].astype(kept.dtype) != rows[small]).any():
+                raise InvalidInput(
+                    f"X has rows that {manifest.vectors} would round to 0 or nearly so: the numbers of row "
+                    f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before "
+                    "the model is fitted, or create the collection with vectors='float32'."
+                )
+        return rows
+
     def _settle_ids(
         self, manifest: Manifest, ids: npt.ArrayLike | None, n: int, upsert: bool
     ) -> tuple[Ids, Positions]:
@@ -576,20 +601,14 @@ def _empty_manifest(
 # ---- Checks of what is given
 
 
-def _checked_vectors(X: Array | None, manifest: Manifest) -> Array:
-    """The vectors to keep, which fit into their type."""
+def _checked_rows(X: Array | None, manifest: Manifest) -> Array:
+    """Rows of numbers to keep."""
     if X is None:
         raise InvalidInput("the collection keeps vectors: give X beside the codes.")
     if X.ndim != 2 or (manifest.n_features is not None and X.shape[1] != manifest.n_features):
         raise InvalidInput(f"X must be rows of {manifest.n_features} numbers, got shape {X.shape}.")
     if X.dtype.kind not in "biuf":
         raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
-    most = float(np.finfo(np.dtype(manifest.vectors)).max)
-    if X.size and not max(float(X.max()), -float(X.min())) <= most:
-        raise InvalidInput(
-            f"X has numbers that {manifest.vectors} cannot hold, over {most:.4g}, or that are not finite. "
-            "Scale the rows, or create the collection with vectors='float32'."
-        )
     return X
 
 
@@ -666,8 +685,11 @@ def _reranked(view: View, X: Array, candidates: Positions, k: int) -> tuple[Floa
         for row in range(rows.start, rows.stop):
             near = np.sort(candidates[row][candidates[row] >= 0])
             vectors = snapshot.vectors(near).astype(np.float64)  # float16 squares would overflow
-            squared = _squared_distances(np.asarray(X[row], dtype=np.float64), vectors, normalize)
+            x = np.asarray(X[row], dtype=np.float64)
+            squared = _squared_distances(x, vectors, normalize)
             best = np.argsort(squared, kind="stable")[:k]
+            largest = 1.0 if normalize else max(np.abs(x).max(), np.abs(vectors).max(initial=0.0))
+            check_squares(squared[best], largest)
             distances[row, : len(best)], positions[row, : len(best)] = squared[best], near[best]
 
     with Workers(view.n_jobs) as workers:

@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import PathLike, require
+from auxbit.core.checks import PathLike
+from auxbit.data.vectors import explained, open_parquet, parquet_batches
 from auxbit.errors import DataFileError, InvalidInput
 
 # ---- Values: what JSON makes of Python's and NumPy's types, what is refused, what is equal
@@ -405,12 +406,8 @@ def read_csv(source: Path) -> list[Row]:
 
 def read_parquet(source: Path) -> list[Row]:
     """The rows of a Parquet file."""
-    parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
-    try:
-        with parquet.ParquetFile(source) as file:
-            batches = [batch.to_pylist() for batch in file.iter_batches()]
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise DataFileError(f"{source} cannot be read: {error}") from error
+    with explained(source), open_parquet(source) as file:
+        batches = [batch.to_pylist() for _, batch in parquet_batches(source, file)]
     return [
         {name: cell for name, cell in row.items() if cell is not None} for rows in batches for row in rows
     ]

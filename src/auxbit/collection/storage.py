@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import re
@@ -21,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,11 @@ class Place(NamedTuple):
     start: int
     stop: int
     first_check: int
+
+    @property
+    def n_bytes(self) -> int:
+        """What its shape takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def n_chunks(self) -> int:
@@ -142,6 +148,8 @@ def read_front(content: Bytes, path: Path, check: int) -> tuple[dict[str, Place]
             start, stop = entry["data_offsets"]
             shape = tuple(entry["shape"])
             place = Place(np.dtype(DTYPES[entry["dtype"]]), shape, base + start, base + stop, first)
+            if not base <= place.start <= place.stop <= len(content) or place.n_bytes != stop - start:
+                raise ValueError(f"column {name!r} of shape {shape} has {stop - start} bytes")
             places[name] = place
             first += place.n_chunks
     except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
@@ -366,6 +374,23 @@ class Segment:
         self.places, self._checks = read_front(self._content, self.path, written.check)
         self._checked = {name: np.zeros(place.n_chunks, np.bool_) for name, place in self.places.items()}
 
+    def fitting(self, manifest: Manifest) -> Self:
+        """Itself, if its columns are as a manifest says: nothing is read from others."""
+        layout = {"positions": "int64 n"}
+        if "positions" not in self.places:
+            layout = {"codes": f"uint8 b M {LANES}", "ids": "int64 n"}
+            if "text" in self.places:
+                layout |= {"offsets": "int64 n+1", "text": "uint8 t"}
+            if manifest.vectors is not None:
+                layout["vectors"] = f"{manifest.vectors} n D"
+        sizes = {"n": self.rows, "b": -(-self.rows // LANES), "M": bytes_per_code(manifest.n_bits)}
+        said = "; ".join(f"{name} {each}" for name, each in layout.items())
+        try:
+            files.check_layout(self.places, said, sizes | {"D": manifest.n_features or 0})
+        except InvalidInput as error:
+            raise Damaged(f"{self.path} is damaged: {error}.") from error
+        return self
+
     @property
     def front_bytes(self) -> int:
         """Bytes of header and checksums, before the columns."""
@@ -522,7 +547,10 @@ class Snapshot:
             known = {(each.path.name, each.check): each for each in before.parts() if each}
 
         def opened(parts: tuple[Written, ...]) -> tuple[Segment, ...]:
-            return tuple(known.get((part.file, part.check)) or Segment(folder, part) for part in parts)
+            return tuple(
+                known.get((part.file, part.check)) or Segment(folder, part).fitting(manifest)
+                for part in parts
+            )
 
         return cls(folder, manifest, opened(manifest.segments), opened(manifest.removed))
 
@@ -543,14 +571,14 @@ class Snapshot:
         damage, lost = list[str](), list[Positions]()
         segments, start = list[Segment | None](), 0
         for part in manifest.segments:
-            segment, rows, found = _salvaged(folder, part)
+            segment, rows, found = _salvaged(folder, part, manifest)
             segments.append(segment)
             damage += found
             lost.append(start + np.flatnonzero(rows))
             start += part.rows
         removals = list[Segment | None]()
         for removed in manifest.removed:
-            segment, rows, found = _salvaged(folder, removed)
+            segment, rows, found = _salvaged(folder, removed, manifest)
             removals.append(None if rows.any() else segment)
             damage += [f"{each}: what was deleted there is back" for each in found]
         if manifest.model is not None:
@@ -730,10 +758,10 @@ class Snapshot:
                 yield text[np.repeat(starts - before, lengths) + np.arange(lengths.sum())]
 
 
-def _salvaged(folder: Path, part: Written) -> tuple[Segment | None, Mask, list[str]]:
+def _salvaged(folder: Path, part: Written, manifest: Manifest) -> tuple[Segment | None, Mask, list[str]]:
     """A file as far as it can be read, which of its rows are lost, and what is wrong with it."""
     try:
-        segment = Segment(folder, part, lenient=True)
+        segment = Segment(folder, part, lenient=True).fitting(manifest)
     except FileNotFoundError:
         return None, np.ones(part.rows, dtype=np.bool_), [str(_missing(folder / part.file))]
     except Damaged as error:
@@ -865,9 +893,21 @@ class View:
                 from auxbit.hashers.registry import load
 
                 model = load(folder / name)
+                self._check_model(model, folder / name)
                 model.n_jobs = self.n_jobs
                 self._model = name, model
             return self._model[1]
+
+    def _check_model(self, model: Hasher, path: Path) -> None:
+        """Refuse a model of other codes or rows: its decoder would be taken to be that of these codes."""
+        manifest = self.snapshot.manifest
+        expected, found = manifest.n_bits, model.decoder_.n_bits
+        if found != expected or manifest.n_features not in (None, model.n_features_in_):
+            raise CollectionError(
+                f"{path} is not the model of this collection: it makes codes of {found} bits from rows of "
+                f"{model.n_features_in_} numbers, expected {expected} bits from {manifest.n_features}. "
+                "Restore it from a copy."
+            )
 
     def advance(self, snapshot: Snapshot) -> None:
         """Take in what has been added and deleted since, in a later snapshot of the same generation."""

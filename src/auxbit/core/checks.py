@@ -39,6 +39,8 @@ Indices = npt.NDArray[np.intp]
 Distances = npt.NDArray[np.int32]  # of Hamming
 
 LARGEST = 1e140  # sums of squares of larger values may overflow
+LEAST_SQUARED = 2.0**-63  # if all numbers are smaller, float32 cannot hold their squares to full precision
+RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None, remedy: str = "") -> int:
@@ -107,6 +109,19 @@ def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
             row, column = found
             return row, column, X[row : row + 1][0, column]
     return None
+
+
+def check_squares(squared: npt.NDArray[Any], largest: float, what: str = "distances to X") -> None:
+    """Refuse squared distances that float32 cannot hold. largest : of the magnitudes that were squared."""
+    with np.errstate(over="ignore"):
+        fits = np.isfinite(np.asarray(squared, dtype=np.float32)).all()
+    if not fits:
+        raise InvalidInput(f"{what} are too large to be squared in float32. {RESCALE}")
+    if 0 < largest < LEAST_SQUARED:
+        raise InvalidInput(
+            f"{what} are too small to be squared in float32: they are made of numbers of {largest:.3g} and "
+            f"below, and {LEAST_SQUARED:.2g} is the least. {RESCALE}"
+        )
 
 
 def refuse_number(row: int, column: int, value: float, name: str = "X") -> NoReturn:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.resources
 import json
 import os
+import platform
+import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from auxbit.core.checks import PathLike
-from auxbit.errors import FileExists, FileProblem, InUse, InvalidParameter
+from auxbit.errors import FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -144,6 +149,41 @@ def checksum(chunks: Iterable[bytes | memoryview]) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
+
+
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")  # that numbers depend on
+
+
+def versions() -> dict[str, str]:
+    """Of auxbit, of Python, and of the libraries that results depend on, if they are installed."""
+    from auxbit import __version__
+
+    found = {"python": platform.python_version(), "auxbit": __version__}
+    for name in LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@cache
+def code_key(*parts: str) -> str:
+    """A checksum of the source of parts of auxbit, "core" or "data/gist.py", and of versions().
+
+    What is kept on disk to save its computation is kept under the key of what computes it.
+    """
+
+    def sources(place: Any) -> Iterator[bytes]:
+        if place.is_file():
+            yield f"{place.name} ".encode() + place.read_bytes()
+        else:
+            for each in sorted(place.iterdir(), key=lambda each: str(each.name)):
+                if each.name.endswith(".py") or (each.is_dir() and each.name != "__pycache__"):
+                    yield from sources(each)
+
+    package = importlib.resources.files("auxbit")
+    texts = (text for part in sorted(set(parts)) for text in sources(package / part))
+    content = (checksum([text]).encode() for text in texts)
+    return checksum([json.dumps(versions(), sort_keys=True).encode(), *content])[:16]
 
 
 def _rename_if_free(temporary: Path, target: Path) -> None:
@@ -325,3 +365,53 @@ def _checksum(metadata: dict[str, str], tensors: Tensors) -> str:
                 yield flat[start : start + CHUNK_BYTES].data
 
     return checksum(chunks())
+
+
+# ---- Layouts: what tensors must be. Checked before a kernel sees them, because kernels trust shapes
+
+
+def check_layout(tensors: Mapping[str, Any], layout: str, sizes: dict[str, int], what: str = "") -> None:
+    """Raise InvalidInput unless the tensors are those of a layout and fit each other, with finite numbers.
+
+    tensors : arrays; of other things with the shape and dtype of one, values are not looked at.
+    layout : for each a name, a type, the length of each axis, and perhaps the range of its values, as in
+        "axes float64 D m; axis int64 L 0..m-1; width float64 1 >0". A length is a number, a letter, or a
+        sum of these.
+    sizes : what letters stand for; letters that are not there yet are added.
+    what : before the names, in errors.
+    """
+    said = {name: rest for name, *rest in map(str.split, layout.split(";"))}
+    if tensors.keys() != said.keys():
+        found = ", ".join(f"{what}{name}" for name in sorted(tensors))
+        raise InvalidInput(f"expected {', '.join(what + name for name in sorted(said))}, found {found}")
+    for name, (dtype, *axes) in said.items():
+        tensor, limits = tensors[name], axes.pop() if re.search(r"[.>]", axes[-1]) else ""
+        if len(tensor.shape) == len(axes):
+            sizes |= {axis: n for axis, n in zip(axes, tensor.shape) if axis.isalpha() and axis not in sizes}
+        lengths = [_length(axis, sizes) for axis in axes]
+        if list(tensor.shape) != lengths or tensor.dtype != np.dtype(dtype):
+            wanted = ", ".join(
+                axis if n is None or axis.isdigit() else f"{axis}={n}" for axis, n in zip(axes, lengths)
+            )
+            came = f"{what}{name} is ({', '.join(map(str, tensor.shape))}) of {tensor.dtype}"
+            raise InvalidInput(f"{came}, expected ({wanted}) of {dtype}")
+        if isinstance(tensor, np.ndarray):
+            _check_values(tensor, limits, sizes, what + name)
+
+
+def _check_values(tensor: npt.NDArray[Any], limits: str, sizes: dict[str, int], name: str) -> None:
+    if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+        raise InvalidInput(f"{name} has numbers that are not finite")
+    if limits and tensor.size:
+        low, _, high = limits.partition("..")
+        least, most = (_length(low, sizes), _length(high, sizes)) if high else (np.nextafter(0, 1), np.inf)
+        if not (tensor.min() >= least and tensor.max() <= most):
+            raise InvalidInput(f"{name} has values of {tensor.min()} to {tensor.max()}, expected {limits}")
+
+
+def _length(said: str, sizes: dict[str, int]) -> int | None:
+    """The number that "7", "D" or "m-1" stands for; None if a letter of it is not known."""
+    terms = [(sign, sizes.get(term, term)) for sign, term in re.findall(r"([+-]?)(\w+)", said)]
+    if any(isinstance(term, str) and term.isalpha() for _, term in terms):
+        return None
+    return sum(int(f"{sign}{term}") for sign, term in terms)

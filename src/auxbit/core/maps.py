@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,9 @@ from auxbit.core.checks import (
     check_finite,
     check_integer,
     check_numbers,
+    check_positive,
 )
+from auxbit.core.files import check_layout
 from auxbit.core.parallel import BLOCK_ROWS, Workers, kernel, resolve_n_jobs
 from auxbit.core.simd import popcount as popcount
 from auxbit.errors import InvalidInput
@@ -167,6 +169,13 @@ class Scaling:
     normalize: bool = False
 
     @classmethod
+    def of_file(cls, mean: npt.NDArray[Any], header: dict[str, Any], sizes: dict[str, int]) -> Scaling:
+        """What a model file holds; InvalidInput if that is no scaling of rows of these sizes."""
+        check_layout({"mean": mean}, "mean float64 D", sizes, "scaling.")
+        scale = check_positive("scale", header["scale"])
+        return cls(mean, scale, bool(header["normalize"]))
+
+    @classmethod
     def measure(cls, X: Any, workers: Workers, *, normalize: bool = False) -> Scaling:
         """Read the mean and the largest range off the rows of X; refuse what check_finite refuses.
 
@@ -254,8 +263,17 @@ class Extent:
 class Encoder:
     """A learned hash function on scaled rows: bit l is 1 where score l is at least 0.
 
-    The fields of a subclass, a frozen dataclass, are the arrays that make it up.
+    The fields of a subclass, a frozen dataclass, are the arrays that make it up; LAYOUT says how they fit
+    rows of D numbers, codes of L bits, and each other, as in check_layout.
     """
+
+    LAYOUT: ClassVar[str]
+
+    @classmethod
+    def of_file(cls, tensors: dict[str, npt.NDArray[Any]], sizes: dict[str, int]) -> Self:
+        """What a model file holds; InvalidInput if that is no such encoder of these sizes."""
+        check_layout(tensors, cls.LAYOUT, sizes, "encoder.")
+        return cls(**tensors)
 
     def scores(self, X: Float32) -> npt.NDArray[np.floating[Any]]:
         """X : (n, D) scaled → (n, L)."""
@@ -278,6 +296,8 @@ def _without_derived(state: dict[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class LinearEncoder(Encoder):
     """h(x) = σ(Wx) (section 3), σ(t) = 1 for t ≥ 0, else 0. weights : (D, L) float32, bias : (L,) float32."""
+
+    LAYOUT = "weights float32 D L; bias float32 L"
 
     weights: Float32
     bias: Float32
@@ -563,12 +583,26 @@ NORM_ROWS = 4096  # codes whose norms are taken at once
 class _Reconstruction:
     """What both kinds of decoder share."""
 
+    LAYOUT: ClassVar[str]  # as in Encoder
     b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
     normalize: bool
 
     def centred(self, X: npt.NDArray[Any]) -> Float64:
         """X − b, for rows of X as f reconstructs them."""
         return decoded_rows(X, self.normalize) - self.b
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        raise NotImplementedError
+
+    @cached_property
+    def _reach(self) -> float:
+        return max(float(np.abs(each).max()) for name, each in self.tensors().items() if name != "b")
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude among the numbers that are added to b."""
+        return self._reach
 
     def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
         """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
@@ -581,6 +615,8 @@ class _Reconstruction:
 @dataclass(frozen=True)
 class LinearDecoder(_Reconstruction):
     """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
+
+    LAYOUT = "A float64 D L; b float64 D"
 
     A: Float64
     b: Float64
@@ -642,6 +678,8 @@ class TableDecoder(_Reconstruction):
     In a last byte of fewer bits only the values that they can have are ever looked up.
     """
 
+    LAYOUT = "tables float32 M 256 D; b float64 D"
+
     tables: Float32
     b: Float64
     n_bits: int
@@ -665,8 +703,13 @@ class TableDecoder(_Reconstruction):
         return out
 
     def in_units_of(self, scaling: Scaling) -> TableDecoder:
-        """The same decoder for data before `scaling`."""
-        b = self.b * scaling.scale + scaling.mean
+        """The same decoder for data before `scaling`; InvalidInput if float32 cannot hold its tables."""
+        b, reach = self.b * scaling.scale + scaling.mean, self.reach * scaling.scale
+        if not (reach <= LARGEST_FLOAT32 and (reach == 0 or reach >= np.finfo(np.float32).tiny)):
+            raise InvalidInput(
+                f"the tables of this decoder would have numbers of up to {reach:.3g}, which float32 cannot "
+                'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
+            )
         tables = (self.tables * scaling.scale).astype(np.float32)
         return TableDecoder(tables, b, self.n_bits, scaling.normalize)
 
@@ -738,19 +781,18 @@ def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArr
     return about, decoder.tensors()
 
 
-def decoder_from(header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]]) -> Decoder:
-    """The decoder of `decoder_parts`; a KeyError where something is missing or of another class."""
-    normalize, n_bits, b = bool(header["normalize"]), int(header["n_bits"]), tensors["b"]
-    decoder: Decoder
-    if header["class"] == "LinearDecoder":
-        decoder = LinearDecoder(tensors["A"], b, normalize)
-        fits = decoder.A.shape == (b.size, n_bits)
-    elif header["class"] == "TableDecoder":
-        decoder = TableDecoder(tensors["tables"], b, n_bits, normalize)
-        fits = decoder.tables.shape == (bytes_per_code(n_bits), VALUES, b.size)
-    else:
-        raise KeyError(header["class"])
-    if not fits or b.ndim != 1:
-        shapes = ", ".join(f"{name} {tensor.shape}" for name, tensor in decoder.tensors().items())
-        raise ValueError(f"a decoder of {shapes} for {decoder.n_bits} bits")
-    return decoder
+def decoder_from(
+    header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], sizes: dict[str, int] | None = None
+) -> Decoder:
+    """The decoder of `decoder_parts`; InvalidInput if it is none, or none of these sizes, as in check_layout.
+
+    A KeyError where something is missing or of another class.
+    """
+    n_bits, normalize = check_n_bits(header["n_bits"]), bool(header["normalize"])
+    kind: type[Decoder] = {each.__name__: each for each in (LinearDecoder, TableDecoder)}[header["class"]]
+    sizes = {} if sizes is None else sizes
+    sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
+    check_layout(tensors, kind.LAYOUT, sizes, "decoder.")
+    if kind is TableDecoder:
+        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize)
+    return LinearDecoder(tensors["A"], tensors["b"], normalize)

@@ -6,11 +6,17 @@ added in the order of the blocks, in float64. So results are the same to the las
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
+import shutil
+import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import count, islice
 from typing import Any, Self, TypeVar
@@ -27,6 +33,8 @@ SHUFFLED_ROWS = 2**24  # RandomState draws by shuffling all numbers: 8 bytes eac
 SEED = 0  # of samples alone: what a fit draws, and so its result, does not depend on them
 
 T = TypeVar("T")
+
+logger = logging.getLogger("auxbit")
 
 
 def block_slices(n_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
@@ -213,11 +221,64 @@ def reordering_kernel(function: F) -> F:
 
 
 def _compiled(function: F, **options: Any) -> F:
-    from numba import njit  # takes a second, which what has no kernels need not spend
+    import numba  # takes a second, which what has no kernels need not spend
 
-    compiler: Any = njit(nogil=True, cache=True, **options)
-    compiled: F = compiler(function)
-    return compiled
+    config: Any = numba.config
+
+    def compiled(*, cache: bool) -> F:
+        compiler: Any = numba.njit(nogil=True, cache=cache, **options)
+        made: F = compiler(function)
+        return made
+
+    try:
+        return compiled(cache=True)
+    except RuntimeError:  # neither beside the package nor in the user's cache can files be written
+        pass
+    with _lock:
+        before, config.CACHE_DIR = config.CACHE_DIR, _spare_cache()
+        try:
+            return compiled(cache=bool(config.CACHE_DIR))
+        except RuntimeError:
+            return compiled(cache=False)
+        finally:
+            config.CACHE_DIR = before
+
+
+@lru_cache(maxsize=1)
+def _spare_cache() -> str:
+    """A temporary folder for compiled kernels that nobody else can write to, or ""; the log says so once.
+
+    Nobody else, because numba unpickles what it finds there, and that can run any code.
+    """
+    cannot = "compiled kernels cannot be kept in the folder of the package, nor in the user's cache"
+    remedy = "Set NUMBA_CACHE_DIR to a folder that can be written to"
+    try:
+        folder = _private_folder()
+    except OSError:
+        logger.warning("%s, nor in a temporary folder: every process compiles its own. %s.", cannot, remedy)
+        return ""
+    logger.warning("%s: they are kept in %s. %s.", cannot, folder, remedy)
+    return folder
+
+
+def _private_folder() -> str:
+    """The folder of this user among temporary files; if it is not private, a new one for this process."""
+    parent = tempfile.gettempdir()
+    if os.name == "nt":  # it is the user's own there
+        os.makedirs(os.path.join(parent, "auxbit-kernels"), exist_ok=True)
+        return os.path.join(parent, "auxbit-kernels")
+    user, above = os.geteuid(), os.stat(parent)
+    if above.st_uid not in (0, user) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+        raise PermissionError(f"others can rename what is in {parent}")
+    folder = os.path.join(parent, f"auxbit-kernels-{user}")
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    there = os.lstat(folder)
+    if stat.S_ISDIR(there.st_mode) and there.st_uid == user and not there.st_mode & 0o077:
+        return folder
+    fresh = tempfile.mkdtemp(prefix="auxbit-kernels-")
+    atexit.register(shutil.rmtree, fresh, ignore_errors=True)
+    return fresh
 
 
 # ---- Dask arrays, recognised without importing Dask; functions of their blocks of rows, not computed yet

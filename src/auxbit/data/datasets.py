@@ -25,7 +25,7 @@ import numpy as np
 
 from auxbit.core.checks import Array, Float32
 from auxbit.data import gist
-from auxbit.data.vectors import embedded_digits, explained, nearest, read_vectors
+from auxbit.data.vectors import embedded_digits, explained, map_npy, nearest, read_vectors
 from auxbit.errors import DataFileError, InvalidParameter
 
 # ---- the formats of images: CIFAR-10's binary archive and MNIST's idx
@@ -281,8 +281,7 @@ def _labelled(name: str, about: str, parts: Labelled, classes: tuple[str, ...]) 
 def _read_npy(path: Path) -> Array:
     """An array of any number of dimensions, memory-mapped."""
     with explained(path):
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+        return map_npy(path)
 
 
 def _npy_images(path: Path, shape: tuple[int, ...]) -> Labelled | None:

@@ -265,7 +265,6 @@ BLOCK_IMAGES = 64  # that a thread takes at a time
 MARGIN = 5  # pixels of reflection around the image while its contrast is normalised
 CUT_OFF = 4  # cycles per image: what varies more slowly is brightness, not contrast
 LEAST_DEVIATION = 0.2  # so that flat regions stay flat
-VERSION = 1  # of the numbers: what another version cached is not used
 
 
 def gist(
@@ -319,11 +318,12 @@ def gist(
 
 
 def cached_gist(images: Array, folder: str | os.PathLike[str] | None, **options: Any) -> Float32:
-    """As gist(images, **options), kept in a folder under a name made of the images' bytes and the options."""
+    """As gist(images, **options), kept in a folder, named by the images' bytes, the options and the code."""
     if folder is None:
         return gist(images, **options)
     said = {name: value for name, value in options.items() if name not in ("n_jobs", "progress")}
-    about = repr((VERSION, images.shape, images.dtype.str, sorted(said.items()))).encode()
+    code = files.code_key("data/gist.py", "core/parallel.py")
+    about = repr((code, images.shape, images.dtype.str, sorted(said.items()))).encode()
     blocks = block_slices(len(images), BLOCK_IMAGES)
     content = chain([about], (np.ascontiguousarray(images[rows]).tobytes() for rows in blocks))
     path = Path(folder) / f"gist-{files.checksum(content)[:32]}.npy"

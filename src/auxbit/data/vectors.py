@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import os
 import re
@@ -38,8 +39,8 @@ from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParam
 
 CHUNK_BYTES = 1 << 24
 _FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
-    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, zipfile.BadZipFile, zlib.error,
-    tarfile.TarError, SyntaxError, tokenize.TokenError,
+    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, ArithmeticError,
+    zipfile.BadZipFile, zlib.error, tarfile.TarError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
@@ -176,18 +177,29 @@ def _npy_header(file: IO[bytes], source: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _read_npy(source: Path, key: str | None = None) -> Array:
+    array = map_npy(source, check_rows)
+    return array.reshape(len(array), -1)
+
+
+def map_npy(
+    source: Path, check: Callable[[Path, tuple[int, ...], np.dtype[Any]], None] | None = None
+) -> Array:
+    """An .npy array of any shape, memory-mapped; refused unless it is as long as its header says."""
     with source.open("rb") as file:
         shape, dtype = _npy_header(file, source)
-        check_rows(source, shape, dtype)
+        if check is not None:
+            check(source, shape, dtype)
         there = source.stat().st_size - file.tell()
-    row_bytes = math.prod(shape[1:]) * dtype.itemsize
-    if there < shape[0] * row_bytes:
+    size = math.prod(shape) * dtype.itemsize
+    if there != size:
+        problem = "truncated" if there < size else "longer than its header says"
+        n, row_bytes = math.prod(shape[:1]), math.prod(shape[1:]) * dtype.itemsize
         raise DataFileError(
-            f"{source} is truncated: expected {shape[0]} rows of {row_bytes} bytes, "
-            f"there are {there // row_bytes} whole rows."
+            f"{source} is {problem}: expected {n} rows of {row_bytes} bytes, "
+            f"there are {there // max(1, row_bytes)} whole rows."
         )
     array: Array = np.load(source, mmap_mode="r", allow_pickle=False)
-    return array.reshape(len(array), -1)
+    return array
 
 
 def _read_npz(source: Path, key: str | None) -> Array:
@@ -201,6 +213,8 @@ def _read_npz(source: Path, key: str | None) -> Array:
             check_rows(source, *_npy_header(file, source))
             file.seek(0)
             array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):  # at its end, the archive's checksum is verified
+                raise DataFileError(f"{source}: {members[key]} is longer than its header says.")
     return array.reshape(len(array), -1)
 
 
@@ -337,10 +351,9 @@ class ParquetGroups:
     def __init__(self, source: Path, key: str | None) -> None:
         self.source = source
         check_there(source)
-        with explained(source), self._open() as file:
+        with explained(source), open_parquet(source) as file:
             self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key)
-            about = file.metadata
-            self.sizes = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+            self.sizes = group_sizes(source, file)
             self.width = len(self._names)
             if self._of_lists:
                 first = next(file.iter_batches(batch_size=1, columns=self._names), None)
@@ -348,12 +361,9 @@ class ParquetGroups:
 
     def batches(self, group: int) -> Iterator[tuple[int, Array]]:
         """The rows from this group on, by chunks, each with the number of its first row."""
-        groups, row = range(group, len(self.sizes)), sum(self.sizes[:group])
-        with self._open() as file:
-            for batch in file.iter_batches(BLOCK_ROWS, row_groups=list(groups), columns=self._names):
-                values = self._values(batch, row, self.width)
-                yield row, values
-                row += len(values)
+        with open_parquet(self.source) as file:
+            for row, batch in parquet_batches(self.source, file, self._names, group):
+                yield row, self._values(batch, row, self.width)
 
     def _values(self, batch: Any, row: int, width: int) -> Array:
         for name in self._names:
@@ -362,9 +372,45 @@ class ParquetGroups:
             return _list_rows(self.source, self._names[0], batch.column(self._names[0]), row, width)
         return np.stack([batch.column(name).to_numpy().astype(self.dtype) for name in self._names], axis=1)
 
-    def _open(self) -> Any:
-        parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
-        return parquet.ParquetFile(self.source, buffer_size=PAGE_BYTES, pre_buffer=False)
+
+def open_parquet(source: Path) -> Any:
+    """A ParquetFile, which verifies the checksums of pages that have one."""
+    parquet = require("pyarrow.parquet", extra="data", purpose="reading .parquet files")
+    options = {"buffer_size": PAGE_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+    return parquet.ParquetFile(source, **options)
+
+
+def group_sizes(source: Path, file: Any) -> list[int]:
+    """How many rows each row group of a ParquetFile has."""
+    about = file.metadata
+    sizes = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+    if min(sizes, default=0) < 0 or sum(sizes) != about.num_rows:
+        raise DataFileError(
+            f"{source} is damaged: its row groups have {sizes} rows, which do not add up to the "
+            f"{about.num_rows} that it says. Write it again."
+        )
+    return sizes
+
+
+def parquet_batches(
+    source: Path, file: Any, columns: list[str] | None = None, group: int = 0
+) -> Iterator[tuple[int, Any]]:
+    """Chunks of rows from this row group on, each with the number of its first row.
+
+    A group that has not the rows that the file says is refused: PyArrow stops early without an error.
+    """
+    sizes = group_sizes(source, file)
+    row = sum(sizes[:group])
+    for number in range(group, len(sizes)):
+        end = row + sizes[number]
+        damaged = f"{source} is damaged: row group {number} has not the {sizes[number]} rows that it says."
+        for batch in file.iter_batches(BLOCK_ROWS, row_groups=[number], columns=columns):
+            if row + len(batch) > end:
+                raise DataFileError(f"{damaged} Write it again.")
+            yield row, batch
+            row += len(batch)
+        if row < end:
+            raise DataFileError(f"{damaged} Write it again.")
 
 
 def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
@@ -426,10 +472,28 @@ def hdf5_dataset(source: Path, key: str | None) -> Any:
             file.visititems(lambda path, item: found.append(path) if isinstance(item, h5py.Dataset) else None)
             raise choose(source, "dataset", name, found)
         check_rows(source, dataset.shape or (), dataset.dtype)
+        _check_written(source, dataset)
     except BaseException:
         file.close()
         raise
     return dataset
+
+
+def _check_written(source: Path, dataset: Any) -> None:
+    """Refuse a dataset of which the file has not all, or more: HDF5 would read zeros, or leave rows out."""
+    if dataset.is_virtual:
+        return
+    whole = dataset.id.get_storage_size() == dataset.nbytes
+    if dataset.chunks:
+        starts = [range(0, size, step) for size, step in zip(dataset.shape, dataset.chunks)]
+        there: set[tuple[int, ...]] = set()
+        dataset.id.chunk_iter(lambda chunk: there.add(chunk.chunk_offset))
+        whole = there == set(itertools.product(*starts))
+    if not whole:
+        raise DataFileError(
+            f"{source}: what the file has of the dataset {dataset.name} is not its shape, {dataset.shape}: "
+            "it was never written to its end, or is damaged. Write it again, or resize it to its rows."
+        )
 
 
 class ParquetRows:
@@ -598,7 +662,8 @@ class Sliced:
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         some = np.asarray(self._X[start:stop])
-        if some.shape[:1] != (max(stop - start, 0),) or some.dtype != self.dtype:
+        expected = (max(stop - start, 0), *self._X.shape[1:])
+        if some.shape != expected or some.dtype != self.dtype:
             raise InvalidInput(
                 f"X changed while it was read: rows {start} to {stop} came as {some.shape} of {some.dtype}."
             )

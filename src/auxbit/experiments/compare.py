@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from auxbit import __version__, evaluate
+from auxbit import evaluate
 from auxbit.core import files
 from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
 from auxbit.core.maps import check_n_bits
@@ -337,7 +337,7 @@ def compare_files(
     wanted = cells(methods, bits, range(seeds))
     trained, base, asked = _rows_of_files(data, queries, n_queries, train)
     checksums = [array_checksum(X) for X in (trained, base, asked)] if folder is not None else []
-    settings = {"data": checksums, "K": K, "k": k, "radius": radius, "version": __version__}
+    settings = {"data": checksums, "K": K, "k": k, "radius": radius}
     kept = KeptRows(folder and folder / ROWS, settings)
     known = kept.read()
     for cell in wanted:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.checks import Array, check_integer
 from auxbit.core.maps import check_n_bits
@@ -100,9 +99,7 @@ def run_parallel(
         check_folder(folder, names, overwrite=overwrite)
     machine = [platform.node(), resolve_n_jobs(None)]  # times belong to it
     data = array_checksum(X) if folder is not None else ""
-    settings = {
-        "experiment": "parallel", "data": data, "preset": preset, "machine": machine, "version": __version__
-    }  # fmt: skip
+    settings = {"experiment": "parallel", "data": data, "preset": preset, "machine": machine}
     kept = KeptRows(folder and folder / ROWS, settings)
     rows: list[Row] = []
     warm: set[int] = set()

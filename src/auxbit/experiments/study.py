@@ -13,14 +13,12 @@ import io
 import json
 import math
 import os
-import platform
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -32,6 +30,7 @@ from auxbit import evaluate
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids, Packed
 from auxbit.core.files import Format, Tensors
+from auxbit.core.files import versions as versions
 from auxbit.core.maps import LinearEncoder, encode, unpack
 from auxbit.core.parallel import Workers
 from auxbit.data import datasets
@@ -51,7 +50,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 RowKey = tuple[str, int, int]  # method, bits, seed
 
-LIBRARIES = ("auxbit", "numpy", "scipy", "numba", "scikit-learn", "faiss-cpu")
+# what computes a fit, and what measures it; other parts of auxbit change no results
+FITTING = ("core", "data", "evaluate.py", "experiments/study.py", "hashers", "mac", "quantiser")
+MEASURING = (*FITTING, "experiments", "index")
 FORMATS = (".svg", ".png")
 ARRAYS = Format(
     "auxbit experiment", "experiment", 1, "codes of an experiment",
@@ -64,13 +65,16 @@ ARRAYS = Format(
 class KeptRows:
     """Rows of results, kept on disk as they finish, so that a stopped experiment resumes.
 
-    `path` has one line of JSON per row, under a checksum of the settings that made it; rows of other settings
-    stay in the file and are not found. `more` settings are of single rows. Arrays that belong to a row, such
-    as codes, are in a file beside it. path None: rows are kept in memory only.
+    `path` has one line of JSON per row, under a checksum of the settings that made it, and of the source of
+    the parts of auxbit that computed it, `code`; rows of others stay in the file and are not found. `more`
+    settings are of single rows. Arrays that belong to a row, such as codes, are in a file beside it. path
+    None: rows are kept in memory only.
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
-        self.path, self.settings = path, dict(settings)
+    def __init__(
+        self, path: Path | None, settings: Mapping[str, Any], code: tuple[str, ...] = MEASURING
+    ) -> None:
+        self.path, self.settings = path, {"code": files.code_key(*code)} | dict(settings)
         self._rows: dict[str, dict[RowKey, Row]] = {}
         if path is not None and path.exists():
             for line in path.read_text(errors="replace").splitlines():
@@ -214,15 +218,6 @@ class Result:
     tables: dict[str, list[Row]]
     figures: dict[str, Callable[[], Figure]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the libraries that results depend on."""
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def write_result(result: Result, folder: Path) -> list[Path]:
@@ -405,9 +400,9 @@ class Fits:
         self._on_start, self._on_fit = on_start, on_fit
         self._made: dict[Cell, Trained] = {}
         self._truths: dict[int, Ids] = {}
-        # the folder's name tells the data; another version may fit otherwise
-        settings = {"data": self.folder and self.folder.name, "version": versions().get("auxbit")}
-        self._kept = KeptRows(self.folder and self.folder / "rows.jsonl", settings)
+        settings = {"data": self.folder and self.folder.name}  # the folder's name tells the rows
+        self._kept = KeptRows(self.folder and self.folder / "rows.jsonl", settings, FITTING)
+        self._measured_by = files.code_key(*MEASURING)  # of now: source may change while this runs
 
     def get(self, cell: Cell) -> Trained:
         """The fit of a cell, from memory, from disk, or made now."""
@@ -447,7 +442,7 @@ class Fits:
 
     def derived(self, cell: Cell, settings: dict[str, Any], compute: Callable[[Trained], Any]) -> Any:
         """What `compute` makes of a fit with these settings, as JSON has it; kept beside the codes."""
-        more: dict[str, Any] = {"options": cell.options, "derived": settings}
+        more: dict[str, Any] = {"options": cell.options, "derived": settings, "code": self._measured_by}
         if cell[:3] not in self._kept.read(**more):
             self._kept.add(cell.row() | {"found": compute(self.get(cell))}, **more)
         return self._kept.read(**more)[cell[:3]]["found"]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Float32, Ids, Packed, PathLike
+from auxbit.core.checks import Float32, Ids, Packed, PathLike, check_squares
 from auxbit.core.maps import (
     VALUES,
     Decoder,
@@ -187,8 +187,7 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
     index.lsq.is_trained = index.is_trained = True
     with np.errstate(over="ignore", invalid="ignore"):
         norms = decoder.squared_norms(codes)
-    if not np.isfinite(norms).all():
-        raise InvalidInput("reconstructions are too large to be squared in float32. Rescale the rows.")
+    check_squares(norms, decoder.reach, "reconstructions")
     with_norms = np.hstack([codes, norms.astype("<f4").view(np.uint8).reshape(len(codes), 4)])
     before = [faiss.NormalizationTransform(n_dims, 2.0)] if decoder.normalize else []
     return _filled(index, with_norms, [*before, _centring(_float32(decoder.b))])

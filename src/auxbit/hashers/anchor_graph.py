@@ -29,6 +29,11 @@ class AnchorGraphEncoder(Encoder):
     (m, r) float64; thresholds : (2, L − r) float64, b⁺ and b⁻ of the first eigenfunctions.
     """
 
+    LAYOUT = (
+        "anchors float32 m D; bandwidth float64 1 >0; n_neighbors int64 1 1..m; "
+        "weights float64 m r; thresholds float64 2 L-r"
+    )
+
     anchors: Float32
     bandwidth: Float64
     n_neighbors: Ids

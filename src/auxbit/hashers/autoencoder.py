@@ -52,8 +52,8 @@ H_SOLVERS = ("svm", "ridge")
 ON_MISS = ("continue", "return")
 BFA_SHARE = 0.01  # of the first μ of BA: the small, constant one of BFA
 
-# What None means for a parameter. "paper" is sections 4 and 6 to the letter: relaxed solutions are those of the
-# QP, by ADMM, and a μ that does not raise the validation precision is undone, until Z = h(X).
+# What None means for a parameter. "paper" is sections 4 and 6 to the letter: relaxed solutions are those of
+# the QP, by ADMM, and a μ that does not raise the validation precision is undone, until Z = h(X).
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
         "init": "itq", "mu0": "auto", "mu_factor": 1.4, "mu": "auto", "C": "auto", "z_solver": "auto",
@@ -166,8 +166,8 @@ class _Trained(Hasher):
         if first.changed == 0:
             warn(
                 f"The first Z step, with mu={first.mu:.3g}, changed no bit: the model is that of its start. "
-                "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no bit "
-                "that differs would lower the error: rows in tight clusters are like that. Try more bits or "
+                "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no "
+                "other bit would lower the error: rows in tight clusters are like that. Try more bits or "
                 "another init.",
                 ConvergenceWarning,
             )
@@ -213,8 +213,8 @@ class BinaryAutoencoder(_Trained):
         codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
-        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto": 0.01,
-        the paper's, or less where that would forbid most changes (outliers, long codes, little structure).
+        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto":
+        0.01, the paper's, or less if that would forbid most changes (outliers, long codes, text embeddings).
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
     C : weight of the slack in the SVMs of the h step. "auto": large, as in the paper, or one of two smaller
@@ -326,8 +326,9 @@ class BinaryAutoencoder(_Trained):
         best = max((each.precision or 0.0 for each in outcome.history), default=0.0)
         if start is not None and start > best:
             warn(
-                f"The start's own hash function finds more of the validation queries' neighbours ({start:.3f}) "
-                f"than any linear one on the path ({best:.3f}). Use that method itself, or another init.",
+                f"The start's own hash function finds more of the validation queries' neighbours "
+                f"({start:.3f}) than any linear one on the path ({best:.3f}). Use that method itself, or "
+                "another init.",
                 ConvergenceWarning,
             )
 
@@ -341,8 +342,8 @@ class BinaryFactorAnalysis(_Trained):
     ----------
     n_bits : bits per code, 1 to 1024.
     init : as for BinaryAutoencoder; None: "tpca", which works best for BFA in the paper.
-    mu : the constant penalty, on data scaled to a largest range of 1. "auto", or None with the default preset:
-        a hundredth of what BinaryAutoencoder's mu0 would be.
+    mu : the constant penalty, on data scaled to a largest range of 1. "auto", or None with the default
+        preset: a hundredth of what BinaryAutoencoder's mu0 would be.
     tol : the alternation ends when E_Q falls by less than this share.
     Other parameters as for BinaryAutoencoder.
     """

@@ -138,8 +138,8 @@ def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -
         if len(far):
             named = ", ".join(map(str, places[far[:10]]))
             why = (
-                f"The rows {named}{' …' if len(far) > 10 else ''} are more than {FAR:.0f} times as far away as "
-                "half of the rows, and decide on scale and axes alone. Remove or clip them."
+                f"The rows {named}{' …' if len(far) > 10 else ''} are more than {FAR:.0f} times as far away "
+                "as half of the rows, and decide on scale and axes alone. Remove or clip them."
             )
         elif np.ptp(X, axis=0).max() < 1 / FAR:
             why = f"They lie within 1/{FAR:.0f} of the range of all rows. Find those that are far away."
@@ -232,7 +232,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
         n_rows: int, places: Indices,
     ) -> None:  # fmt: skip
-        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : some rows, at `places`."""
+        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : rows at `places`."""
         self.scaling_, self.encoder_ = scaling, encoder
         self.decoder_ = decoder.in_units_of(scaling)
         found = self._hash_codes(sample) if codes is None else codes

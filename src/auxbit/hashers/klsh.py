@@ -32,6 +32,8 @@ class KernelEncoder(Encoder):
     anchors' kernel; weights : (m, L) float64, of zero sum, so the other two terms of centring vanish.
     """
 
+    LAYOUT = "anchors float32 m D; bandwidth float64 1 >0; means float64 m; weights float64 m L"
+
     anchors: Float32
     bandwidth: Float64
     means: Float64

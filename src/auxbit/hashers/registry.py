@@ -197,6 +197,7 @@ def load(path: PathLike) -> Hasher:
     """Read a model file back into the estimator that was saved."""
     import numpy as np
 
+    from auxbit.core.checks import check_integer
     from auxbit.core.maps import Scaling
     from auxbit.hashers.base import MODEL_FILE, TrainingRecord
 
@@ -206,33 +207,37 @@ def load(path: PathLike) -> Hasher:
         model_class = ESTIMATORS[header["class"]].load_class()
         encoder_class = _imported(ENCODERS[header["encoder"]])
         model: Hasher = model_class(**header["parameters"])
-        model.encoder_ = encoder_class(**_within("encoder.", tensors))
-        model.scaling_ = Scaling(tensors["scaling.mean"], **header["scaling"])
-        model.decoder_ = _decoder(tensors, header, model.scaling_.normalize)
+        sizes = {"D": check_integer("n_features_in", header["n_features_in"], 1)}
+        model.scaling_ = Scaling.of_file(tensors["scaling.mean"], header["scaling"], sizes)
+        model.decoder_ = _decoder(tensors, header, model.scaling_.normalize, sizes)
+        model.encoder_ = encoder_class.of_file(_within("encoder.", tensors), sizes)
+        model.n_bits = sizes["L"]  # a model may have been told others after its fit
         model.training_ = None  # of a file of a version that did not record it
         if "training" in header:
             codes = _within("training.", tensors)
             model.training_ = TrainingRecord.from_parts(header["training"], codes, model.decoder_.n_bits)
-        model.n_features_in_ = header["n_features_in"]
+        model.n_features_in_ = sizes["D"]
         if header["feature_names_in"]:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
         if header["attributes"]:
             model._restore_attributes(header["attributes"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except InvalidInput as error:
+        raise ModelFileError(f"{path} is not a complete auxbit model: {error}.") from error
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
     return model
 
 
-def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool) -> Decoder:
+def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool, sizes: dict[str, int]) -> Decoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
-    from auxbit.core.maps import check_n_bits, decoder_from
+    from auxbit.core.maps import decoder_from
 
     parts = _within("decoder.", tensors)
     if "tables" in parts:
-        about: dict[str, Any] = {"class": "TableDecoder", "n_bits": check_n_bits(header["decoder_bits"])}
+        about: dict[str, Any] = {"class": "TableDecoder", "n_bits": header["decoder_bits"]}
     else:
-        about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[1]}
-    return decoder_from(about | {"normalize": normalize}, parts)
+        about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[-1]}
+    return decoder_from(about | {"normalize": normalize}, parts, sizes)
 
 
 def _within(prefix: str, tensors: Tensors) -> Tensors:

@@ -57,6 +57,8 @@ class SpectralEncoder(Encoder):
     axes : (D, m) float64, low : (m,) float64, axis : (L,) int64, frequency : (L,) float64.
     """
 
+    LAYOUT = "axes float64 D m; low float64 m; axis int64 L 0..m-1; frequency float64 L"
+
     axes: Float64
     low: Float64
     axis: Integers

@@ -92,6 +92,8 @@ class SphericalHashing(Hasher):
 class SphericalEncoder(Encoder):
     """Bit l is 1 if ‖x − pivot_l‖ ≤ radius_l. pivots : (L, D) float64, radii : (L,) float64."""
 
+    LAYOUT = "pivots float64 L D; radii float64 L"
+
     pivots: Float64
     radii: Float64
 

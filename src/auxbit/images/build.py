@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit import __version__
 from auxbit.collection.collection import Collection, refuse_existing
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
 from auxbit.core import files
@@ -611,7 +610,7 @@ def compare_pictures(
     with Pictures.open(path, n_jobs=n_jobs) as opened:
         base, queries = _rows(opened.collection, plan.n_queries)
     k, K = (min(check_integer(name, getattr(plan, name), 1), len(base)) for name in ("k", "K"))
-    settings = {"base": array_checksum(base), "queries": array_checksum(queries), "version": __version__}
+    settings = {"base": array_checksum(base), "queries": array_checksum(queries)}
     kept = KeptRows(path / COMPARISON_ROWS, settings | {"K": K, "k": k})
     known = {} if overwrite else kept.read()
     timed.stage("comparing", len(wanted))

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Ids, Packed, Positions
+from auxbit.core.checks import Float32, Ids, Packed, Positions, check_squares
 from auxbit.core.maps import Decoder, bytes_per_code
 from auxbit.errors import InvalidInput
 
@@ -351,7 +351,6 @@ def _look_up(ids: Ids, ordered: Ids, positions: Ids | None) -> npt.NDArray[np.in
 
 LEVELS = 64
 GRID_SAMPLE = 65536  # norms that the grid of levels is made from
-RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 
 
 class CodeNorms:
@@ -402,8 +401,7 @@ class CodeNorms:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             norms = self.decoder.squared_norms(codes)
-        if not np.isfinite(norms).all():
-            raise InvalidInput(f"reconstructions are too large to be squared in float32. {RESCALE}")
+        check_squares(norms, 1.0, "reconstructions")
         self.floors[0] = min(self.floors[0], norms.min())
         self.largest = max(self.largest, float(np.abs(norms).max()))
         self._norms[positions], self._levels[positions] = norms, self._level_of(norms)

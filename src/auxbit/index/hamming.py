@@ -18,8 +18,19 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Bytes, Distances, Ids, Packed, PathLike, Positions, check_finite, check_integer
-from auxbit.core.files import Format, Tensors
+from auxbit.core.checks import (
+    LEAST_SQUARED,
+    Bytes,
+    Distances,
+    Ids,
+    Packed,
+    PathLike,
+    Positions,
+    check_finite,
+    check_integer,
+    check_squares,
+)
+from auxbit.core.files import Format, Tensors, check_layout
 from auxbit.core.maps import (
     Decoder,
     bytes_per_code,
@@ -30,12 +41,11 @@ from auxbit.core.maps import (
     to_words,
 )
 from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
-from auxbit.errors import AuxbitError, IndexFileError, InvalidInput, InvalidParameter
+from auxbit.errors import IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
 from auxbit.index.codes import (
     LANES,
     MAX_ID,
-    RESCALE,
     Among,
     CodeBlocks,
     CodeNorms,
@@ -550,18 +560,22 @@ class HammingIndex:
         resolve_n_jobs(n_jobs)
         header, tensors = INDEX.read(path)
         try:
-            n_bits, codes, kind = header["n_bits"], tensors["codes"], header["kind"]
+            n_bits, kind = check_n_bits(header["n_bits"]), header["kind"]
+            arrays = {key: value for key, value in tensors.items() if not key.startswith("decoder.")}
+            layout = "codes uint8 n M" + ("; ids int64 n" if "ids" in arrays else "")
+            check_layout(arrays, layout, {"M": bytes_per_code(n_bits)})
             parts = {key[8:]: value for key, value in tensors.items() if key.startswith("decoder.")}
             decoder = None if header["decoder"] is None else decoder_from(header["decoder"], parts)
             kind = "auto" if kind in FORMER_KINDS else kind
             index = cls(n_bits, kind=kind, decoder=decoder, n_jobs=n_jobs)
-            if len(codes) or codes.shape == (0, bytes_per_code(n_bits)):
-                index.add(check_packed(codes, n_bits), tensors.get("ids"))
+            index.add(arrays["codes"], arrays.get("ids"))
             if not 0 <= header["next_id"] <= MAX_ID + 1:
                 raise ValueError(f"next_id {header['next_id']}")
             with index.changing() as store:
                 store.ids.next_id = max(store.ids.next_id, int(header["next_id"]))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, AuxbitError) as error:
+        except InvalidInput as error:
+            raise IndexFileError(f"{path} is not a complete auxbit index: {error}.") from error
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise IndexFileError(f"{path} is not a complete auxbit index: {error!r}.") from error
         return index
 
@@ -591,6 +605,9 @@ class HammingIndex:
             check_finite(rows, workers)
         with np.errstate(over="ignore", invalid="ignore"):
             tables, offsets = decoder.query_tables(rows), decoder.query_offsets(rows)
-        if not (np.isfinite(tables).all() and np.isfinite(offsets).all()):
-            raise InvalidInput(f"distances to X are too large for float32. {RESCALE}")
+        largest = decoder.reach
+        if largest < LEAST_SQUARED and len(rows):  # then a query that is far away is fine
+            largest = max(largest, float(np.abs(decoder.centred(rows)).max(axis=1).min()))
+        check_squares(tables, largest)
+        check_squares(offsets, largest)
         return rows, tables, offsets

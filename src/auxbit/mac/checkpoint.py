@@ -34,7 +34,7 @@ FORMAT = Format(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a fit knows before its first iteration, and needs to resume. mu : a first μ that suits the rows."""
+    """What a fit knows before its first iteration, and needs to resume. mu : a first μ for these rows."""
 
     scaling: Scaling
     gram: Float64
@@ -50,7 +50,7 @@ class Resumed:
     prepared: Prepared
     state: State
     walk: Walk
-    C: float
+    values_of_C: list[float]
     present: int  # which file of codes, and
     checksum: int  # of what is in it
     passes: int
@@ -93,7 +93,9 @@ class Checkpoint:
                 f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
             )
 
-    def write(self, prepared: Prepared, state: State, walk: Walk, C: float, rows: FileRows) -> None:
+    def write(
+        self, prepared: Prepared, state: State, walk: Walk, values_of_C: list[float], rows: FileRows
+    ) -> None:
         """Make this the state, durably: codes first, then the state that names them."""
         rows.codes.sync()
         assert walk.best is not None or not walk.history
@@ -110,7 +112,7 @@ class Checkpoint:
             "history": [asdict(record) for record in walk.history],
             "walk": {name: getattr(walk, name) for name in WALKED},
             "mu": prepared.mu,
-            "C": C,
+            "values_of_C": values_of_C,
             "present": rows.codes.present,
             "checksum": rows.codes.checksum(),
             "passes": rows.n_passes,
@@ -124,8 +126,8 @@ class Checkpoint:
         header, arrays = FORMAT.read(self.folder / NAME)
         if header["format_version"] < FORMAT.version:
             raise FileProblem(
-                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps were "
-                "others. Remove it and start again."
+                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps "
+                "were others. Remove it and start again."
             )
         for name, value in self.about.items():
             was = header["about"].get(name)
@@ -146,7 +148,13 @@ class Checkpoint:
             name.removeprefix("state."): value for name, value in arrays.items() if name.startswith("state.")
         })  # fmt: skip
         return Resumed(
-            prepared, state, walk, header["C"], header["present"], header["checksum"], header["passes"]
+            prepared,
+            state,
+            walk,
+            header["values_of_C"],
+            header["present"],
+            header["checksum"],
+            header["passes"],
         )
 
 

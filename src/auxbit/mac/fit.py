@@ -179,7 +179,7 @@ def fit(
 
         def keep(walk: Walk) -> None:
             if kept is not None:
-                kept.write(prepared, steps.state(), walk, steps.svm.C, rows)
+                kept.write(prepared, steps.state(), walk, search.values_of_C, rows)
 
         outcome = search.run(keep)
         found = _finished(plan, steps, outcome, validated=queries is not None)
@@ -214,7 +214,7 @@ class Search:
         self._queries = queries
         self._walk, self._schedule, self._fitted = Walk(), list[float](), False
         self._h: LinearEncoder | None = None
-        self._values: list[float] = []  # of C, to choose from
+        self.values_of_C: list[float] = []  # to choose from, or the one chosen
         self._judged: tuple[LinearEncoder, float] | None = None
         self.start_precision: float | None = None
 
@@ -225,10 +225,10 @@ class Search:
         sampled = sample_rows(self._rows.n_rows, MEASURED_ROWS)
         X = given.scaled(sampled)
         size = float(np.median(np.einsum("nd,nd->n", X, X)))
-        self._values = [plan.C] if plan.C is not None else values_of_C(size, *given.shape)
+        self.values_of_C = [plan.C] if plan.C is not None else suitable_C(size, *given.shape)
         if self._queries is None:
-            del self._values[1:]
-        steps.use(self._values[0])
+            del self.values_of_C[1:]
+        steps.use(self.values_of_C[0])
         if isinstance(made, LinearEncoder):
             self._h, Z = steps.begin(made), made(X)
             self._fitted = True
@@ -245,26 +245,25 @@ class Search:
 
     def resume(self, prepared: Prepared, resumed: Resumed) -> None:
         """Continue from a checkpoint."""
-        self._steps.use(resumed.C)
+        self.values_of_C = resumed.values_of_C
+        self._steps.use(self.values_of_C[0])
         self._walk, self._h = resumed.walk, self._steps.restore(resumed.state)
         self._schedule = self._plan.schedule(prepared.mu)
 
     def run(self, keep: Callable[[Walk], object]) -> Outcome:
         """Walk to the end. keep : called after each step that is not the last."""
-        if len(self._values) > 1:
-            self._choose_C()
-            if self._walk.history[-1].mismatched:
-                keep(self._walk)
+        if len(self.values_of_C) > 1:
+            self._choose_C(keep)
         return self._follow(None, keep)
 
-    def _choose_C(self) -> None:
+    def _choose_C(self, keep: Callable[[Walk], object]) -> None:
         """Try each C for a few steps after the first, which all share, and continue with the most precise."""
-        steps, first = self._steps, self._follow(1)
-        if first.stopped == "matched":
+        steps = self._steps
+        if not self._walk.history and self._follow(1, keep).stopped == "matched":
             return
         begun, shared = steps.keep(), self._walk
         best: tuple[float, Walk, Any] | None = None
-        for C in self._values:
+        for C in self.values_of_C:
             steps.go_back(begun)
             steps.use(C)
             self._walk = replace(shared, history=list(shared.history))
@@ -275,12 +274,14 @@ class Search:
                 best = (C, self._walk, steps.keep())
         assert best is not None
         C, self._walk, state = best
+        self.values_of_C = [C]
         steps.go_back(state)
         steps.use(C)
         for each in (begun, state):
             steps.forget(each)
-        self._h = steps.h
-        for record in self._walk.history[1:]:
+        if self._walk.history[-1].mismatched:
+            keep(self._walk)
+        for record in self._walk.history[len(shared.history) :]:
             self._report(record)
 
     def _follow(
@@ -358,7 +359,7 @@ def first_mu(X: Float32, Z: Bits, f: LinearDecoder) -> float:
     return min(PAPER_MU, max(0.006 * error, 1e-12))
 
 
-def values_of_C(size: float, n: int, D: int) -> list[float]:
+def suitable_C(size: float, n: int, D: int) -> list[float]:
     """A large C, as in the paper, and smaller ones, for few rows or long codes, whose SVMs generalise better.
 
     size : the median ‖x‖². The regulariser ½‖w‖² shrinks directions in which 2C Σx² is not much above 1: C is

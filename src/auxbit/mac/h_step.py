@@ -245,12 +245,13 @@ class ArraySvmRows:
     """SvmRows over arrays. X : (n, D) float32; Z : (n, L) uint8 of 0/1, which may change between calls.
 
     scores : (n, L) float32, those of the W noted last. The bias is a feature of 1 that is nowhere stored.
+    together : the bits whose scores one product gave last; of other widths the last digits may be others.
     """
 
     def __init__(self, X: Float32, Z: Bits, workers: Workers) -> None:
         self.n_rows = len(X)
         self._X, self._Z, self._workers = X, Z, workers
-        self.scores = np.zeros(Z.shape, dtype=np.float32)
+        self.scores, self.together = np.zeros(Z.shape, dtype=np.float32), np.arange(Z.shape[1])
         self._aimed = np.empty(Z.shape, dtype=np.float32)
         self._active = np.zeros(Z.shape, dtype=np.bool_)
 
@@ -294,7 +295,7 @@ class ArraySvmRows:
         return slack_sums_of(sums, product[:, :L]), ZZ, product[:, L:]
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
-        weights, bias = _split(P)
+        weights, bias = split_weights(P)
 
         def block(rows: slice) -> tuple[Float32, Float64]:
             scores = self._X[rows] @ weights
@@ -312,7 +313,7 @@ class ArraySvmRows:
         return size
 
     def aim(self, P: Float64, bits: Indices) -> Float64:
-        weights, bias = _split(P)
+        weights, bias = split_weights(P)
 
         def block(rows: slice) -> tuple[Float64]:
             aimed = self._of(self._aimed, rows, bits)
@@ -334,8 +335,9 @@ class ArraySvmRows:
         return sums[0], sums[1], sums[2]
 
     def _renew(self, W: Float64, bits: Indices) -> None:
-        """Note the scores of W, (D+1, len(bits)): a product, as steps added up would add up their rounding."""
-        weights, bias = _split(W)
+        """Note the scores of W, (D+1, len(bits)), by a product: steps added up would add up rounding."""
+        weights, bias = split_weights(W)
+        self.together = bits
 
         def block(rows: slice) -> None:
             scores = self._of(self.scores, rows, bits)
@@ -355,9 +357,9 @@ class ArraySvmRows:
             array[rows][:, bits] = values
 
 
-def _split(P: Float64) -> tuple[Float32, Float32]:
-    """Weights and biases, contiguous: a strided matrix is slow to multiply with."""
-    return P[:-1].astype(np.float32), P[-1].astype(np.float32)
+def split_weights(P: Float64) -> tuple[Float32, Float32]:
+    """Weights and biases, row by row: other orders are slower to multiply with, and round differently."""
+    return P[:-1].astype(np.float32, order="C"), P[-1].astype(np.float32)
 
 
 def slack_sums_of(sums: Float64, product: Float64) -> SlackSums:
@@ -453,7 +455,7 @@ class SampledLine:
     def __init__(
         self, X: Float32, W: Float64, P: Float64, labels: npt.NDArray[np.uint8], share: float
     ) -> None:
-        self._here, self._aimed = (X @ V[:-1].astype(np.float32) + V[-1].astype(np.float32) for V in (W, P))
+        self._here, self._aimed = (X @ w + b for w, b in map(split_weights, (W, P)))
         self._labels, self._share, self._P = labels, share, P
         self._start = self._look(np.zeros(P.shape[1]))
         self.sizes: list[Float64] = []

@@ -85,8 +85,8 @@ def alternate(
         if Z = h(X) then stop                                                         theorem 4.1
 
     h : where the h step starts; `fitted`, if it is for these codes already, so that the first one is skipped.
-    helps : whether an h is better than all before it. If not, what the μ before it did to the codes is undone:
-        the path continues from the last h that did help (section 6, "skip μ values").
+    helps : whether an h is better than all before it. If not, what the μ before it did to the codes is
+        undone: the path continues from the last h that did help (section 6, "skip μ values").
     """
     kept = None
     for mu, next_mu in zip_longest(schedule, schedule[1:]):
@@ -213,7 +213,7 @@ class Walk:
     misses: int = 0
 
     def take(self, step: Step, precision: float | None, unit: float, *, last: bool = False) -> Record:
-        """Note a step; its h is kept if its precision is the highest so far, or without one its E_BA the least.
+        """Note a step; its h is kept if it is the most precise so far, or, without precision, by E_BA.
 
         last : keep it in any case.
         """
@@ -223,8 +223,9 @@ class Walk:
         else:
             kept = last or error <= self.least_error + ROUNDING * abs(error)
         if kept:
-            self.best, self.improved, self.least_error = step.h, True, error
+            self.best, self.least_error = step.h, error
             self.best_precision = self.best_precision if precision is None else precision
+        self.improved = self.improved or kept or precision is None  # patience is for precision alone
         record = Record.of(len(self.history) + 1, step, precision, kept, unit)
         self.history.append(record)
         if step.ends_mu and step.report.mismatched:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Float64, Ids, Indices, Packed
+from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed
 from auxbit.core.maps import (
     CHUNK,
     LinearDecoder,
@@ -46,6 +46,7 @@ from auxbit.mac.h_step import (
     slack_along,
     slack_of,
     slack_sums_of,
+    split_weights,
 )
 from auxbit.mac.steps import CodesOf, Sample, Sums, weights_of
 from auxbit.mac.z_step import ZOptions, ZSolver
@@ -131,12 +132,32 @@ def hash_sums(X: Slices, W: Float64, workers: Workers) -> Sums:
     return workers.sum(block, X.shape[0])
 
 
-def slack_sums(X: Slices, Z: Packed, W: Float64, bits: Any, workers: Workers) -> Sums:
-    """The sums (5, len(bits)) of `slack_of` and Xᵀ residual, (D, len(bits)), at the scores of W."""
+@dataclass(frozen=True)
+class Line:
+    """The bits that a sum is about, those of `columns` at these `places`: all of them get scores at once, as
+    in memory, since products of another width may have other last digits. W : (D+1, L).
+    """
+
+    W: Float64
+    columns: Indices
+    places: Any
+
+    def scores(self, X: Float32) -> Float32:
+        """Those of the bits at the places."""
+        scores = _scores(X, self.W[:, self.columns])
+        return scores if len(self.places) == scores.shape[1] else np.take(scores, self.places, axis=1)
+
+    def codes(self, Z: Packed) -> Bits:
+        """The bits at the places of packed codes."""
+        return np.ascontiguousarray(unpack(Z, self.W.shape[1])[:, self.columns[self.places]])
+
+
+def slack_sums(X: Slices, Z: Packed, line: Line, workers: Workers) -> Sums:
+    """The sums (5, bits) of `slack_of` and Xᵀ residual, (D, bits), at the scores of W."""
 
     def block(rows: slice) -> Sums:
-        some, codes = X[rows], np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
-        scores = _scores(some, W[:, bits])
+        some, codes = X[rows], line.codes(Z[rows])
+        scores = line.scores(some)
         residual = np.empty_like(scores)
         sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
         return sums, some.T @ residual
@@ -144,35 +165,41 @@ def slack_sums(X: Slices, Z: Packed, W: Float64, bits: Any, workers: Workers) ->
     return workers.sum(block, X.shape[0])
 
 
-def hessian_product(X: Slices, Z: Packed, W: Float64, P: Float64, bits: Any, workers: Workers) -> Sums:
-    """Σ over the rows with slack of x xᵀ P, as (D, len(bits)) and (len(bits),)."""
+def label_sums(X: Slices, Z: Packed, W: Float64, workers: Workers) -> Sums:
+    """`slack_sums` of all bits, and the sums of codes that are there."""
 
     def block(rows: slice) -> Sums:
         some = X[rows]
-        codes = np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
-        scores = _scores(some, W[:, bits])
+        return _labelled(some, _scores(some, W), unpack(Z[rows], W.shape[1]))
+
+    return workers.sum(block, X.shape[0])
+
+
+def hessian_product(X: Slices, Z: Packed, line: Line, P: Float64, workers: Workers) -> Sums:
+    """Σ over the rows with slack of x xᵀ P, as (D, bits) and (bits,)."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        codes, scores = line.codes(Z[rows]), line.scores(some)
         active, residual = np.empty(scores.shape, dtype=np.bool_), np.empty_like(scores)
         slack_of(scores, codes, active, residual)
-        product = some @ P[:-1].astype(np.float32)
-        sums = mask_scores(product, P[-1].astype(np.float32), active)
+        weights, bias = split_weights(P)
+        product = some @ weights
+        sums = mask_scores(product, bias, active)
         return some.T @ product, sums
 
     return workers.sum(block, X.shape[0])
 
 
-def along_step(
-    X: Slices, Z: Packed, W: Float64, P: Float64, bits: Any, sizes: Float64, workers: Workers
-) -> Sums:
+def along_step(X: Slices, Z: Packed, line: Line, P: Float64, sizes: Float64, workers: Workers) -> Sums:
     """Σ slack², half its slope and half its curvature at W + size · P, for several sizes.
 
-    W : (D+1, L) of all bits, P : (D+1, len(bits)), sizes : (m, len(bits)) → (m, 3, len(bits)).
+    P : (D+1, bits), sizes : (m, bits) → (m, 3, bits).
     """
-    here_at = W[:, bits]
 
     def block(rows: slice) -> Sums:
         some = X[rows]
-        here, aimed = _scores(some, here_at), _scores(some, P)
-        codes = np.ascontiguousarray(unpack(Z[rows], W.shape[1])[:, bits])
+        here, aimed, codes = line.scores(some), _scores(some, P), line.codes(Z[rows])
         return (np.stack([slack_along(here, aimed, size, codes) for size in sizes.astype(np.float32)]),)
 
     return workers.sum(block, X.shape[0])
@@ -214,16 +241,9 @@ def z_pass(X: Slices, Z: Packed, task: ZTask, out: Packed, judges: Judges | None
         codes = old.copy()
         counts = solver.solve(some, H, codes, None)
         out[rows] = pack_bools(codes)
-        both = np.empty((len(some), 2 * L), dtype=np.float32)
-        residual, labels = both[:, :L], both[:, L:]
-        labels[...] = codes
-        sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
-        product = some.T @ both
         seen = _judged(H, L, judges, rows) if judges is not None else ()
-        return (
-            *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H), sums, product[:, :L],
-            labels.T @ labels, labels.sum(axis=0, dtype=np.float64), product[:, L:], *seen,
-        )  # fmt: skip
+        changed, unlike = (codes != old).sum(axis=0), np.count_nonzero(codes != H)
+        return *astuple(counts), changed, unlike, *_labelled(some, scores, codes), *seen
 
     return workers.sum(block, X.shape[0])
 
@@ -248,9 +268,21 @@ def judge_codes(X: Slices, Z: Packed, n_bits: int, judges: Judges, workers: Work
 
 
 def _scores(X: Float32, W: Float64) -> Float32:
-    scores: Float32 = X @ W[:-1].astype(np.float32)
-    scores += W[-1].astype(np.float32)
+    weights, bias = split_weights(W)
+    scores: Float32 = X @ weights
+    scores += bias
     return scores
+
+
+def _labelled(X: Float32, scores: Float32, codes: Bits) -> Sums:
+    """(5, L) and (D, L) of `slack_sums`, ZᵀZ, Σz and XᵀZ: by the same products as rows in memory."""
+    L = codes.shape[1]
+    both = np.empty((len(X), 2 * L), dtype=np.float32)
+    residual, labels = both[:, :L], both[:, L:]
+    labels[...] = codes
+    sums = slack_of(scores, codes, np.empty(scores.shape, dtype=np.bool_), residual)
+    product = X.T @ both
+    return sums, product[:, :L], labels.T @ labels, labels.sum(axis=0, dtype=np.float64), product[:, L:]
 
 
 def _products(X: Float32, Z: Float32) -> Sums:
@@ -463,7 +495,7 @@ class StreamedRows(ABC):
     def __init__(self, n_rows: int, n_features: int, n_bits: int) -> None:
         self.n_rows, self.n_features, self.n_bits = n_rows, n_features, n_bits
         self.n_passes = 0
-        self.W = np.zeros((n_features + 1, n_bits))
+        self.W, self._columns = np.zeros((n_features + 1, n_bits)), np.arange(n_bits)
         self.truth: Ids | None = None
         self._slack: SlackSums | None = None  # at W, for the present codes
         self._codes: Sums | None = None  # of the present codes
@@ -511,8 +543,8 @@ class StreamedRows(ABC):
         self._take_codes(kept[0])
         self.restore(*kept[1:])
 
-    def forget(self, kept: Any) -> None:
-        """Codes that are immutable go by themselves."""
+    def forget(self, kept: Any) -> None:  # noqa: B027  codes that are never changed go by themselves
+        pass
 
     def moments(self) -> tuple[Float64, Float64]:
         XX, total = self._sums(moments, coded=False)
@@ -530,9 +562,10 @@ class StreamedRows(ABC):
         return self._codes
 
     def label_sums(self) -> tuple[SlackSums, Float64, Float64, Float64]:
-        if self._slack is None:
-            self._slack = slack_sums_of(*self._sums(slack_sums, self.W, np.arange(self.n_bits)))
-        ZZ, z, XZ = self.code_sums()
+        if self._slack is None or self._codes is None:
+            slack, product, *codes = self._sums(label_sums, self.W)
+            self._slack, self._codes = slack_sums_of(slack, product), tuple(codes)
+        ZZ, z, XZ = self._codes
         return self._slack, ZZ, z, XZ
 
     def hash_sums(self, h: LinearEncoder) -> Sums:
@@ -563,7 +596,7 @@ class StreamedRows(ABC):
     # ---- W and its line search
 
     def note(self, W: Float64) -> None:
-        self.W, self._slack = W, None
+        self.W, self._slack, self._columns = W, None, np.arange(self.n_bits)
 
     moved_to = note
 
@@ -578,13 +611,14 @@ class StreamedRows(ABC):
 
     def restore(self, W: Float64, slack: SlackSums | None, codes: Sums | None) -> None:
         """Take up W and the sums of the present codes again, as they were before an interruption."""
-        self.W, self._slack, self._codes = W, slack, codes
+        self.note(W)
+        self._slack, self._codes = slack, codes
 
     def count(self, bits: Indices) -> SlackSums:
-        return slack_sums_of(*self._sums(slack_sums, self.W, bits))
+        return slack_sums_of(*self._sums(slack_sums, self._line(bits)))
 
     def hessian_product(self, P: Float64, bits: Indices) -> Float64:
-        product, bias = self._sums(hessian_product, self.W, P, bits)
+        product, bias = self._sums(hessian_product, self._line(bits), P)
         return np.vstack([product, bias])
 
     def search(
@@ -593,14 +627,18 @@ class StreamedRows(ABC):
         """As h_step.line_search, in one pass: a sample finds the sizes to evaluate on all rows."""
 
         def evaluate(sizes: Float64) -> Float64:
-            return np.asarray(self._sums(along_step, self.W, step, bits, sizes)[0])
+            return np.asarray(self._sums(along_step, self._line(bits), step, sizes)[0])
 
         line = CorrectedLine(self._sizes_on_sample(bits, W, step, C), evaluate)
         size = line_search(line, bits, W, step, gradient, slack, C)
         ahead = self.W.copy()
         ahead[:, bits] += size * step
         self.note(ahead)
+        self._columns = bits
         return size
+
+    def _line(self, bits: Indices) -> Line:
+        return Line(self.W, self._columns, np.searchsorted(self._columns, bits))
 
     def _sizes_on_sample(self, bits: Indices, W: Float64, step: Float64, C: float) -> Float64:
         """0 and the sizes that a search on the sample evaluates, (m, len(bits))."""

@@ -27,6 +27,7 @@ from auxbit.mac.h_step import (
     ridge_weights,
     slack_sums_of,
     solve_svms,
+    split_weights,
 )
 from auxbit.mac.loop import DecoderSums, Moments, ZReport, decoder_sums, energies, f_step
 from auxbit.mac.z_step import ZOptions, ZSolver
@@ -115,7 +116,7 @@ class Rows(SvmRows, Protocol):
         """The k nearest rows to each query, (q, k)."""
 
     def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
-        """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the present codes."""
+        """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the codes here."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ class Steps:
     def _keep(self) -> LinearEncoder:
         """The encoder of the weights noted."""
         W = self.rows.W
-        self._noted = LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
+        self._noted = LinearEncoder(*split_weights(W))
         return self._noted
 
 
@@ -377,9 +378,9 @@ class MemoryRows(ArraySvmRows):
         self.W = W
 
     def moved_to(self, W: Float64) -> None:
-        if (self.W != W).any(axis=0).all():  # every bit's scores were computed at its last step
+        if len(self.together) == self.n_bits:
             self.W = W
-        else:  # as those of all bits in one product, which is what rows out of core compute
+        else:  # those of all bits in one product, as rows out of core compute them
             self.note(W)
 
     def scale(self, by: Float64) -> None:
