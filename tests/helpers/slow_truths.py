@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
 
 from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.mac.z_step import ZCounts, ZOptions, ZProblem, ZSolver
@@ -61,6 +62,26 @@ def greedy_bits(G, c, x):
         zero[i], one[i] = 0.0, 1.0
         z = one if one @ G @ one - 2 * c @ one < zero @ G @ zero - 2 * c @ zero else zero
     return z
+
+
+def alternate_slowly(energy, z, g):
+    """Give groups of g bits, in turn, the best of their patterns, until none has a better one."""
+    z, since, first = np.array(z, dtype=np.uint8), 0, 0
+    while since < len(z):
+        tried = np.tile(z, (2 ** min(g, len(z) - first), 1))
+        tried[:, first : first + g] = all_codes(min(g, len(z) - first))
+        values = [energy(code) for code in tried]
+        better = min(values) < energy(z)
+        z, since = (tried[np.argmin(values)], 0) if better else (z, since + g)
+        first = first + g if first + g < len(z) else 0
+    return z
+
+
+def relaxed_minimiser(problem, y, h):
+    """The minimiser of ‖y − Rz‖² + μ‖z − h‖² over the box [0, 1]^L, by active sets."""
+    stacked = np.vstack([problem.R, np.sqrt(problem.mu) * np.eye(len(h))])
+    target = np.r_[y, np.sqrt(problem.mu) * h]
+    return lsq_linear(stacked, target, (0, 1), method="bvls", tol=1e-14, max_iter=1000).x
 
 
 @dataclass

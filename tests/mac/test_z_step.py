@@ -13,11 +13,15 @@ from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import (
     DECODERS,
     all_codes,
+    alternate_slowly,
     brute_force,
+    greedy_bits,
     make_points,
     point_energy,
     points,
     random_rows,
+    reduced_energies,
+    relaxed_minimiser,
 )
 
 STARTS = ("warm", "relaxed", "best")
@@ -106,15 +110,55 @@ def test_certified_points_of_the_alternating_solver_are_global(case, g):
     assert case.solve("alternating", "best", g, optimality=False)[1].certified == 0
 
 
-def test_the_best_start_is_the_better_of_both_point_by_point():
+def codes_from(case, start, g, relaxed):
+    """Section 4.3 to the letter, point by point; relaxed : (n, L) relaxed solutions."""
+    problem, found = case.problem, []
+    for y, h, old, x in zip(case.Y, case.H, case.Z, relaxed, strict=True):
+
+        def energy(z, y=y, h=h):
+            return reduced_energies(problem, y, h, z)
+
+        binarised = greedy_bits(problem.G, problem.linear_terms(y[None], h[None])[0], x).astype(np.uint8)
+        if start == "relaxed":
+            found.append(alternate_slowly(energy, min(old, binarised, key=energy), g))
+        else:
+            ends = [alternate_slowly(energy, old, g), alternate_slowly(energy, binarised, g)]
+            found.append(ends[0] if start == "warm" else min(ends, key=energy))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("g", [1, 3])
+@pytest.mark.parametrize("kind", ["random", "correlated"])
+@pytest.mark.parametrize("admm_iterations", [0, 10_000])
+def test_codes_are_those_of_the_paper_done_slowly(g, kind, admm_iterations):
+    case = make_points(kind, 12, 16, 0.05, seed=3, n=150)
+    case.Z = case.solve("alternating", "warm")[0]
+    case.Z[::2, ::11] ^= 1  # good old codes, so that neither start is always the lower one
+    if admm_iterations:
+        relaxed = [relaxed_minimiser(case.problem, y, h) for y, h in zip(case.Y, case.H, strict=True)]
+    else:
+        free = np.linalg.solve(case.problem.G, case.problem.linear_terms(case.Y, case.H).T).T
+        relaxed = np.clip(free, 0, 1)
+    options = {"admm_iterations": admm_iterations, "admm_tol": 1e-9, "theorem_4_3": False}
+    wanted = {start: codes_from(case, start, g, np.array(relaxed)) for start in STARTS}
+    for start, codes in wanted.items():
+        Z, counts = case.solve("alternating", start, g, **options)
+        np.testing.assert_array_equal(Z, codes)
+        assert counts.energy == pytest.approx(case.energies(codes).sum(), rel=1e-9)
+    if kind == "random":  # no start can stand for another
+        assert len({codes.tobytes() for codes in wanted.values()}) == 3
+
+
+def test_the_best_start_is_as_low_as_both_point_by_point():
     case = make_points("correlated", 20, 24, 0.02, seed=0, n=200)
     ends = {start: case.energies(case.solve("alternating", start)[0]) for start in STARTS}
     assert ends["relaxed"].sum() < ends["warm"].sum()
-    np.testing.assert_allclose(ends["best"], np.minimum(ends["warm"], ends["relaxed"]), rtol=1e-9)
-    # old codes that are hard to beat are kept by the best start
+    assert (ends["best"] <= np.minimum(ends["warm"], ends["relaxed"]) * (1 + 1e-9)).all()
+    # old codes that are hard to beat are kept by both
     case.Z = case.solve("exact")[0]
-    Z, _ = case.solve("alternating", "best")
-    np.testing.assert_allclose(case.energies(Z), case.energies(case.Z), rtol=1e-9)
+    for start in ("relaxed", "best"):
+        Z, _ = case.solve("alternating", start)
+        np.testing.assert_allclose(case.energies(Z), case.energies(case.Z), rtol=1e-9)
 
 
 @given(points(st.integers(1, 6)))

@@ -559,7 +559,8 @@ def alternate_points(
 
     V : (n, L) GH − C and energy : (n,) e(h) go in; energy of the new codes comes out.
     X, VX : (n, L) relaxed solutions and GX − C, unused for start = WARM. start says where alternation
-    begins: the old code, the relaxed solution (then the old code if that led no lower), or both.
+    begins: WARM, the old code; RELAXED, the lower of the old code and the binarised relaxed solution, as in
+    the paper; BEST, both, and the lower result is kept.
     todo : (n,) comes back false where a sufficient condition proves the code global; returns how many.
     """
     n, L = Z.shape
@@ -587,12 +588,13 @@ def alternate_points(
             for i in range(L):
                 z_x[i], v_x[i] = z[i], v[i]
             e = best + move(G, z_x, v_x, target)
-            e += descend(G, z_x, v_x, g, tol)
+            if start == BEST:
+                e += descend(G, z_x, v_x, g, tol)
             if e < best - tol:
                 best = e
                 for i in range(L):
                     z[i], v[i] = z_x[i], v_x[i]
-            elif start == RELAXED:
+            if start == RELAXED:
                 best += descend(G, z, v, g, tol)
             proven = certify and (passes(z, v, smallest_eigenvalue) or passes(z, v, row_gap))
         for i in range(L):
