@@ -64,15 +64,19 @@ def greedy_bits(G, c, x):
     return z
 
 
-def alternate_slowly(energy, z, g):
-    """Give groups of g bits, in turn, the best of their patterns, until none has a better one."""
+def alternate_slowly(energies, z, g):
+    """Give groups of g bits, in turn, the best of their patterns, until none has a better one.
+
+    energies : of codes, (k, L) → (k,).
+    """
     z, since, first = np.array(z, dtype=np.uint8), 0, 0
     while since < len(z):
-        tried = np.tile(z, (2 ** min(g, len(z) - first), 1))
-        tried[:, first : first + g] = all_codes(min(g, len(z) - first))
-        values = [energy(code) for code in tried]
-        better = min(values) < energy(z)
-        z, since = (tried[np.argmin(values)], 0) if better else (z, since + g)
+        patterns = all_codes(min(g, len(z) - first))
+        tried = np.tile(z, (len(patterns), 1))
+        tried[:, first : first + g] = patterns
+        values = energies(tried)
+        better = values.min() < values[(tried == z).all(axis=1)].min()
+        z, since = (tried[values.argmin()], 0) if better else (z, since + g)
         first = first + g if first + g < len(z) else 0
     return z
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidParameter
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.z_step import EXACT_UP_TO, ZOptions
+from auxbit.mac.z_step import EXACT_UP_TO, SCAN_FROM, Groups, ZOptions
 from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import (
     DECODERS,
@@ -25,7 +28,8 @@ from helpers.slow_truths import (
 )
 
 STARTS = ("warm", "relaxed", "best")
-group_sizes = st.sampled_from([1, 2, 3, 5, 20])  # 20: no smaller than any L here, so one group
+ACCELERATIONS = ("running_bound", "incremental", "optimality")
+group_sizes = st.sampled_from([1, 2, 3, 5, 7, 20])  # 20: no smaller than any L here, so one group
 
 
 def best_change_of_a_group(case, Z, g):
@@ -114,20 +118,17 @@ def codes_from(case, start, g, relaxed):
     """Section 4.3 to the letter, point by point; relaxed : (n, L) relaxed solutions."""
     problem, found = case.problem, []
     for y, h, old, x in zip(case.Y, case.H, case.Z, relaxed, strict=True):
-
-        def energy(z, y=y, h=h):
-            return reduced_energies(problem, y, h, z)
-
+        energies = partial(reduced_energies, problem, y, h)
         binarised = greedy_bits(problem.G, problem.linear_terms(y[None], h[None])[0], x).astype(np.uint8)
         if start == "relaxed":
-            found.append(alternate_slowly(energy, min(old, binarised, key=energy), g))
+            found.append(alternate_slowly(energies, min(old, binarised, key=energies), g))
         else:
-            ends = [alternate_slowly(energy, old, g), alternate_slowly(energy, binarised, g)]
-            found.append(ends[0] if start == "warm" else min(ends, key=energy))
+            ends = [alternate_slowly(energies, old, g), alternate_slowly(energies, binarised, g)]
+            found.append(ends[0] if start == "warm" else min(ends, key=energies))
     return np.array(found)
 
 
-@pytest.mark.parametrize("g", [1, 3])
+@pytest.mark.parametrize("g", [1, 3, 7])
 @pytest.mark.parametrize("kind", ["random", "correlated"])
 @pytest.mark.parametrize("admm_iterations", [0, 10_000])
 def test_codes_are_those_of_the_paper_done_slowly(g, kind, admm_iterations):
@@ -145,8 +146,82 @@ def test_codes_are_those_of_the_paper_done_slowly(g, kind, admm_iterations):
         Z, counts = case.solve("alternating", start, g, **options)
         np.testing.assert_array_equal(Z, codes)
         assert counts.energy == pytest.approx(case.energies(codes).sum(), rel=1e-9)
-    if kind == "random":  # no start can stand for another
+    if kind == "random" and g < 7:  # no start can stand for another
         assert len({codes.tobytes() for codes in wanted.values()}) == 3
+
+
+def by_groups(case, g, on=ACCELERATIONS):
+    """Alternation over groups of g bits from the old codes, with these accelerations inside the groups."""
+    return case.solve(
+        "alternating", "warm", g, theorem_4_3=False, **{name: name in on for name in ACCELERATIONS}
+    )
+
+
+@settings(max_examples=80)
+@given(points(st.integers(7, 11)), st.sampled_from([7, 9, 11]))
+def test_no_acceleration_inside_groups_changes_the_result(case, g):
+    wanted = case.energies(by_groups(case, g, ())[0])
+    for on in product([True, False], repeat=3):
+        Z, counts = by_groups(case, g, [name for name, yes in zip(ACCELERATIONS, on, strict=True) if yes])
+        after = case.energies(Z)
+        assert counts.energy == pytest.approx(after.sum(), rel=1e-9, abs=10 * case.rounding.sum())
+        assert (after <= case.energies(case.Z) * (1 + 1e-9) + case.rounding).all()
+        if g >= Z.shape[1]:  # one group: no tie leads elsewhere
+            np.testing.assert_allclose(after, wanted, rtol=1e-9, atol=10 * case.rounding.max())
+        assert (after <= best_change_of_a_group(case, Z, g) * (1 + 1e-9) + 10 * case.rounding).all()
+
+
+@pytest.mark.parametrize("kind", ["random", "correlated", "orthogonal"])
+@pytest.mark.parametrize("g", [7, 8, 13, 16])
+def test_groups_of_a_scan_end_where_those_of_the_gray_code_do(kind, g):
+    for mu in (0.01, 1.0):
+        case = make_points(kind, 20, 16, mu, seed=g, n=60)
+        slow, nothing = by_groups(case, g, ())
+        assert nothing.codes_evaluated == nothing.dimensions_evaluated == 0
+        for on in (ACCELERATIONS, *((name,) for name in ACCELERATIONS)):
+            np.testing.assert_array_equal(by_groups(case, g, on)[0], slow)
+
+
+def test_each_acceleration_saves_something_inside_groups():
+    case = make_points("random", 20, 16, 1.0, seed=1, n=60)
+    every = by_groups(case, 8)[1]
+    without = {
+        name: by_groups(case, 8, [other for other in ACCELERATIONS if other != name])[1]
+        for name in ACCELERATIONS
+    }
+    assert every.dimensions_evaluated < without["running_bound"].dimensions_evaluated
+    assert every.dimensions_evaluated < 0.5 * without["incremental"].dimensions_evaluated
+    assert every.dimensions_evaluated < without["optimality"].dimensions_evaluated
+    assert without["incremental"].dimensions_evaluated == 8 * without["incremental"].codes_evaluated
+
+
+def test_groups_are_scanned_from_seven_bits_on_if_anything_is_to_be_gained():
+    assert SCAN_FROM == 7
+    assert not ZOptions("alternating", group_size=6).scans
+    assert ZOptions("alternating", group_size=7).scans
+    assert ZOptions("enumerate", group_size=3, running_bound=False, incremental=False).scans
+    assert not ZOptions("alternating", group_size=7, running_bound=False, incremental=False).scans
+
+
+@given(points(st.integers(2, 12)), st.integers(2, 12))
+def test_with_the_other_bits_fixed_a_groups_energy_is_that_of_its_triangle(case, g):
+    groups, Q = Groups.reduce(case.problem, ZOptions("enumerate", group_size=g))
+    T, P, L = groups.triangles, case.Y @ Q, case.H.shape[1]
+    assert sorted(groups.columns) == list(range(L))
+    for first in range(0, L, g):
+        own = groups.columns[first : first + g]
+        assert sorted(own) == list(range(first, min(first + g, L)))
+        np.testing.assert_allclose(
+            np.tril(T[first : first + g, first : first + g], -1), 0, atol=1e-12 * np.abs(T).max()
+        )
+        assert (T[first + groups.rank : first + g] == 0).all()
+        for z, y, p, rounding in zip(case.Z, case.Y, P, case.rounding, strict=True):
+            codes = np.tile(z, (20, 1))
+            codes[:, own] = np.random.default_rng(0).integers(0, 2, (20, len(own)))
+            whole = np.square(y - codes @ case.problem.R.T).sum(axis=1)
+            part = np.square(p - codes[:, groups.columns] @ T.T)[:, first : first + g].sum(axis=1)
+            assert np.ptp(whole - part) <= 1e-11 * whole.max() + 100 * rounding
+            assert (part <= whole + 1e-11 * whole + 100 * rounding).all()
 
 
 def test_the_best_start_is_as_low_as_both_point_by_point():
