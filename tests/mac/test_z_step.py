@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidParameter
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.z_step import EXACT_UP_TO, SCAN_FROM, Groups, ZOptions
+from auxbit.mac.z_step import EXACT_UP_TO, SCAN_FROM, Conditions, Groups, ZOptions
 from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import (
     DECODERS,
@@ -205,7 +205,8 @@ def test_groups_are_scanned_from_seven_bits_on_if_anything_is_to_be_gained():
 
 @given(points(st.integers(2, 12)), st.integers(2, 12))
 def test_with_the_other_bits_fixed_a_groups_energy_is_that_of_its_triangle(case, g):
-    groups, Q = Groups.reduce(case.problem, ZOptions("enumerate", group_size=g))
+    none = Conditions.of(case.problem.G, [slice(None)], ())
+    groups, Q = Groups.reduce(case.problem, ZOptions("enumerate", group_size=g), none)
     T, P, L = groups.triangles, case.Y @ Q, case.H.shape[1]
     assert sorted(groups.columns) == list(range(L))
     for first in range(0, L, g):
@@ -316,6 +317,16 @@ def test_auto_is_exact_to_16_bits_and_alternating_above():
     assert ZOptions.resolve(17, "auto", "best", 1, None).solver == "alternating"
 
 
+def test_the_conditions_of_optimality_are_all_none_or_those_that_are_named():
+    def names(options):
+        return tuple(ZOptions.resolve(8, "auto", "best", 1, options).optimality)
+
+    assert names(None) == names({}) == ("beck", "jeyakumar")  # the paper's
+    assert names({"optimality": True}) == ("necessary", "beck", "jeyakumar", "xia")
+    assert names({"optimality": False}) == names({"optimality": []}) == ()
+    assert names({"optimality": ["xia"]}) == ("xia",)
+
+
 def test_a_group_larger_than_the_code_is_the_code():
     assert ZOptions.resolve(5, "alternating", "best", 8, None).group_size == 5
 
@@ -339,6 +350,12 @@ def test_a_group_larger_than_the_code_is_the_code():
             (8, "auto", "best", 1, {"theorem_4_3": 1}),
             r"z_options\['theorem_4_3'\]=1 is invalid: expected True or False",
         ),
+        (
+            (8, "auto", "best", 1, {"optimality": ["beck", "newton"]}),
+            r"z_options\['optimality'\]=\['beck', 'newton'\] is invalid: expected True, False, or a list of",
+        ),
+        ((8, "auto", "best", 1, {"optimality": "xia"}), r"z_options\['optimality'\]='xia' is invalid"),
+        ((8, "auto", "best", 1, {"optimality": 1}), r"z_options\['optimality'\]=1 is invalid"),
         ((8, "auto", "best", 1, {"admm_tol": 0}), r"z_options\['admm_tol'\]=0 is invalid"),
         ((8, "auto", ["best"], 1, None), r"z_start=\['best'\] is invalid"),
         ((8, "auto", "best", True, None), "group_size=True is invalid"),

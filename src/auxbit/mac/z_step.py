@@ -1,9 +1,9 @@
 """The Z step (section 4.3): N binary problems min ‖x − f(z)‖² + μ‖z − h(x)‖².
 
 A point goes through: theorem 4.3 (is h(x) itself optimal?), alternation over groups of bits from one start
-or two, a certificate (appendix A), and, for z_solver="exact", branch and bound. Whatever is settled on the way
-is skipped by what follows. The optimisation over a group is an enumeration, and the paper's enumeration of all
-codes is that of one group of all bits.
+or two, a certificate (appendix A), and, for z_solver="exact", branch and bound. Whatever is settled on the
+way is skipped by what follows. The optimisation over a group is an enumeration, and the paper's enumeration
+of all codes is that of one group of all bits.
 
 Options come first, then what all points share for one decoder and one μ, the solver that chains its parts
 for a block of points, and the kernels. In them each point minimises e(z) = zᵀGz − 2cᵀz + const with
@@ -13,6 +13,7 @@ changes e by G_ii − 2 s_i v_i, s_i = ±1.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ RELAXED: int = 1
 BEST: int = 2
 SOLVERS = ("auto", "exact", "enumerate", "alternating")
 STARTS = {"warm": WARM, "relaxed": RELAXED, "best": BEST}
+CONDITIONS = ("necessary", "beck", "jeyakumar", "xia")  # of appendix A; the others cost more than they save
+PAPERS_CONDITIONS = ("beck", "jeyakumar")
 EXACT_UP_TO = 16
 ENUMERATE_UP_TO = 24
 LARGEST_GROUP = 20
@@ -39,13 +42,16 @@ SCAN_FROM = 7  # bits in a group: a Gray code takes less time for fewer, as meas
 
 @dataclass(frozen=True)
 class ZOptions:
-    """How the Z step is solved; the switches are the paper's accelerations, all on by default."""
+    """How the Z step is solved; the switches are the paper's accelerations, all on by default.
+
+    optimality : names among CONDITIONS, or in z_options True for all of them and False for none.
+    """
 
     solver: str
     start: str = "best"
     group_size: int = 1
     theorem_4_3: bool = True
-    optimality: bool = True
+    optimality: Collection[str] = PAPERS_CONDITIONS
     running_bound: bool = True
     incremental: bool = True
     admm_iterations: int = 0
@@ -97,21 +103,39 @@ class Thresholds:
     smallest_eigenvalue: Float64
     row_gap: Float64
     diagonal: Float64
-
-    @property
-    def sufficient(self) -> Float64:
-        """One row for each sufficient condition, (2, L)."""
-        return np.array([self.smallest_eigenvalue, self.row_gap])
+    slack: float
 
 
 def thresholds(G: Float64) -> Thresholds:
-    """λ_min(Q), q̃ and diag(Q) for Q = ½G, once for all points; lowered by what rounding could add."""
+    """λ_min(Q), q̃ and diag(Q) for Q = ½G, once for all points; less `slack`, what rounding could add."""
     Q = 0.5 * G
     values = np.linalg.eigvalsh(Q)
     slack = 1e-12 * max(float(values[-1]), 1e-300)
     diagonal = Q.diagonal().copy()
     row_gap = 2 * diagonal - np.abs(Q).sum(axis=1)
-    return Thresholds(np.full(len(Q), values[0] - slack), row_gap - slack, diagonal)
+    return Thresholds(np.full(len(Q), values[0] - slack), row_gap - slack, diagonal, slack)
+
+
+class Conditions(NamedTuple):
+    """The conditions of appendix A that are tested, for groups of bits each by itself.
+
+    sufficient : (conditions, L) thresholds of s_i v_i.
+    """
+
+    necessary: bool
+    sufficient: Float64
+    xia: bool
+    slack: float
+
+    @classmethod
+    def of(cls, G: Float64, groups: Sequence[slice], names: Collection[str]) -> Conditions:
+        """Those of these names, among CONDITIONS."""
+        limits = [thresholds(G[own, own]) for own in groups]
+        both = [np.hstack([each.smallest_eigenvalue, each.row_gap]).reshape(2, -1) for each in limits]
+        chosen = [name in names for name in ("beck", "jeyakumar")]
+        sufficient = np.ascontiguousarray(np.hstack(both)[chosen])
+        slack = max(each.slack for each in limits)
+        return cls("necessary" in names, sufficient, "xia" in names, slack)
 
 
 @dataclass(frozen=True)
@@ -248,10 +272,6 @@ class ZProblem:
         return self.gram + self.mu * np.eye(self.R.shape[1])
 
     @cached_property
-    def thresholds(self) -> Thresholds:
-        return thresholds(self.G)
-
-    @cached_property
     def inverse(self) -> Float64:
         """G⁻¹, by the QR of R stacked on √μI, so that nothing is squared before it is inverted."""
         L = self.R.shape[1]
@@ -265,7 +285,7 @@ class ZProblem:
 
     def prepare(self, *, inverse: bool, tree: bool) -> None:
         """Compute what the blocks share, once, before threads ask for it."""
-        _ = self.gram, self.G, self.thresholds, self._Q32, inverse and self.inverse, tree and self.tree
+        _ = self.gram, self.G, self._Q32, inverse and self.inverse, tree and self.tree
 
     @cached_property
     def _Q32(self) -> Float32:
@@ -278,8 +298,8 @@ class Groups(NamedTuple):
     Theorem 4.2 serves a group I by itself: its columns of R are Q_I T_II with T_II upper triangular, so with
     the other bits fixed ‖y − Rz‖² is ‖p_I − T_I z‖² up to a constant, p_I = Q_Iᵀy and T_I = Q_IᵀR.
     triangles : (L, L) the rows T_I, of which the first `rank` of each group count; columns : (L,) the bits
-    that its columns stand for, those of a group in the order of `search_order`; sufficient : (conditions, L)
-    as in `is_proven`. scan: `scan_codes`, with its accelerations; otherwise `walk_codes`.
+    that its columns stand for, those of a group in the order of `search_order`. scan: `scan_codes`, with its
+    accelerations; otherwise `walk_codes`.
     """
 
     size: int
@@ -289,14 +309,19 @@ class Groups(NamedTuple):
     rank: int
     triangles: Float64
     columns: npt.NDArray[np.intp]
-    sufficient: Float64
+    conditions: Conditions
 
     @classmethod
-    def reduce(cls, problem: ZProblem, options: ZOptions) -> tuple[Groups, Float64]:
-        """The groups, and the Q_I side by side, (min(D, L), L), which give p = Qᵀy."""
+    def reduce(
+        cls, problem: ZProblem, options: ZOptions, conditions: Conditions
+    ) -> tuple[Groups, Float64]:  # fmt: skip
+        """The groups, and the Q_I side by side, (min(D, L), L), which give p = Qᵀy.
+
+        conditions : those of one group of all bits.
+        """
         R, G, g = problem.R, problem.G, options.group_size
         m, L = R.shape
-        Q, T, columns, sufficient = np.zeros((m, L)), np.empty((0, L)), np.arange(L), np.empty((0, L))
+        Q, T, columns = np.zeros((m, L)), np.empty((0, L)), np.arange(L)
         groups = [slice(first, min(first + g, L)) for first in range(0, L, g)]
         if options.scans:
             for own in groups:
@@ -304,9 +329,9 @@ class Groups(NamedTuple):
                 found = np.linalg.qr(R[:, columns[own]])[0]
                 Q[:, own.start : own.start + found.shape[1]] = found
             T = Q.T @ R[:, columns]
-        if options.optimality and g > 1:
-            sufficient = np.hstack([thresholds(G[own, own]).sufficient for own in groups])
-        return cls(g, options.scans, options.running_bound, options.incremental, m, T, columns, sufficient), Q
+        if 1 < g < L:
+            conditions = Conditions.of(G, groups, options.optimality)
+        return cls(g, options.scans, options.running_bound, options.incremental, m, T, columns, conditions), Q
 
 
 # ---- The step
@@ -354,9 +379,8 @@ class ZSolver:
         self.problem.prepare(
             inverse=self._start != "warm" and self._admm is None, tree=options.solver == "exact"
         )
-        limits = self.problem.thresholds
-        self._sufficient = limits.sufficient if options.optimality else limits.sufficient[:0]
-        self._groups, self._Q = Groups.reduce(self.problem, options)
+        self._conditions = Conditions.of(self.problem.G, [slice(None)], options.optimality)
+        self._groups, self._Q = Groups.reduce(self.problem, options, self._conditions)
 
     def solve(self, X: Float32, H: Bits, Z: Bits, warm: tuple[Float32, Float32] | None) -> ZCounts:
         """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
@@ -397,7 +421,7 @@ class ZSolver:
         tally = np.zeros(2, dtype=np.int64)
         counts.certified = alternate_points(
             problem.G, block.H, V, P, relaxed, gradient, problem.mu, block.Z, STARTS[self._start],
-            self._groups, self._sufficient, block.energy, block.todo, tally,
+            self._groups, self._conditions, block.energy, block.todo, tally,
         )  # fmt: skip
         counts.codes_evaluated, counts.dimensions_evaluated = map(int, tally)
 
@@ -424,9 +448,15 @@ def _check_options(z_options: Any) -> dict[str, Any]:
             check_integer(f"z_options[{key!r}]", value, 0)
         elif key == "admm_tol":
             check_positive(f"z_options[{key!r}]", value)
+        elif key == "optimality" and not isinstance(value, bool):
+            if not isinstance(value, (list, tuple)) or not all(name in CONDITIONS for name in value):
+                allowed = f"True, False, or a list of names among {', '.join(CONDITIONS)}"
+                raise InvalidParameter(f"z_options[{key!r}]", value, allowed)
         elif not isinstance(value, bool):
             raise InvalidParameter(f"z_options[{key!r}]", value, "True or False")
-    return dict(z_options)
+    optimality = z_options.get("optimality")
+    names = {"optimality": CONDITIONS if optimality else ()} if isinstance(optimality, bool) else {}
+    return {**z_options, **names}
 
 
 # ---- Appendix A: recognising a global minimiser of a binary quadratic
@@ -434,14 +464,21 @@ def _check_options(z_options: Any) -> dict[str, Any]:
 # In ±1 variables s = 2z − 1 the Z step's e(z) is ½sᵀQs + bᵀs + constant with Q = ½G, G = RᵀR + μI, and
 # (Qs + b) = Gz − c =: v, half the gradient of e at z. So each condition reads off v alone:
 #
-#   sufficient (Beck & Teboulle)     s_i v_i ≤ λ_min(Q) for all i
-#   sufficient (Jeyakumar et al.)    s_i v_i ≤ q̃_i = Q_ii − Σ_{j≠i} |Q_ij| for all i
-#   necessary                        s_i v_i ≤ Q_ii for all i: no single flip lowers e
+#   beck        sufficient (Beck & Teboulle)     s_i v_i ≤ λ_min(Q) for all i
+#   jeyakumar   sufficient (Jeyakumar et al.)    s_i v_i ≤ q̃_i = Q_ii − Σ_{j≠i} |Q_ij| for all i
+#   xia         sufficient (after Xia)           Q − diag(s_i v_i) is positive semidefinite
+#   necessary   (Beck & Teboulle)                s_i v_i ≤ Q_ii for all i: no single flip lowers e
+#               (Jeyakumar et al.)               bᵀs = Σ s_i v_i − sᵀQs ≤ 0: nor does the flip of all bits
 #
-# Either sufficient condition is enough by itself. The appendix's two tests on the relaxed solution x are
-# special cases for y = sgn(x): where x is binary, s_i v_i ≤ 0 ≤ λ_min; and Y Q (y − x) ≤ λ_min together
-# with the relaxed problem's own optimality gives s_i v_i ≤ λ_min. So testing the binarised code covers
-# them.
+# Flipping the bits of a set S changes e by 2(Σ_{i,j in S} s_i Q_ij s_j − Σ_{i in S} s_i v_i). If Q − diag(d)
+# is positive semidefinite, the first sum is Σ_{i in S} d_i or more, so s_i v_i ≤ d_i for all i proves s
+# global: λ_min and q̃ are such d for all points, and d_i = s_i v_i itself is the best one for a point, since a
+# larger d only makes the matrix smaller. The necessary conditions take single bits, and all of them, for S.
+#
+# Each sufficient condition is enough by itself. With some bits fixed, the same holds for the others with
+# their block of Q and their part of v. The appendix's two tests on the relaxed solution x are special cases
+# for y = sgn(x): where x is binary, s_i v_i ≤ 0 ≤ λ_min; and Y Q (y − x) ≤ λ_min together with the relaxed
+# problem's own optimality gives s_i v_i ≤ λ_min. So testing the binarised code covers them.
 
 
 @kernel
@@ -453,16 +490,51 @@ def passes(z: Any, v: Any, threshold: Any) -> bool:
     return True
 
 
-@kernel
-def is_proven(z: Any, v: Any, sufficient: Any, first: Any, last: Any) -> bool:
-    """Whether bits first to last − 1 are the best ones with the others as they are, by any of the conditions.
+@reordering_kernel
+def may_be_global(G: Any, z: Any, v: Any) -> bool:
+    """The necessary conditions: neither the flip of a bit nor that of all lowers e."""
+    excess = 0.0  # Σ s_i v_i − sᵀQs
+    for i in range(z.size):
+        slope = v[i] if z[i] else -v[i]
+        if slope > 0.5 * G[i, i]:
+            return False
+        same = 0.0  # Σ_j Q_ij s_i s_j
+        for j in range(z.size):
+            same += G[i, j] if z[i] == z[j] else -G[i, j]
+        excess += slope - 0.5 * same
+    return excess <= 0.0
 
-    sufficient : (conditions, L) thresholds, of those bits' own block of Q.
-    """
-    for k in range(sufficient.shape[0]):
-        if passes(z[first:last], v[first:last], sufficient[k, first:last]):
+
+@reordering_kernel
+def is_definite(G: Any, z: Any, v: Any, slack: Any) -> bool:
+    """Xia's condition by Cholesky, row after row: most codes that fail do so at an early one."""
+    L = z.size
+    factor = np.empty((L, L))
+    for i in range(L):
+        for j in range(i):
+            t = 0.5 * G[i, j]
+            for k in range(j):
+                t -= factor[i, k] * factor[j, k]
+            factor[i, j] = t * factor[j, j]
+        t = 0.5 * G[i, i] - (v[i] if z[i] else -v[i]) - slack
+        for k in range(i):
+            t -= factor[i, k] * factor[i, k]
+        if t <= 0.0:
+            return False
+        factor[i, i] = 1.0 / np.sqrt(t)
+    return True
+
+
+@kernel
+def is_proven(G: Any, z: Any, v: Any, conditions: Any, first: Any, last: Any) -> bool:
+    """Whether any condition proves that bits first to last − 1 are best, with the others as they are."""
+    G, z, v = G[first:last, first:last], z[first:last], v[first:last]
+    if conditions.necessary and not may_be_global(G, z, v):
+        return False
+    for k in range(conditions.sufficient.shape[0]):
+        if passes(z, v, conditions.sufficient[k, first:last]):
             return True
-    return False
+    return conditions.xia and is_definite(G, z, v, conditions.slack)
 
 
 # ---- Alternation over groups of bits
@@ -547,7 +619,7 @@ def alternate_groups(
     while since < n_groups:
         first, last = b * g, min(b * g + g, L)
         change = 0.0
-        if not is_proven(z, v, groups.sufficient, first, last):
+        if not is_proven(G, z, v, groups.conditions, first, last):
             if groups.scan:
                 change = scan_codes(G, z, v, h, p, mu, groups, first, last, tol, work, out)
             else:
@@ -648,7 +720,7 @@ def scan_codes(
                     for k in range(size):
                         if z[own[k]] != trial[k]:
                             total += flip(G, z, v, own[k])
-                    if is_proven(z, v, groups.sufficient, first, last):
+                    if is_proven(G, z, v, groups.conditions, first, last):
                         return total
             while i < size and trial[i] != near[i]:
                 left += 1
@@ -704,7 +776,7 @@ def at_hash_codes(
 @kernel
 def alternate_points(
     G: Any, H: Any, V: Any, P: Any, X: Any, VX: Any, mu: Any, Z: Any, start: Any, groups: Any,
-    sufficient: Any, energy: Any, todo: Any, out: Any,
+    conditions: Any, energy: Any, todo: Any, out: Any,
 ) -> int:  # fmt: skip
     """Alternation for the rows to do of a block. Z : (n, L) uint8, the old codes, become the new ones.
 
@@ -712,7 +784,7 @@ def alternate_points(
     X, VX : (n, L) relaxed solutions and GX − C, unused for start = WARM. start says where alternation
     begins: WARM, the old code; RELAXED, the lower of the old code and the binarised relaxed solution, as in
     the paper; BEST, both, and the lower result is kept.
-    P : (n, L) as in `Groups`, used where it scans; sufficient : (conditions, L) as in `is_proven`.
+    P : (n, L) as in `Groups`, used where it scans; conditions : of whole codes.
     todo : (n,) comes back false where a sufficient condition proves the code global; returns how many.
     out : (2,) the counts of `scan_codes` are added to it.
     """
@@ -734,7 +806,7 @@ def alternate_points(
         if start != RELAXED:
             best += descend(G, z, v, h, p, mu, groups, tol, out)
         # appendix A: a code that is known to be global needs no other start
-        proven = is_proven(z, v, sufficient, 0, L)
+        proven = is_proven(G, z, v, conditions, 0, L)
         if start != WARM and not proven:
             for i in range(L):
                 x[i], v_x[i] = X[k, i], VX[k, i]
@@ -750,7 +822,7 @@ def alternate_points(
                     z[i], v[i] = z_x[i], v_x[i]
             if start == RELAXED:
                 best += descend(G, z, v, h, p, mu, groups, tol, out)
-            proven = is_proven(z, v, sufficient, 0, L)
+            proven = is_proven(G, z, v, conditions, 0, L)
         for i in range(L):
             Z[k, i] = z[i]
         energy[k] = best
