@@ -46,12 +46,12 @@ def test_the_report_holds_every_result_and_asks_nobody_else(everything):
     page = (folder / "report.html").read_text()
     for name in ("wrapper", "altopt", "retrieval", "samples", "entropy", "path", "solvers"):
         assert name in page
-    assert "BA has the lowest reconstruction error at every L" in page
-    assert "BA has the lowest reconstruction error at every L" in (folder / "claims.csv").read_text()
+    assert "BA from AGH has the lowest reconstruction error at every L" in page
+    assert "BA from AGH has the lowest reconstruction error at every L" in (folder / "claims.csv").read_text()
     assert not re.search(r"""(src|href)=["'](https?:)?//""", page)
     assert "<script" not in page
     assert "report.html" in printed
-    assert "BA has the lowest reconstruction error at every L (digits)" in printed
+    assert "BA from AGH has the lowest reconstruction error at every L (digits)" in printed
 
 
 def test_a_second_run_fits_nothing_again(everything, monkeypatch):

@@ -70,13 +70,13 @@ def test_the_orders_are_compared_within_radii_and_lsh_takes_no_part():
         {"bits": 8, "K": 5, "retrieved": how, "seeds": 3, "correlation": mean, "correlation_std": spread}
         for how, mean, spread in (("k=5", -0.9, 0.0), ("r=1", 0.9, 0.1), ("r=2", 0.45, 0.2))
     ]
-    claims = entropy._claims(table, ranks, [], "d")
+    claims = entropy._claims(table, ranks, [], "paper", "d")
     assert claim(claims, "tPCA has the highest").ours == "holds in all 4 cases"
-    assert claim(claims, "BA is above ITQ").holds is True
+    assert claim(claims, "BA from AGH is above ITQ").holds is True
     assert claim(claims, "precision within r rank").ours == "holds in 1 of 2 cases, 1 tie"
     assert claim(claims, "more like precision within r").holds is True
     ranks[2] |= {"correlation": -0.1, "correlation_std": 0.0}
-    assert claim(entropy._claims(table, ranks, [], "d"), "precision within r rank").failed == 1
+    assert claim(entropy._claims(table, ranks, [], "paper", "d"), "precision within r rank").failed == 1
 
 
 def test_only_methods_whose_precision_falls_must_have_a_stagnant_use_of_codes():
@@ -91,8 +91,8 @@ def test_only_methods_whose_precision_falls_must_have_a_stagnant_use_of_codes():
         for m, line in lines.items()
         for L, value in zip((16, 24), line, strict=True)
     ]
-    found = claim(entropy._claims(table, [], precisions, "d"), "stagnant")
+    found = claim(entropy._claims(table, [], precisions, "paper", "d"), "stagnant")
     assert (found.holds, found.cases) == (True, 1)
     precisions[3]["precision"] = 0.4  # now ITQ's falls too, while its L_eff grows
-    found = claim(entropy._claims(table, [], precisions, "d"), "stagnant")
+    found = claim(entropy._claims(table, [], precisions, "paper", "d"), "stagnant")
     assert found.ours == "fails in 1 of 2 cases: ITQ, K=5: 0.500 for a further bit"

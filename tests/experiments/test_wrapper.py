@@ -25,7 +25,7 @@ def claims_of(errors, **of_ba):
          "precision_r": 1 / value} | (of_ba if method == "BA" else {})
         for method, value in errors.items()
     ]  # fmt: skip
-    return {each.claim: each.holds for each in wrapper._claims(table, "d")}
+    return {each.claim: each.holds for each in wrapper._claims(table, "paper", "d")}
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,7 @@ def test_ba_may_end_at_the_error_of_its_own_start_but_not_above(gain, spread, ho
 def test_the_paper_orders_its_four_methods_and_ba_from_another_start_takes_no_part():
     good = {"BA": 1.0, "ITQ": 2.0, "BFA": 2.5, "tPCA": 3.0, "BA-ITQ": 0.5}
     assert {holds for claim, holds in claims_of(good).items() if "start" not in claim} == {True}
-    bad = good | {"BFA": 0.9, "ITQ": 2.3, "tPCA": 2.2}
-    assert {holds for claim, holds in claims_of(bad).items() if "start" not in claim} == {False}
+    bad = good | {"BFA": 0.9, "ITQ": 2.3, "tPCA": 2.2, "BA-ITQ": 9.0}
+    found = claims_of(bad)
+    assert {holds for claim, holds in found.items() if "start" not in claim} == {False}
+    assert found == claims_of(bad | {"BA-ITQ": 2.0})  # it is no rival of the others

@@ -34,6 +34,7 @@ def test_labels_at_line_ends_do_not_overlap() -> None:
     places = sorted(text.xyann[1] for text in axes.texts)
     gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
     assert len(places) == len(STYLES)
+    assert places[-1] <= axes.get_ylim()[1]  # the title is above
     assert np.diff(places).min() > gap
 
 

@@ -113,9 +113,11 @@ def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> 
     groups: list[list[float]] = []  # labels that touch, placed around the mean of their wanted places
     for y, _, _ in wanted:
         groups.append([y])
-        while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
+        while (
+            len(groups) > 1 and _spread(groups[-2], gap, high)[-1] + gap > _spread(groups[-1], gap, high)[0]
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
-    places = [place for group in groups for place in _spread(group, gap)]
+    places = [place for group in groups for place in _spread(group, gap, high)]
     offsets = require("matplotlib.transforms", extra="plot", purpose="plotting").offset_copy
     beside = offsets(axes.transData, axes.figure, x=22, units="points")
     thin = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)}
@@ -126,8 +128,10 @@ def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> 
         )  # fmt: skip
 
 
-def _spread(group: Sequence[float], gap: float) -> list[float]:
-    first = sum(group) / len(group) - gap * (len(group) - 1) / 2
+def _spread(group: Sequence[float], gap: float, high: float) -> list[float]:
+    """Around their mean, but not above the axes, where the title is."""
+    height = gap * (len(group) - 1)
+    first = min(sum(group) / len(group) - height / 2, high - height)
     return [first + gap * place for place in range(len(group))]
 
 
