@@ -96,13 +96,13 @@ def ours(
 def theirs(
     bits: int, seed: int, X: np.ndarray, Q: np.ndarray, truth: np.ndarray
 ) -> Iterator[tuple[str, float, Costs]]:
-    """FAISS's PQ, and OPQ to all dimensions and to 4 and 8 per byte."""
+    """FAISS's PQ, and OPQ to all dimensions and to 4, 8, 16 and 32 per byte."""
     D, M = X.shape[1], bits // 8
     for name, d_out in (
         ("PQ", 0),
         ("OPQ", D),
-        ("OPQ, 4 dimensions a byte", 4 * M),
-        ("OPQ, 8 a byte", 8 * M),
+        ("OPQ, 4 dimensions per byte", 4 * M),
+        *((f"OPQ, {each} per byte", each * M) for each in (8, 16, 32)),
     ):
         if d_out > D or (name == "OPQ" and (D > 200 or seed)):  # it takes FAISS minutes
             continue

@@ -200,3 +200,25 @@ def test_factor_analysis_keeps_its_penalty_and_ends_with_classifiers_for_its_cod
     # with free codes the error is lower than with those of any h that we find
     assert energies[-1] < ba.history_[-1].E_Q
     assert energies[-1] < -bfa.score(digits) * len(digits)
+
+
+def test_what_a_penalty_did_is_undone_if_the_encoder_that_follows_does_not_help():
+    class Undone(Script):
+        def keep(self):
+            self.calls.append(("keep", None))
+            return len(self.calls)
+
+        def go_back(self, kept):
+            self.calls.append(("back", kept))
+            return "good"
+
+        def forget(self, kept):
+            self.calls.append(("forget", kept))
+
+    data = Undone()
+    list(alternate(data, [1.0, 2.0, 3.0], helps={"h2": False, "h3": True}.__getitem__))
+    assert data.calls == [
+        ("h", None), ("keep", None), ("f", None), ("z", ("h1", "f", 1.0)),
+        ("h", "h1"), ("back", 2), ("f", None), ("z", ("good", "f", 2.0)),
+        ("h", "good"), ("forget", 2), ("keep", None), ("f", None), ("z", ("h3", "f", 3.0)),
+    ]  # fmt: skip

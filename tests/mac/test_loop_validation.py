@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from auxbit.mac.loop import alternate, follow
@@ -74,3 +76,21 @@ def test_a_model_of_no_precision_at_all_is_still_a_model():
 def test_a_schedule_without_a_value_is_an_error():
     with pytest.raises(ValueError, match="the schedule has no value of mu"):
         follow(path([]))
+
+
+def test_without_validation_the_encoder_of_lowest_error_is_kept_and_patience_is_of_no_account():
+    errors = [5.0, 3.0, 4.0, 4.5, 4.6, 4.7, 3.0, 3.5]
+    steps = (
+        replace(step, report=replace(step.report, E_BA=error))
+        for step, error in zip(path(range(1, 9)), errors, strict=True)
+    )
+    outcome = follow(steps, patience=2)
+    assert (outcome.h, outcome.stopped) == (6, "schedule")  # of equals the last
+    assert [record.kept for record in outcome.history] == [True, True, *[False] * 4, True, False]
+
+
+def test_with_settled_the_last_encoder_is_kept():
+    rising = (
+        replace(step, report=replace(step.report, E_BA=float(i))) for i, step in enumerate(path([1, 1, 1]))
+    )
+    assert follow(rising, settled=-1.0).h == 2

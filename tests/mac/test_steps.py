@@ -152,3 +152,28 @@ def test_steps_can_be_taken_up_again_where_a_state_was_taken(both):
     again = resumed.restore(state)
     np.testing.assert_array_equal(again.weights, h.weights)
     np.testing.assert_array_equal(resumed.h_step(again).weights, following.weights)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_state_that_was_kept_can_be_gone_back_to_again_and_again(both, workers, tmp_path, in_files):
+    inside, outside = both
+    if in_files:
+        codes = CodePair(outside.n_rows, L, tmp_path)
+        codes.now[...] = outside.codes.now
+        outside.codes = codes
+    for rows in (inside, outside):
+        steps = Steps(rows, svm=SvmOptions(), z=Z_OPTIONS)
+        h = steps.h_step(H)
+        kept, before = steps.keep(), codes_of(rows).copy()
+        found = []
+        for mu in (0.5, 0.01, 0.5):
+            steps.z_step(h, steps.f_step(), mu)
+            steps.h_step(h)
+            found.append(codes_of(rows).copy())
+            h = steps.go_back(kept)
+            np.testing.assert_array_equal(codes_of(rows), before)
+            np.testing.assert_array_equal(steps.h.weights, h.weights)
+        np.testing.assert_array_equal(found[0], found[2])
+        assert (found[0] != found[1]).any()
+        steps.forget(kept)
+    assert not list(tmp_path.glob("kept-*"))

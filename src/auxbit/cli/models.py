@@ -20,11 +20,17 @@ def fit(
     out: Annotated[str, Option("--out", "-o", help="The model file to write.")],
     method: opt.Method = "ba",
     bits: Annotated[int, Option(help="Bits per code, 1 to 1024.")] = 32,
-    init: Annotated[str | None, Option(
-        metavar="itq|agh|tpca|lsh|random", show_default="itq for ba, tpca for bfa",
-        help="The codes that ba and bfa start from."
+    preset: Annotated[str | None, Option(
+        metavar="default|paper", show_default="default",
+        help="ba and bfa: what options that are not given mean; paper: its own settings, which are slower."
     )] = None,
-    mu0: Annotated[float | None, Option(help="ba: the first penalty μ.", show_default="0.01")] = None,
+    init: Annotated[str | None, Option(
+        metavar="itq|agh|tpca|bfa|lsh|random|auto", show_default="itq for ba, tpca for bfa",
+        help="The codes that ba and bfa start from; auto: those that lead to the lowest error on a sample."
+    )] = None,
+    mu0: Annotated[float | None, Option(
+        show_default="0.01, or what suits the rows", help="ba: the first penalty μ."
+    )] = None,
     mu_factor: Annotated[float | None, Option(
         show_default="1.4", help="ba: μ grows by this factor; nearer to 1 is slower and better."
     )] = None,
@@ -70,7 +76,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Learn a model from vectors."""
     parameters = applicable(
-        method, init=init, mu0=mu0, mu_factor=mu_factor, max_iter=max_iter, z_solver=z_solver,
+        method, preset=preset, init=init, mu0=mu0, mu_factor=mu_factor, max_iter=max_iter, z_solver=z_solver,
         normalize=normalize or None, validation=validation, decoder=decoder, h_solver=h_solver,
     )  # fmt: skip
     out_of_core = _out_of_core(method, memory=memory, checkpoint=checkpoint, resume=resume or None, dask=dask)

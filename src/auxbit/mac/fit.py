@@ -170,23 +170,23 @@ def fit(
             prepared = _prepared(prepared, rows, queries)
         rows.truth, moments = prepared.truth, Moments.of_gram(prepared.gram)
         steps = Steps(rows, svm=plan.svm, z=plan.z, moments=moments, queries=queries)
-        search = Search(plan, steps, rows, energy_unit=prepared.scaling.scale**2, queries=queries)
+        descent = Descent(plan, steps, rows, energy_unit=prepared.scaling.scale**2, queries=queries)
         if resumed is not None:
-            search.resume(prepared, resumed)
+            descent.resume(prepared, resumed)
         else:
             given = Beginning(table, rows, prepared.scaling, moments, workers, rng, budget)
-            prepared = search.begin(given, prepared)
+            prepared = descent.begin(given, prepared)
 
         def keep(walk: Walk) -> None:
             if kept is not None:
-                kept.write(prepared, steps.state(), walk, search.values_of_C, rows)
+                kept.write(prepared, steps.state(), walk, descent.values_of_C, rows)
 
-        outcome = search.run(keep)
+        outcome = descent.run(keep)
         found = _finished(plan, steps, outcome, validated=queries is not None)
         f = steps.decoder_of(found, None if prepared.held_out is None else queries)
         sampled = rows.places(sample_rows(rows.n_rows))
         return Fitted(
-            prepared.scaling, found, f, outcome, steps.svm.C, search.start_precision, rows.n_passes, sampled,
+            prepared.scaling, found, f, outcome, steps.svm.C, descent.start_precision, rows.n_passes, sampled,
             table.take(sampled), rows.n_rows,
         )  # fmt: skip
 
@@ -204,7 +204,7 @@ class FactorCodes:
         return follow(alternate(steps, [mu] * 50, h=h, fitted=True), settled=1e-4).h
 
 
-class Search:
+class Descent:
     """The walk of one fit: where μ and C start, from what the start's codes are like, and where it leads."""
 
     def __init__(
@@ -291,12 +291,10 @@ class Search:
         done = len(self._walk.history)
         if done and not self._walk.history[-1].mismatched:
             return Outcome(self._best(), self._walk.history, "matched")
-        helps = None
-        if self._plan.returns and most is None and self._queries is not None:
-            helps = lambda h: self._precision(h) > self._walk.best_precision  # noqa: E731
+        undoes = self._plan.returns and most is None and self._queries is not None
         path = alternate(
             self._steps, self._schedule[done:], h=self._steps.h if done else self._h,
-            fitted=self._fitted and not done, helps=helps,
+            fitted=self._fitted and not done, helps=self._helps if undoes else None,
         )  # fmt: skip
         return follow(
             islice(path, most), precision=None if self._queries is None else self._precision,
@@ -308,6 +306,9 @@ class Search:
     def _best(self) -> LinearEncoder:
         assert self._walk.best is not None
         return self._walk.best
+
+    def _helps(self, h: LinearEncoder) -> bool:
+        return self._precision(h) > self._walk.best_precision
 
     def _precision(self, h: LinearEncoder) -> float:
         if self._judged is None or self._judged[0] is not h:
