@@ -55,8 +55,10 @@ crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of ti
 	$(BIN)/python benchmarks/crashes.py kill
 	$(BIN)/python benchmarks/crashes.py power
 
-experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets (an hour; AUXBIT_DATA/cifar10 too)
-	$(BIN)/auxbit experiment all --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments
+experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets, into docs/ (an hour; AUXBIT_DATA/cifar10 too)
+	$(BIN)/auxbit experiment all --preset paper --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments
+	$(BIN)/python benchmarks/experiments.py auxbit-experiments
+	$(BIN)/python benchmarks/speed.py paper
 
 figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again (half an hour)
 	$(BIN)/python benchmarks/core.py

@@ -6,6 +6,8 @@ starts      how the first codes change E_BA, on seven real sets
 retrieval   precision on siftsmall against ITQ and the authors' code
 validation  precision by μ on MNIST and siftsmall, and that the model kept is never below the first record
 zsteps      what each acceleration of the paper's enumeration saves
+groups      what the accelerations save inside groups of bits
+conditions  how many codes each condition of appendix A proves global, and what it costs
 synthetic   validation precision of BA, its start and ITQ on rows with outliers, heavy tails, clusters
 real        the same on seven real sets, 8 to 128 bits
 """
@@ -169,6 +171,72 @@ def zsteps(results: Results) -> str:
     return table([column.replace("_", " ") for column in columns], rows)
 
 
+def groups(results: Results) -> str:
+    """µs per row of the Z steps of a fit, at the first μ, in the middle and at the end, accelerated or not.
+
+    2,000 rows of MNIST, 16 bits, from AGH; alternation from the old codes; one thread, the least of three.
+    """
+    X = np.load(data_folder() / "mnist" / "train_images.npy")[:2000].reshape(2000, -1)
+    off = dict.fromkeys(("running_bound", "incremental", "optimality"), False)
+    rows = []
+    for g in (1, 2, 4, 8, 16):
+        for accelerated in (True, False):
+            for repeat in range(3):
+                model = BinaryAutoencoder(
+                    16, init="agh", mu_factor=2, validation=None, random_state=0, n_jobs=1, group_size=g,
+                    z_solver="alternating", z_start="warm", z_options={} if accelerated else off,
+                ).fit(X)  # fmt: skip
+                path = model.history_
+                for when, record in {
+                    "first": path[0],
+                    "middle": path[len(path) // 2],
+                    "last": path[-1],
+                }.items():
+                    results.add(g=g, accelerated=accelerated, repeat=repeat, when=when, mu=record.mu,
+                                us=1e6 * record.seconds_z / len(X), E_BA=total_error(model, X))  # fmt: skip
+        least = [
+            f"{results.least('us', g=g, accelerated=on, when=when):.1f}"
+            for when in ("first", "middle", "last")
+            for on in (True, False)
+        ]
+        rows.append([g, *least])
+    return table(
+        ["g", *(f"{when}{how}" for when in ("first", "middle", "last") for how in ("", ", off"))], rows
+    )
+
+
+def conditions(results: Results) -> str:
+    """Points that theorem 4.3 settles or each condition by itself proves; then µs per point with each.
+
+    All Z steps of fits with μ doubled; one thread, the least of five.
+    """
+    sets = {"none": [], **{name: [name] for name in ("beck", "jeyakumar", "xia")},
+            "beck and jeyakumar": ["beck", "jeyakumar"], "all": True}  # fmt: skip
+    shares, times = [], []
+    for data, X in (("digits", digits()), ("siftsmall", siftsmall_scaled())):
+        for bits in (16, 32):
+            for _ in range(5):
+                for name, optimality in sets.items():
+                    model = BinaryAutoencoder(
+                        bits, mu_factor=2, validation=None, random_state=0, n_jobs=1,
+                        z_options={"optimality": optimality},
+                    ).fit(X)  # fmt: skip
+                    path = [(record.mu, record.pruned, record.certified) for record in model.history_]
+                    us = 1e6 * sum(record.seconds_z for record in model.history_) / (len(X) * len(path))
+                    results.add(data=data, bits=bits, conditions=name, path=path, us=us,
+                                E_BA=total_error(model, X))  # fmt: skip
+            paths = {name: results.where(data=data, bits=bits, conditions=name)[0]["path"] for name in sets}
+            for i, (mu, pruned, _) in enumerate(paths["none"]):
+                proven = [f"{paths[name][i][2] / len(X):.1%}" for name in ("beck", "jeyakumar", "xia")]
+                shares.append([data, bits, f"{mu:g}", f"{pruned / len(X):.1%}", *proven])
+            least = [f"{results.least('us', data=data, bits=bits, conditions=name):.2f}" for name in sets]
+            times.append([data, bits, *least])
+    return "\n\n".join([
+        table(["data", "bits", "μ", "theorem 4.3", "beck", "jeyakumar", "xia"], shares),
+        table(["data", "bits", *sets], times),
+    ])  # fmt: skip
+
+
 def starts(results: Results) -> str:
     """Where MAC ends by where it starts: E_BA without validation, 10,000 rows at most, seeds as said."""
     named = ("one rotation of ITQ", "itq", "agh", "tpca", "bfa", "auto")
@@ -294,7 +362,8 @@ def real(results: Results) -> str:
 
 
 BENCHMARKS = {
-    job.__name__: job for job in (error, schedule, starts, retrieval, validation, zsteps, synthetic, real)
+    job.__name__: job
+    for job in (error, schedule, starts, retrieval, validation, zsteps, groups, conditions, synthetic, real)
 }
 
 if __name__ == "__main__":

@@ -5,6 +5,19 @@ from __future__ import annotations
 import pytest
 
 from auxbit.experiments import altopt
+from auxbit.hashers.autoencoder import PRESETS, BinaryAutoencoder
+
+
+def test_the_relaxed_start_is_the_solution_of_the_qp_and_all_else_is_the_presets():
+    options = dict(altopt.cell_of("relaxed", 2, 16, 0, "paper").options)
+    assert options == {
+        "preset": "paper", "max_iter": 100, "validation": None, "group_size": 2, "z_solver": "alternating",
+        "z_start": "relaxed",
+    }  # fmt: skip
+    plan = BinaryAutoencoder(16, **options)._plan(16)
+    assert plan.z.uses_relaxed
+    assert plan.z.admm_iterations == PRESETS["paper"]["z_options"]["admm_iterations"] > 0
+    assert plan.schedule(1.0)[:3] == [0.01, 0.02, 0.04]
 
 
 def test_alternating_optimisation_has_a_line_for_every_start_and_group(problem, fits):

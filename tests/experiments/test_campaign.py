@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments import campaign, study
+from auxbit.experiments import campaign, retrieval, study
 
 
 @pytest.mark.parametrize("name", ["wrapper", "retrieval", "entropy", "path", "altopt"])
@@ -24,6 +24,7 @@ def test_results_are_written_as_tables_settings_and_figures(problem, fits, tmp_p
             written_rows = list(csv.DictReader(file))
         assert len(written_rows) == len(rows)
         assert all(row["made_with_seeds"] == "0" and "auxbit" in row["made_by"] for row in written_rows)
+        assert all(row["made_with_preset"] == "paper" for row in written_rows)
     document = json.loads((tmp_path / f"{name}.json").read_text())
     assert document["settings"]["data"] == "digits"
     assert document["versions"]["auxbit"]
@@ -31,6 +32,23 @@ def test_results_are_written_as_tables_settings_and_figures(problem, fits, tmp_p
         for suffix in (".svg", ".png", "-dark.svg", "-dark.png"):
             assert b"auxbit" in (tmp_path / f"{figure}{suffix}").read_bytes()
     assert not fits.missing(experiment.cells)
+
+
+def test_every_fit_of_ba_and_bfa_is_under_the_preset(problem):
+    for preset in ("paper", "default"):
+        settings = campaign.Settings(preset=preset, bits=(4, 8))
+        cells = [cell for each in campaign.planned(problem, settings) for cell in each.cells]
+        ours = [cell for cell in cells if cell.method.startswith("b")]
+        assert {cell.method for cell in ours} == set(retrieval.shown(preset)[:3])
+        assert all(dict(cell.options)["preset"] == preset for cell in ours)
+    with pytest.raises(InvalidParameter, match="preset='x' is invalid"):
+        campaign.planned(problem, campaign.Settings(preset="x"))
+
+
+def test_altopt_has_all_rows(digits):
+    large = study.Problem("d", np.tile(digits, (20, 1)), digits[:10])
+    (experiment,) = campaign.planned(large, campaign.Settings(), ["altopt"])
+    assert experiment.problem is large
 
 
 def test_an_experiment_that_is_not_there_is_an_error(problem):

@@ -117,11 +117,24 @@ def test_the_parts_of_a_fit_make_up_the_whole(X: Any) -> None:
         assert row["iterations"] >= 1
 
 
+def test_the_preset_decides_what_is_fitted_and_is_part_of_what_is_kept(X: Any, tmp_path: Path) -> None:
+    fits = planned([8], repeats=1, n_jobs=1)
+    found = {
+        preset: run_parallel(X, fits, preset=preset, out_dir=tmp_path, overwrite=True)
+        for preset in ("paper", "default")
+    }
+    assert [found[preset]["kept_fits"] for preset in found] == [0, 0]
+    for preset, result in found.items():
+        model = BinaryAutoencoder(8, preset=preset, validation=None, random_state=0).fit(X)
+        assert result["preset"] == preset
+        assert result["fits"][0]["codes"] == parallel.array_checksum(model.encode(X))
+
+
 def test_a_warning_of_the_fit_comes_once(X: Any) -> None:
     few = X[:, 20:24]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run_parallel(few, planned([8], repeats=2))
+        run_parallel(few, planned([8], repeats=2), preset="default")
     assert len([each for each in caught if "n_bits=8 is more than" in str(each.message)]) == 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from auxbit import ITQ
 from auxbit.core import files
 from auxbit.data import gist
-from auxbit.errors import InvalidInput
+from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import study
 from auxbit.experiments.study import Cell, Claim, Fits, KeptRows, array_checksum
 
@@ -120,8 +120,73 @@ def test_a_claim_holds_only_if_it_does_in_every_case():
     cases = {"c": [("a", True), ("b", True)], "f": [("a", True), ("b: 1 against 2", False)], "n": []}
     held, failed, not_measured = study.checked("e", "d", cases)
     assert held.holds is True
-    assert failed == Claim("f", "fails in 1 of 2 cases: b: 1 against 2", False, "e", "d")
+    assert failed == Claim("f", "fails in 1 of 2 cases: b: 1 against 2", False, "e", "d", 2, 1, 0)
     assert not_measured.holds is None
+
+
+def test_ties_speak_neither_for_a_claim_nor_against_it():
+    cases = {"c": [("a", True), ("b", None)], "f": [("a", None), ("b", False)], "t": [("a", None)]}
+    held, failed, tied = study.checked("e", "d", cases)
+    assert (held.holds, held.ours) == (True, "holds in 1 of 2 cases, 1 tie")
+    assert (failed.holds, failed.ours) == (False, "fails in 1 of 2 cases, 1 tie: b")
+    assert (tied.holds, tied.ties) == (None, 1)
+
+
+@pytest.mark.parametrize(("n_held", "n_failed", "holds"), [(2, 1, True), (1, 1, False), (0, 1, False)])
+def test_a_claim_about_most_cases_holds_if_more_are_for_it_than_against(n_held, n_failed, holds):
+    cases = [("a", True)] * n_held + [("b", False)] * n_failed + [("t", None)]
+    (found,) = study.checked("e", "d", {"c": cases}, mostly=True)
+    assert found.holds is holds
+
+
+def test_means_within_two_standard_errors_are_a_tie():
+    def row(values):
+        return study.means([{"m": 1, "seed": s, "p": p} for s, p in enumerate(values)], ("m",), spread=True)[
+            0
+        ]
+
+    low, high = (0.1, 0.2, 0.3), (0.2, 0.3, 0.4)
+    error = np.hypot(*(np.std(each, ddof=1) / np.sqrt(3) for each in (low, high)))
+    assert 2 * error > 0.1
+    assert study.above(row(high), row(low), "p") is study.above(row(low), row(high), "p") is None
+    apart = tuple(p + 2 * error for p in low)
+    assert study.above(row(tuple(p + 1e-9 for p in apart)), row(low), "p") is True
+    assert study.above(row(low), row(tuple(p + 1e-9 for p in apart)), "p") is False
+    assert study.above(row(tuple(p - 1e-9 for p in apart)), row(low), "p") is None
+    assert study.above(row((0.1,)), row((0.1,)), "p") is True  # one seed: no spread, and equal is not below
+
+
+# ---- the start of a BA
+
+
+def test_a_linear_start_is_the_first_hash_function_of_the_path(problem, tmp_path):
+    cell = Cell.under("paper", "ba-itq", 8, 0, validation=None)
+    made = Fits(problem, tmp_path).get(cell)
+    error = made.start.facts["train_error"] * len(problem.train)
+    assert error == pytest.approx(made.facts["history"][0]["E_BA"], rel=1e-5)
+    first = study.fit(Cell("ba-itq", 8, 0, (*cell.options, ("max_iter", 1))), problem, 1)
+    np.testing.assert_array_equal(made.start.train, first.train)
+    np.testing.assert_array_equal(made.start.queries, first.queries)
+    kept = Fits(problem, tmp_path).get(cell)
+    assert kept.start.facts == made.start.facts
+    np.testing.assert_array_equal(kept.start.queries, made.start.queries)
+
+
+def test_the_start_of_ba_from_agh_is_agh_with_its_own_precision_on_the_validation_queries(problem):
+    made = study.fit(Cell.under("paper", "ba", 8, 0), problem, 1)
+    first = made.facts["history"][0]["precision"]
+    assert made.start.facts["validation"] not in (None, first)  # that of the SVMs of AGH's codes
+    assert (made.start.train != made.train).any()
+    assert study.fit(Cell("itq", 8), problem, 1).start is None
+
+
+def test_fits_under_another_preset_are_others(problem, tmp_path):
+    fits = Fits(problem, tmp_path)
+    fits.get(Cell.under("paper", "ba", 4, 0))
+    other = Cell.under("default", "ba", 4, 0)
+    assert fits.missing([other]) == [other]
+    with pytest.raises(InvalidParameter, match="preset='papers' is invalid"):
+        Cell.under("papers", "ba", 4, 0)
 
 
 # ---- problems

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
 
 from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.mac.z_step import ZCounts, ZOptions, ZProblem, ZSolver
@@ -61,6 +62,30 @@ def greedy_bits(G, c, x):
         zero[i], one[i] = 0.0, 1.0
         z = one if one @ G @ one - 2 * c @ one < zero @ G @ zero - 2 * c @ zero else zero
     return z
+
+
+def alternate_slowly(energies, z, g):
+    """Give groups of g bits, in turn, the best of their patterns, until none has a better one.
+
+    energies : of codes, (k, L) → (k,).
+    """
+    z, since, first = np.array(z, dtype=np.uint8), 0, 0
+    while since < len(z):
+        patterns = all_codes(min(g, len(z) - first))
+        tried = np.tile(z, (len(patterns), 1))
+        tried[:, first : first + g] = patterns
+        values = energies(tried)
+        better = values.min() < values[(tried == z).all(axis=1)].min()
+        z, since = (tried[values.argmin()], 0) if better else (z, since + g)
+        first = first + g if first + g < len(z) else 0
+    return z
+
+
+def relaxed_minimiser(problem, y, h):
+    """The minimiser of ‖y − Rz‖² + μ‖z − h‖² over the box [0, 1]^L, by active sets."""
+    stacked = np.vstack([problem.R, np.sqrt(problem.mu) * np.eye(len(h))])
+    target = np.r_[y, np.sqrt(problem.mu) * h]
+    return lsq_linear(stacked, target, (0, 1), method="bvls", tol=1e-14, max_iter=1000).x
 
 
 @dataclass

@@ -115,3 +115,17 @@ def test_warm_starts_are_dashed_and_the_exact_step_has_markers() -> None:
     for axes in paper.altopt_panels(rows, title="digits").axes:
         assert [line.get_linestyle() for line in axes.lines] == ["--", "-", "-"]
         assert [line.get_marker() for line in axes.lines] == ["None", "None", "o"]
+
+
+def test_the_axis_of_time_has_numbers_though_all_times_lie_within_a_factor_of_two() -> None:
+    rows = [
+        {"how": "exact", "start": "exact", "g": 0, "iteration": i, "seconds": 2.0 + i / 2, "E_BA": 10.0 - i}
+        for i in (1, 2, 3)
+    ]
+    figure = paper.altopt_panels(rows, title="digits")
+    figure.canvas.draw()
+    axes = figure.axes[1]
+    low, high = axes.get_xlim()
+    labels = axes.get_xticklabels()
+    shown = [label.get_text() for label in labels if low <= label.get_position()[0] <= high]
+    assert len([text for text in shown if text]) >= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from auxbit.plot import figures, style
 from auxbit.plot.style import STYLES
@@ -33,12 +34,23 @@ def test_labels_at_line_ends_do_not_overlap() -> None:
     places = sorted(text.xyann[1] for text in axes.texts)
     gap = 0.05 * (axes.get_ylim()[1] - axes.get_ylim()[0])
     assert len(places) == len(STYLES)
+    assert places[-1] <= axes.get_ylim()[1]  # the title is above
     assert np.diff(places).min() > gap
 
 
 def test_methods_that_are_not_known_share_a_look() -> None:
     assert style.look("mine") == style.look("yours") == style.OTHER
     assert style.look("BA") == STYLES["BA"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.05, 210.0), (2.0, 9.0), (3.0, 3.9), (0.0073, 0.065), (1e-3, 1e9), (2.5, 2.5)]
+)
+def test_a_logarithmic_axis_has_numbers_within_it_however_short_it_is(low: float, high: float) -> None:
+    ticks = style.log_ticks(low, high)
+    assert ticks == sorted(set(ticks))
+    assert low <= ticks[0] <= ticks[-1] <= high
+    assert len(ticks) in range(1 if low == high else 3, 10)
 
 
 def test_rows_are_grouped_in_order_of_appearance() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,11 @@ from auxbit.cli.options import integers
 # ---- The figures of the paper
 
 SOURCES = "cifar10, mnist, siftsmall, sift1m, sift_photos, nuswide, nuswide-lite or digits"
+ALL = """Every experiment, and one report of them all.
+
+Writes report.html, which needs nothing else: every figure and table, and the paper's claims beside what was
+found. --data may be given several times. A run that was stopped resumes from its raw results.
+"""
 SHOWN = {
     "wrapper": "Reconstruction error and precision of tPCA, ITQ, BFA and BA by bits (figure 3).",
     "altopt": "E_BA by iteration and time, by groups of bits, warm and relaxed starts (figure 4).",
@@ -23,7 +29,14 @@ SHOWN = {
     "entropy": "Effective bits of all methods, and rows per code (figure 11).",
     "path": "E_Q, E_BFA and E_BA from BFA to BA as μ grows (figure 2).",
     "solvers": "The relaxed Z step by ADMM against general QP solvers.",
+    "retrieval": "Precision by bits and precision/recall curves of all methods (figures 6 to 8, 10).",
+    "all": ALL,
 }
+ONE_SEED = ("seeds", "caption")
+UNUSED = {  # options that a command has no use for
+    "wrapper": ("caption",), "altopt": ONE_SEED, "samples": ONE_SEED, "path": ONE_SEED,
+    "solvers": ("preset", *ONE_SEED),
+}  # fmt: skip
 
 Data = Annotated[list[str] | None, Option(
     "--data", "-d", metavar="NAME|PATH", show_default="digits", help=f"{SOURCES}, by name (in the folder "
@@ -32,77 +45,67 @@ Data = Annotated[list[str] | None, Option(
 Out = Annotated[str, Option(
     "--out", "-o", help="A folder: figures, tables, settings, and raw results to resume from."
 )]  # fmt: skip
+Preset = Annotated[str, Option(
+    metavar="paper|default",
+    help="How BA and BFA are fitted: as the paper says, BA from AGH; or as by default, BA from ITQ."
+)]  # fmt: skip
 OptionalBits = Annotated[
     str | None, Option("--bits", metavar="N,…", help="Numbers of bits.", show_default="as in the paper")
 ]
-FitSeeds = Annotated[str, Option(metavar="N,…", help="Seeds of the fits; tables are their means.")]
+FitSeeds = Annotated[int | None, Option(
+    min=1, show_default="3, or 1 with --quick", help="How many seeds figures 3, 6 to 8, 10 and 11 have: "
+    "tables are means and standard deviations, and what is within two standard errors is a tie."
+)]  # fmt: skip
 Rows = Annotated[int | None, Option(min=20, help="Rows at most, drawn with a fixed seed.")]
 Queries = Annotated[int | None, Option(min=1, help="Queries at most, drawn with a fixed seed.")]
-Quick = Annotated[bool, Option("--quick", help="Few bits and settings, for a first look.")]
-Preset = Annotated[str | None, Option(
+Quick = Annotated[bool, Option("--quick", help="Few bits, settings and seeds, for a first look.")]
+Caption = Annotated[str | None, Option(
     show_default="by the data", help="K, k, r and L of a figure: nuswide, sift, cifar or nuswide-lite."
 )]  # fmt: skip
-EVERY = "auxbit-experiments"
+EVERY, SEEDS = "auxbit-experiments", 3
 LONGEST = 160  # characters of what was found; the whole is in the report
 
 
 def _figure(name: str, about: str) -> Callable[..., None]:
-    def command(
-        context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
-        rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
-        jobs: opt.Jobs = None, json: opt.Json = False,
-    ) -> None:  # fmt: skip
-        _run(context, [name], data, bits, seeds, None, rows, queries, quick, out, jobs, json)
+    """The command of an experiment, with the options that it uses."""
 
+    def command(
+        context: typer.Context, data: Data = None, preset: Preset = "paper", bits: OptionalBits = None,
+        seeds: FitSeeds = None, caption: Caption = None, rows: Rows = None, queries: Queries = None,
+        quick: Quick = False, out: Out = EVERY, jobs: opt.Jobs = None, json: opt.Json = False,
+    ) -> None:  # fmt: skip
+        chosen = {
+            "preset": preset, "bits": None if bits is None else tuple(integers(bits)), "quick": quick,
+            "seeds": tuple(range(seeds or (1 if quick else SEEDS))), "caption": caption,
+        }  # fmt: skip
+        _run(context, name, data or ["digits"], chosen, rows, queries, out, jobs, json)
+
+    signature = inspect.signature(command, eval_str=True)  # for Typer, which takes one that is given as it is
+    used = [each for each in signature.parameters.values() if each.name not in UNUSED.get(name, ())]
+    vars(command)["__signature__"] = signature.replace(parameters=used)
     command.__name__, command.__doc__ = name, about
     return command
 
 
-def retrieval(
-    context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
-    preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
-    jobs: opt.Jobs = None, json: opt.Json = False,
-) -> None:  # fmt: skip
-    """Precision by bits and precision/recall curves of all methods (figures 6 to 8, 10)."""
-    _run(context, ["retrieval"], data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
-
-
-def everything(
-    context: typer.Context, data: Data = None, bits: OptionalBits = None, seeds: FitSeeds = "0",
-    preset: Preset = None, rows: Rows = None, queries: Queries = None, quick: Quick = False, out: Out = EVERY,
-    jobs: opt.Jobs = None, json: opt.Json = False,
-) -> None:  # fmt: skip
-    """Every experiment, and one report of them all.
-
-    Writes report.html, which needs nothing else: every figure and table, and the paper's claims beside what
-    was found. --data may be given several times. A run that was stopped resumes from its raw results.
-    """
-    from auxbit.experiments.campaign import NAMES
-
-    _run(context, list(NAMES), data, bits, seeds, preset, rows, queries, quick, out, jobs, json)
-
-
 def _run(
-    context: typer.Context, names: list[str], data: list[str] | None, bits: str | None, seeds: str,
-    preset: str | None, rows: int | None, queries: int | None, quick: bool, out: str, jobs: int | None,
-    json: bool,
+    context: typer.Context, name: str, data: list[str], chosen: dict[str, Any], rows: int | None,
+    queries: int | None, out: str, jobs: int | None, json: bool,
 ) -> None:  # fmt: skip
-    """Run experiments on data sets, write their results, and say what was found."""
+    """Run an experiment, or all, on data sets, write their results, and say what was found."""
     from auxbit.core.checks import require
 
     require("matplotlib", extra="plot", purpose="drawing figures")
-    from auxbit.experiments.campaign import Campaign, Settings
+    from auxbit.experiments.campaign import NAMES, Campaign, Settings
 
-    counts = None if bits is None else tuple(integers(bits))
-    settings = Settings(bits=counts, seeds=tuple(integers(seeds, "--seeds")), preset=preset, quick=quick)
-    campaign = Campaign(Path(out), settings, n_jobs=jobs)
+    names = list(NAMES) if name == "all" else [name]
+    campaign = Campaign(Path(out), Settings(**chosen), n_jobs=jobs)
     with output.resumable(context, out), output.Stages() as stages:
-        for source in data or ["digits"]:
+        for source in data:
             stages.stage(f"reading {source}")
             campaign.add(source, names, n_train=rows, n_queries=queries)
         stages.stage("fitting", campaign.n_steps())
         campaign.run(step=stages.say, advance=stages.advance)
-    report = campaign.write_report() if len(names) > 1 or len(data or []) > 1 else None
+    report = campaign.write_report() if len(names) > 1 or len(data) > 1 else None
     if json:
         output.print_json(campaign.document(report))
         return
@@ -112,7 +115,7 @@ def _run(
 def _print(campaign: Any, report: Path | None) -> None:
     claims = campaign.claims()
     if claims:
-        output.say("The paper's claims, and whether they hold here:\n")
+        output.say(f"The paper's claims, and whether they hold here (preset {campaign.settings.preset}):\n")
     for claim in claims:
         word = {True: "yes", False: "no", None: "-"}[claim.holds]
         output.say(f"{word:>4}  {claim.claim} ({claim.data})")
@@ -146,6 +149,7 @@ def parallel(
     data: Annotated[str | None, Argument(
         metavar="DATA", show_default="50,000 rows made of the digits, repeated with noise", help=opt.DATA_HELP
     )] = None,
+    preset: Preset = "paper",
     bits: opt.Bits = "16,32",
     rows: Annotated[int | None, Option(
         min=2, help="Rows at most, drawn with a fixed seed; without DATA, how many are made."
@@ -181,7 +185,14 @@ def parallel(
 
         X = timing.noisy_digits(rows) if data is None else _drawn(read_data(data, finite=True), rows)
         result = timing.run_parallel(
-            X, fits, seed=seed, source=data or MADE, out_dir=out, overwrite=force, on_fit=on_fit
+            X,
+            fits,
+            preset=preset,
+            seed=seed,
+            source=data or MADE,
+            out_dir=out,
+            overwrite=force,
+            on_fit=on_fit,
         )
     if json:
         output.print_json(result)
@@ -236,7 +247,6 @@ def _line(row: dict[str, Any]) -> str:
     return f"{what}  fitted in {output.number(row['seconds'])} s"
 
 
-everything.__name__ = "all"  # the command; in Python the name is taken
 COMMANDS: tuple[Callable[..., None], ...] = (
-    parallel, *(_figure(name, about) for name, about in SHOWN.items()), retrieval, everything
+    parallel, *(_figure(name, about) for name, about in SHOWN.items())
 )  # fmt: skip

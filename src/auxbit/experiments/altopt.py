@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from auxbit.errors import InvalidInput
 from auxbit.experiments import study
-from auxbit.experiments.study import Cell, Claim, Fits, Result, Row, checked
+from auxbit.experiments.retrieval import about_ba
+from auxbit.experiments.study import PAPER, Cell, Claim, Fits, Result, Row, checked
 from auxbit.plot import paper
 
 GROUPS = (1, 2, 4, 8, 16)
@@ -24,25 +26,27 @@ def settings_of(groups: Iterable[int]) -> list[tuple[str, int, str]]:
     return [*every, ("exact", 0, "exact")]
 
 
-def cell_of(start: str, g: int, bits: int, seed: int) -> Cell:
+def cell_of(start: str, g: int, bits: int, seed: int, preset: str) -> Cell:
     """The fit with this Z step, without validation: the training objective is what is compared."""
-    common = (("init", "agh"), ("max_iter", 100), ("mu_factor", 2.0), ("validation", None))
-    by_groups = (("group_size", g), ("z_solver", "alternating"), ("z_start", start))
-    return Cell("ba", bits, seed, common + ((("z_solver", "exact"),) if start == "exact" else by_groups))
+    how: dict[str, Any] = {"z_solver": "exact"}
+    if start != "exact":
+        how = {"group_size": g, "z_solver": "alternating", "z_start": start}
+    return Cell.under(preset, "ba", bits, seed, max_iter=100, validation=None, **how)
 
 
-def run(fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0) -> Result:
+def run(
+    fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: int = 0, preset: str = PAPER
+) -> Result:
     """E_BA by iteration and by time for every group size and start."""
     problem, groups = fits.problem, tuple(g for g in groups if g <= bits)
     few = problem.smaller(WARM_UP_ROWS, 1)  # kernels are compiled, or loaded, before the fits that are timed
-    for cell in fits.missing(cell_of(start, g, bits, seed) for start, g, _ in settings_of(groups)):
+    for cell in fits.missing(cell_of(start, g, bits, seed, preset) for start, g, _ in settings_of(groups)):
         study.fit(cell, few, fits.n_jobs)
     rows: list[Row] = []
     for start, g, how in settings_of(groups):
-        made = fits.get(cell_of(start, g, bits, seed))
+        made = fits.get(cell_of(start, g, bits, seed, preset))
         if made.skipped:
-            why = f"cannot have {bits} bits on {problem.name}: {made.skipped}"
-            raise InvalidInput(f"BA started from AGH {why}")
+            raise InvalidInput(f"BA cannot have {bits} bits on {problem.name}: {made.skipped}")
         seconds = 0.0
         for record in made.facts["history"]:
             seconds += record["seconds_h"] + record["seconds_f"] + record["seconds_z"]
@@ -53,9 +57,9 @@ def run(fits: Fits, *, bits: int = BITS, groups: Iterable[int] = GROUPS, seed: i
         f"Alternating optimisation in the Z step, on {problem.name}",
         f"As fig. 4 of the paper: E_BA by iteration and by time, L = {bits}, for alternating optimisation "
         "over groups of g bits from a warm start (dashed) and from the relaxed solution (solid), and for the "
-        "exact Z step. Started from AGH, μ doubled each time, no validation.",
+        f"exact Z step. {about_ba(preset)} No validation.",
         {"data": problem.name, "train_rows": len(problem.train), "bits": bits, "groups": list(groups),
-         "seed": seed, "init": "agh", "mu_factor": 2.0},
+         "seed": seed, "preset": preset},
         {"altopt": rows},
         {"altopt": partial(paper.altopt_panels, rows, title=f"{problem.name}, L = {bits}")},
         _claims(rows, bits, problem.name),

@@ -15,21 +15,34 @@ from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper
 from auxbit.experiments.report import page
-from auxbit.experiments.study import Cell, Claim, Fits, Problem, Result, as_csv, write_result
+from auxbit.experiments.study import (
+    PAPER,
+    Cell,
+    Claim,
+    Fits,
+    Problem,
+    Result,
+    as_csv,
+    check_preset,
+    write_result,
+)
 
 NAMES = ("wrapper", "altopt", "parallel", "retrieval", "samples", "entropy", "path", "solvers")
 QUICK_BITS = (8, 16, 32)
-ALTOPT_ROWS = 10_000  # trying all values of 16 bits takes minutes for these, and an hour for CIFAR
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be chosen; None: as in the paper. quick : less of everything, for a first look."""
+    """What may be chosen; None: as in the paper. quick : less of everything, for a first look.
 
+    preset : of BA and BFA, in every experiment; caption : K, k, r and L of a figure of the paper.
+    """
+
+    preset: str = PAPER
     bits: tuple[int, ...] | None = None
     seeds: tuple[int, ...] = (0,)
-    methods: tuple[str, ...] = retrieval.METHODS
-    preset: str | None = None
+    methods: tuple[str, ...] | None = None
+    caption: str | None = None
     groups: tuple[int, ...] = altopt.GROUPS
     quick: bool = False
 
@@ -46,6 +59,7 @@ class Experiment:
 
 def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) -> list[Experiment]:
     """The experiments of these names, ready to run."""
+    check_preset(settings.preset)
     if settings.quick:
         few = tuple(g for g in settings.groups if g <= 4)
         settings = replace(settings, bits=settings.bits or QUICK_BITS, groups=few)
@@ -58,36 +72,35 @@ def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) 
 
 
 def _plan(name: str, problem: Problem, settings: Settings) -> Experiment:
-    seeds, methods, seed = settings.seeds, settings.methods, settings.seeds[0]
+    preset, seeds, seed = settings.preset, settings.seeds, settings.seeds[0]
     cells: list[Cell] = []
-    run: Callable[[Fits], Result] = partial(parallel.run, seed=seed)
+    run: Callable[[Fits], Result] = partial(parallel.run, seed=seed, preset=preset)
     if name == "wrapper":
         bits = settings.bits or wrapper.BITS
-        cells = retrieval.cells(wrapper.METHODS, bits, seeds)
-        run = partial(wrapper.run, bits=bits, seeds=seeds)
+        cells = retrieval.cells(retrieval.shown(preset, wrapper.METHODS), bits, seeds, preset)
+        run = partial(wrapper.run, bits=bits, seeds=seeds, preset=preset)
     elif name == "altopt":
         L = altopt.BITS if settings.bits is None or altopt.BITS in settings.bits else max(settings.bits)
-        problem = problem.smaller(ALTOPT_ROWS, None)
-        cells = [altopt.cell_of(start, g, L, seed) for start, g, _ in altopt.settings_of(settings.groups)]
-        run = partial(altopt.run, bits=L, groups=settings.groups, seed=seed)
+        every = altopt.settings_of(settings.groups)
+        cells = [altopt.cell_of(start, g, L, seed, preset) for start, g, _ in every]
+        run = partial(altopt.run, bits=L, groups=settings.groups, seed=seed, preset=preset)
     elif name == "solvers":
         bits = settings.bits or solvers.BITS
         cells, run = retrieval.cells([solvers.METHOD], bits, [0]), partial(solvers.run, bits=bits)
     elif name != "parallel":
-        preset = retrieval.preset_of(settings.preset, problem)
-        bits = settings.bits or preset.bits
-        cells = retrieval.cells(methods, bits, seeds)
-        if name == "retrieval":
-            run = partial(retrieval.run, preset=preset, methods=methods, bits=bits, seeds=seeds)
-        elif name == "entropy":
-            run = partial(entropy.run, methods=methods, bits=bits, seeds=seeds)
+        caption = retrieval.caption_of(settings.caption, problem)
+        bits, methods = settings.bits or caption.bits, settings.methods or retrieval.shown(preset)
+        cells = retrieval.cells(methods, bits, seeds, preset)
+        if name in ("retrieval", "entropy"):
+            measure = retrieval.run if name == "retrieval" else entropy.run
+            run = partial(measure, caption=caption, methods=methods, bits=bits, seeds=seeds, preset=preset)
         elif name == "samples":
-            cells = retrieval.cells(samples.METHODS, [max(bits)], [seed])
-            run = partial(samples.run, bits=max(bits), seed=seed)
+            cells = retrieval.cells(samples.METHODS, [max(bits)], [seed], preset)
+            run = partial(samples.run, bits=max(bits), seed=seed, preset=preset)
         else:
             bits = settings.bits or tuple(L for L in bits if L in (16, 32))
-            cells = [path.cell_of(L, seed) for L in bits]
-            run = partial(path.run, bits=bits, seed=seed)
+            cells = [path.cell_of(L, seed, preset) for L in bits]
+            run = partial(path.run, bits=bits, seed=seed, preset=preset)
     return Experiment(name, cells, run, problem)
 
 

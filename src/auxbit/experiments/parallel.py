@@ -26,7 +26,18 @@ from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.data import vectors
 from auxbit.errors import AuxbitError, InvalidParameter
-from auxbit.experiments.study import Claim, Fits, KeptRows, Result, Row, array_checksum, as_csv, check_folder
+from auxbit.experiments.study import (
+    PAPER,
+    Claim,
+    Fits,
+    KeptRows,
+    Result,
+    Row,
+    array_checksum,
+    as_csv,
+    check_folder,
+    check_preset,
+)
 from auxbit.hashers.autoencoder import BinaryAutoencoder
 from auxbit.plot import figures
 
@@ -72,7 +83,7 @@ def noisy_digits(n_rows: int | None = None) -> npt.NDArray[np.float32]:
 
 
 def run_parallel(
-    X: Array, fits: Sequence[Fit], *, seed: int = 0, source: str = "",
+    X: Array, fits: Sequence[Fit], *, preset: str = PAPER, seed: int = 0, source: str = "",
     out_dir: str | os.PathLike[str] | None = None, overwrite: bool = False,
     on_fit: Callable[[Row, bool], object] = lambda row, fresh: None,
 ) -> Row:  # fmt: skip
@@ -81,14 +92,14 @@ def run_parallel(
     Fits that `out_dir` keeps from this machine are not timed again; `on_fit(row, fresh)` is called for each
     fit. It is an error if codes differ in a single bit between numbers of processors.
     """
-    most = max(fit.processors for fit in fits)
+    most, model = max(fit.processors for fit in fits), partial(_model, check_preset(preset), seed)
     folder = Path(out_dir) if out_dir is not None else None
     if folder is not None:
         names = [name for key, name in FILES.items() if most > 1 or key not in PICTURES]
         check_folder(folder, names, overwrite=overwrite)
     machine = [platform.node(), resolve_n_jobs(None)]  # times belong to it
     data = array_checksum(X) if folder is not None else ""
-    settings = {"experiment": "parallel", "data": data, "machine": machine}
+    settings = {"experiment": "parallel", "data": data, "preset": preset, "machine": machine}
     kept = KeptRows(folder and folder / ROWS, settings)
     rows: list[Row] = []
     warm: set[int] = set()
@@ -99,9 +110,10 @@ def run_parallel(
         fresh = row is None
         if row is None:
             if fit.bits not in warm:
-                _warm_up(X, fit.bits, seed, most)
+                _warm_up(X, model(fit.bits, most))
                 warm.add(fit.bits)
-            row = _timed(X, fit, seed, quiet=any(before["bits"] == fit.bits for before in rows))
+            quiet = any(before["bits"] == fit.bits for before in rows)
+            row = _timed(X, fit, seed, model(fit.bits, fit.processors), quiet=quiet)
         _check_same_codes(rows, row, kept.path)
         rows.append(row)
         if fresh:
@@ -109,8 +121,8 @@ def run_parallel(
         n_kept += not fresh
         on_fit(row, fresh)
     result: Row = {
-        "data": source, "train_rows": X.shape[0], "columns": X.shape[1], "cores": resolve_n_jobs(None),
-        "processors": most, "most_speedup": most_speedup(len(X), most),
+        "data": source, "preset": preset, "train_rows": X.shape[0], "columns": X.shape[1],
+        "cores": resolve_n_jobs(None), "processors": most, "most_speedup": most_speedup(len(X), most),
         "repeats": max(fit.repeat for fit in fits) + 1, "seed": seed, "same_codes": True,
         "spread": spread(rows), "kept_fits": n_kept, "rows": speedups(rows), "fits": rows,
     }  # fmt: skip
@@ -145,17 +157,16 @@ def most_speedup(n_rows: int, processors: int) -> float:
     return n_rows / BLOCK_ROWS / (rounds + last)
 
 
-def _warm_up(X: Array, bits: int, seed: int, processors: int) -> None:
+def _warm_up(X: Array, model: BinaryAutoencoder) -> None:
     """A whole fit to few rows, so that nothing is compiled or imported in one that is timed."""
     few = X[:WARM_UP_ROWS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _model(bits, seed, processors).fit(few).encode(few)
+        model.fit(few).encode(few)
 
 
-def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
+def _timed(X: Array, fit: Fit, seed: int, model: BinaryAutoencoder, *, quiet: bool) -> Row:
     """The times of a fit. quiet : its warnings were shown before."""
-    model = _model(fit.bits, seed, fit.processors)
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
@@ -171,8 +182,8 @@ def _timed(X: Array, fit: Fit, seed: int, *, quiet: bool) -> Row:
     }  # fmt: skip
 
 
-def _model(bits: int, seed: int, processors: int) -> BinaryAutoencoder:
-    return BinaryAutoencoder(bits, validation=None, random_state=seed, n_jobs=processors)
+def _model(preset: str, seed: int, bits: int, processors: int) -> BinaryAutoencoder:
+    return BinaryAutoencoder(bits, preset=preset, validation=None, random_state=seed, n_jobs=processors)
 
 
 def _by_setting(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
@@ -212,12 +223,16 @@ def _write(result: Row, folder: Path, overwrite: bool) -> dict[str, str]:
 NEARLY = 0.9  # of perfect: what the paper calls nearly perfect scaling
 
 
-def run(fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0) -> Result:
+def run(
+    fits: Fits, *, bits: tuple[int, ...] = (16,), repeats: int = 2, seed: int = 0, preset: str = PAPER
+) -> Result:
     """Time fits on 1, 2, … processors, as many as there are."""
     problem = fits.problem
     plan = planned(bits, repeats=repeats, n_jobs=fits.n_jobs)
     folder = None if fits.folder is None else fits.folder / "parallel"
-    found = run_parallel(problem.train, plan, seed=seed, source=problem.name, out_dir=folder, overwrite=True)
+    found = run_parallel(
+        problem.train, plan, preset=preset, seed=seed, source=problem.name, out_dir=folder, overwrite=True
+    )
     rows: list[Row] = found.pop("rows")
     draw = partial(figures.speedup, rows, title=f"{problem.name}: speed-up by processors")
     return Result(

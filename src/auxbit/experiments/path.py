@@ -7,22 +7,23 @@ from functools import partial
 from itertools import pairwise
 
 from auxbit.errors import InvalidInput
-from auxbit.experiments.study import Cell, Claim, Fits, Result, Row, checked
+from auxbit.experiments.retrieval import about_ba
+from auxbit.experiments.study import PAPER, Cell, Claim, Fits, Result, Row, checked
 from auxbit.plot import paper
 
 EXPECTED_ITERATIONS = (10, 15)
 
 
-def cell_of(bits: int, seed: int) -> Cell:
+def cell_of(bits: int, seed: int, preset: str) -> Cell:
     """A fit to the end of the path, with the paper's schedule."""
-    return Cell("ba", bits, seed, (("max_iter", 100), ("mu_factor", 2.0), ("validation", None)))
+    return Cell.under(preset, "ba", bits, seed, max_iter=100, mu_factor=2.0, validation=None)
 
 
-def run(fits: Fits, *, bits: Iterable[int] = (16, 32), seed: int = 0) -> Result:
+def run(fits: Fits, *, bits: Iterable[int] = (16, 32), seed: int = 0, preset: str = PAPER) -> Result:
     """Follow MAC to the finite μ at which it stops, with the paper's schedule, μ doubled each time."""
     problem, bits = fits.problem, tuple(bits)
     rows: list[Row] = []
-    for made in fits.all(cell_of(each, seed) for each in bits):
+    for made in fits.all(cell_of(each, seed, preset) for each in bits):
         unit = made.facts["scale"] ** 2
         n_bits = len(problem.train) * made.cell.bits
         for record in made.facts["history"]:
@@ -38,9 +39,9 @@ def run(fits: Fits, *, bits: Iterable[int] = (16, 32), seed: int = 0) -> Result:
         f"From BFA to BA on {problem.name}",
         "Fig. 2 of the paper, measured: along the path E_Q = E_BFA + μ·‖Z − h(X)‖². While μ is small, codes "
         "are free and E_BFA is low; as μ grows Z and h(X) come together, until they are equal, at a finite "
-        "μ, and E_Q, E_BFA and E_BA are one.",
+        f"μ, and E_Q, E_BFA and E_BA are one. {about_ba(preset)}",
         {"data": problem.name, "train_rows": len(problem.train), "bits": list(bits), "seed": seed,
-         "mu_factor": 2.0},
+         "preset": preset, "mu_factor": 2.0},
         {"path": rows},
         {"path": partial(paper.path_panels, rows, title=problem.name)},
         _claims(rows, problem.name),

@@ -109,7 +109,9 @@ def _claims(results: Sequence[tuple[str, Result]], names: Sequence[str]) -> str:
     return (
         '<section id="claims"><h2>What the paper says, and what we find</h2>\n'
         f"<p>Of {len(every)} checks, a claim on a data set each, {counts[0]} hold and {counts[1]} do not; "
-        f"{counts[2]} cannot be judged here. A claim that fails in one of its cases counts as “no”.</p>\n"
+        f"{counts[2]} cannot be judged here. A claim that fails in one of its cases counts as “no”, unless "
+        "it is about most of them. What is within two standard errors over the seeds is a tie, and counts "
+        "for neither side.</p>\n"
         '<table class="claims"><thead><tr><th scope="col">data</th><th scope="col">holds</th>'
         f'<th scope="col">ours</th></tr></thead>{"".join(bodies)}</table></section>'
     )

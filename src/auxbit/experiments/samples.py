@@ -12,8 +12,8 @@ import numpy.typing as npt
 from auxbit.core.checks import Array, Ids
 from auxbit.core.maps import hamming_distances
 from auxbit.errors import InvalidInput
-from auxbit.experiments.retrieval import cells
-from auxbit.experiments.study import Fits, Problem, Result, Row, Trained
+from auxbit.experiments.retrieval import about_ba, cells
+from auxbit.experiments.study import PAPER, Fits, Problem, Result, Row, Trained
 from auxbit.index import HammingIndex
 from auxbit.plot import figures
 from auxbit.plot.figures import EXACT
@@ -27,11 +27,11 @@ BITS, SHOWN, NEAREST = 32, 6, 10
 
 def run(
     fits: Fits, *, bits: int = BITS, methods: Iterable[str] = METHODS, k: int = NEAREST,
-    n_queries: int = SHOWN, seed: int = 0,
+    n_queries: int = SHOWN, seed: int = 0, preset: str = PAPER,
 ) -> Result:  # fmt: skip
     """The k nearest codes of some queries for every method, beside the true neighbours."""
     problem, methods, k = fits.problem, tuple(methods), min(k, len(fits.problem.train))
-    shown = fits.all(cells(methods, [bits], [seed]))
+    shown = fits.all(cells(methods, [bits], [seed], preset))
     if not shown:
         raise InvalidInput(f"none of {', '.join(methods)} can have {bits} bits on {problem.name}.")
     lists = {EXACT: fits.truth(k)}
@@ -52,13 +52,14 @@ def run(
     if not drawn:
         instead = "the tables list row numbers and distances, and nothing is drawn"
         about += f"{problem.name} has no images: {instead}. "
-    about += "Shares in the first table are over all queries."
+    about += f"Shares in the first table are over all queries. {about_ba(preset)}"
     return Result(
         "samples",
         f"What each method retrieves, on {problem.name}",
         about,
         {"data": problem.name, "train_rows": len(problem.train), "queries": len(problem.queries),
-         "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed},
+         "bits": bits, "k": k, "methods": list(methods), "shown": chosen.tolist(), "seed": seed,
+         "preset": preset},
         {"samples": shares(lists, problem), "samples-rows": listed(lists, shown, problem, chosen)},
         drawn,
     )  # fmt: skip

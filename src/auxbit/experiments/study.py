@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
 import time
@@ -30,11 +31,16 @@ from auxbit.core import files
 from auxbit.core.checks import Array, Ids, Packed
 from auxbit.core.files import Format, Tensors
 from auxbit.core.files import versions as versions
+from auxbit.core.maps import LinearEncoder, encode, unpack
+from auxbit.core.parallel import Workers
 from auxbit.data import datasets
 from auxbit.data import vectors as data
-from auxbit.errors import FileProblem, InvalidInput
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.hashers.registry import find_method, make_hasher
+from auxbit.hashers.autoencoder import PRESETS, BinaryAutoencoder
+from auxbit.hashers.registry import HASHER_NAMES, find_method, parameters_of
+from auxbit.mac.fit import Fitted, Plan
+from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.plot import figures
 from auxbit.plot.style import darken
 
@@ -183,13 +189,19 @@ def part(array: Array | None, rows: slice | Array) -> Array | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, what we found, and whether it holds; None: it cannot be judged here."""
+    """A sentence of the paper, what we found, and whether it holds; None: it cannot be judged here.
+
+    cases : how many it was checked in; of them it failed in some, and some were ties.
+    """
 
     claim: str
     ours: str
     holds: bool | None
     experiment: str = ""
     data: str = ""
+    cases: int = 0
+    failed: int = 0
+    ties: int = 0
 
 
 @dataclass(frozen=True)
@@ -238,21 +250,56 @@ def check_folder(folder: Path, names: Iterable[str], *, overwrite: bool) -> None
 
 
 def made_by(result: Result) -> dict[str, str]:
-    """The seeds and the version that made a result: columns of its tables, and what its figures say."""
+    """The seeds, preset and version that made a result: columns of its tables, and what its figures say."""
     seeds = result.settings.get("seeds", [result.settings.get("seed", 0)])
-    return {"made_with_seeds": " ".join(map(str, seeds)), "made_by": f"auxbit {versions().get('auxbit', '')}"}
+    made = {"made_with_seeds": " ".join(map(str, seeds))}
+    if "preset" in result.settings:
+        made["made_with_preset"] = result.settings["preset"]
+    return made | {"made_by": f"auxbit {versions().get('auxbit', '')}"}
 
 
-def checked(experiment: str, data: str, found: Mapping[str, Iterable[tuple[str, bool]]]) -> list[Claim]:
-    """Claims by their words, each of which holds if it does in every case; says in which it does not."""
+# Seeds differ: what is compared are means over them, and what lies within this many standard errors of the
+# difference is a tie, neither for a claim nor against it.
+CLEAR = 2.0
+
+Case = tuple[str, bool | None]  # its words, and whether the claim holds in it; None: a tie
+
+
+def verdict(gap: float, error: float, *, slack: float = 0.0) -> bool | None:
+    """Whether a difference with this standard error is at least 0; None for a tie. slack : of rounding."""
+    return None if error > 0 and abs(gap) <= CLEAR * error else gap >= -slack
+
+
+def error_of(row: Row, value: str) -> float:
+    """The standard error of a mean over seeds, 0 for one seed."""
+    spread, seeds = float(row.get(f"{value}_std") or 0.0), int(row.get("seeds", 1))
+    return spread / math.sqrt(max(1, seeds - 1))
+
+
+def above(better: Row, worse: Row, value: str) -> bool | None:
+    """Whether a mean over seeds is above another."""
+    return verdict(better[value] - worse[value], math.hypot(error_of(better, value), error_of(worse, value)))
+
+
+def checked(
+    experiment: str, data: str, found: Mapping[str, Iterable[Case]], *, mostly: bool = False
+) -> list[Claim]:
+    """Claims by their words, each of which holds if it fails in no case; says in which it does.
+
+    mostly : it holds if it does so in more cases than it fails in, as the paper says "generally".
+    """
     claims = []
     for claim, each in found.items():
         cases = list(each)
-        failed = [case for case, holds in cases if not holds]
-        ours = f"holds in all {len(cases)} cases" if cases else "not measured"
+        failed = [case for case, holds in cases if holds is False]
+        held, ties = sum(holds is True for _, holds in cases), sum(holds is None for _, holds in cases)
+        tied = f", {ties} tie{'s' * (ties > 1)}" if ties else ""
+        ours = f"holds in {held if ties else 'all'}{' of' * bool(ties)} {len(cases)} cases{tied}"
         if failed:
-            ours = f"fails in {len(failed)} of {len(cases)} cases: {'; '.join(failed[:6])}"
-        claims.append(Claim(claim, ours, not failed if cases else None, experiment, data))
+            ours = f"fails in {len(failed)} of {len(cases)} cases{tied}: {'; '.join(failed[:6])}"
+        holds = (held > len(failed) if mostly else not failed) if held or failed else None
+        counts = (len(cases), len(failed), ties)
+        claims.append(Claim(claim, ours if cases else "not measured", holds, experiment, data, *counts))
     return claims
 
 
@@ -276,6 +323,16 @@ def means(rows: Iterable[Row], keys: Sequence[str], *, spread: bool = False) -> 
 # ---- fits: all metrics derive from their codes
 
 
+PAPER = "paper"  # the preset of figures that are the paper's
+
+
+def check_preset(preset: str) -> str:
+    """The name of a preset of BA and BFA."""
+    if preset not in PRESETS:
+        raise InvalidParameter("preset", preset, " or ".join(PRESETS))
+    return preset
+
+
 class Cell(NamedTuple):
     """One fit: a method by name, bits, seed, and parameters beyond the defaults of its estimator."""
 
@@ -289,6 +346,12 @@ class Cell(NamedTuple):
         """The method's name in tables and figures."""
         return find_method(self.method).label
 
+    @classmethod
+    def under(cls, preset: str, method: str, bits: int, seed: int, **options: Any) -> Cell:
+        """The fit of a method under a preset, which BA and BFA alone have."""
+        named = {"preset": check_preset(preset)} if "preset" in parameters_of(method) else {}
+        return cls(method, bits, seed, tuple(sorted((named | options).items())))
+
     def row(self) -> Row:
         """What identifies the fit among kept rows, which are found by cell[:3]."""
         return {"method": self.method, "bits": self.bits, "seed": self.seed}
@@ -300,12 +363,15 @@ class Trained:
 
     facts : seconds, CPU seconds, mean squared errors of both, history (of BA and BFA), the scale of the data;
     `skipped` says why there are no codes, if the method cannot have that many bits.
+    start : of BA, the hash function that this very fit started from, whose facts are train_error and its
+    precision on the validation queries.
     """
 
     cell: Cell
     train: Packed
     queries: Packed
     facts: dict[str, Any]
+    start: Trained | None = None
 
     @property
     def skipped(self) -> str | None:
@@ -345,8 +411,7 @@ class Fits:
             if kept is None:
                 self._on_start(cell)
                 made = fit(cell, self.problem, self.n_jobs)
-                arrays = {"train": made.train, "queries": made.queries}
-                self._kept.add(cell.row() | {"facts": made.facts}, arrays, options=cell.options)
+                self._keep(made)
             self._made[cell] = kept or made
             self._on_fit(cell, kept is None)
         return self._made[cell]
@@ -382,17 +447,55 @@ class Fits:
             self._kept.add(cell.row() | {"found": compute(self.get(cell))}, **more)
         return self._kept.read(**more)[cell[:3]]["found"]
 
+    def _keep(self, made: Trained) -> None:
+        row, arrays = made.cell.row() | {"facts": made.facts}, {"train": made.train, "queries": made.queries}
+        if made.start is not None:
+            row["start"] = made.start.facts
+            arrays |= {"start_train": made.start.train, "start_queries": made.start.queries}
+        self._kept.add(row, arrays, options=made.cell.options)
+
     def _read(self, cell: Cell) -> Trained | None:
         row = self._kept.read(options=cell.options).get(cell[:3])
         arrays = row and self._kept.read_arrays(row, options=cell.options)
         if row is None or arrays is None:
             return None
-        return Trained(cell, arrays["train"], arrays["queries"], row["facts"])
+        start = None
+        if "start" in row:
+            start = Trained(cell, arrays["start_train"], arrays["start_queries"], row["start"])
+        return Trained(cell, arrays["train"], arrays["queries"], row["facts"], start)
+
+
+class _Watched(BinaryAutoencoder):
+    """A BA that remembers the hash function it started from."""
+
+    def _plan(self, n_bits: int) -> Plan:
+        plan = super()._plan(n_bits)
+
+        def start(given: Any) -> Any:
+            self.start_ = plan.start(given)
+            return self.start_
+
+        return replace(plan, start=start)
+
+    def _warn_of(self, fitted: Fitted) -> None:
+        super()._warn_of(fitted)
+        self.start_precision_ = fitted.start_precision
+
+    def start_codes(self, X: Array) -> Packed | None:
+        """What the start gives to rows; None if it has no hash function."""
+        if isinstance(self.start_, LinearEncoder):
+            return encode(X, self.start_, self.scaling_, self.n_bits, self.n_jobs)
+        codes: Packed | None = self.start_.of_queries(X)
+        return codes
 
 
 def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     """Fit a method to the rows of a problem, and encode rows and queries."""
-    model = make_hasher(cell.method, cell.bits, random_state=cell.seed, n_jobs=n_jobs, **dict(cell.options))
+    method = find_method(cell.method, HASHER_NAMES)
+    made_by = method.load_class()
+    model = (_Watched if made_by is BinaryAutoencoder else made_by)(
+        n_bits=cell.bits, random_state=cell.seed, n_jobs=n_jobs, **method.options | dict(cell.options)
+    )
     wall, cpu = time.perf_counter(), time.process_time()
     try:
         with warnings.catch_warnings():
@@ -401,12 +504,29 @@ def fit(cell: Cell, problem: Problem, n_jobs: int | None) -> Trained:
     except InvalidInput as error:  # this method cannot have that many bits
         none = np.zeros((0, 1), dtype=np.uint8)
         return Trained(cell, none, none, {"skipped": str(error)})
-    facts = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    facts: dict[str, Any] = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
     train, queries = model.encode(problem.train), model.encode(problem.queries)
     facts["train_error"] = model._error_of(problem.train, train)
     facts["query_error"] = model._error_of(problem.queries, queries)
     history = [asdict(record) for record in getattr(model, "history_", [])]
-    return Trained(cell, train, queries, facts | {"history": history, "scale": model.scaling_.scale})
+    facts |= {"history": history, "scale": model.scaling_.scale}
+    return Trained(cell, train, queries, facts, _start_of(model, cell, problem))
+
+
+def _start_of(model: Any, cell: Cell, problem: Problem) -> Trained | None:
+    """The start of a BA, with the error of the decoder that is best for its codes."""
+    if not isinstance(model, _Watched) or (train := model.start_codes(problem.train)) is None:
+        return None
+    with Workers(model.n_jobs) as workers:
+        rows = model.scaling_.apply_all(problem.train, workers)
+        f = f_step(decoder_sums(rows, unpack(train, cell.bits), workers))
+    model.decoder_ = f.in_units_of(model.scaling_)  # nothing else is asked of the model
+    precision = model.start_precision_
+    facts = {
+        "train_error": model._error_of(problem.train, train),
+        "validation": model.history_[0].precision if precision is None else precision,
+    }
+    return Trained(cell, train, np.asarray(model.start_codes(problem.queries)), facts)
 
 
 # ---- data sets as problems

@@ -222,9 +222,11 @@ class BinaryAutoencoder(_Trained):
     h_solver : "svm"; or "ridge", least squares to ±1 instead of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
-    z_start : what alternation starts from: "warm", "relaxed", or both, the "best" result kept for each point.
+    z_start : what alternation starts from: "warm", the old code; "relaxed", as in the paper, the better of
+        that and the binarised relaxed solution; "best", both in turn, the better result kept for each point.
     group_size : bits optimised jointly by alternation; costs 2^group_size.
-    z_options : switches of the Z step: theorem_4_3, optimality, running_bound, incremental; admm_iterations
+    z_options : switches of the Z step: theorem_4_3, running_bound, incremental, optimality (or a list of
+        conditions: "necessary", "beck", "jeyakumar", "xia"; the second and third by default); admm_iterations
         (0: the relaxed solution is the one without the box, clipped to it) and admm_tol; max_nodes of
         branch and bound per point; history_ counts the points that ran out of them as unproven.
     validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with

@@ -72,7 +72,12 @@ METHODS = {
         "BA-AGH", Style("#f0027f", "H"), "autoencoder:BinaryAutoencoder",
         options={"init": "agh"}, note="started from agh", variant=True,
     ),
-    "bfa": Method("BFA", Style("#e69f00", "s"), "autoencoder:BinaryFactorAnalysis"),
+    "ba-itq": Method(
+        "BA-ITQ", Style("#7b4fd6", "8"), "autoencoder:BinaryAutoencoder",
+        options={"init": "itq"}, note="started from itq, whatever the preset", variant=True,
+    ),
+    # random only where bits are more than the dimensions
+    "bfa": Method("BFA", Style("#e69f00", "s"), "autoencoder:BinaryFactorAnalysis", seeded=False),
     "itq": Method("ITQ", Style("#0072b2", "D"), "linear:ITQ"),
     "agh": Method(
         "AGH", Style("#882255", "P"), "anchor_graph:AnchorGraphHashing",

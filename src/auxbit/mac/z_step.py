@@ -1,8 +1,9 @@
 """The Z step (section 4.3): N binary problems min ‖x − f(z)‖² + μ‖z − h(x)‖².
 
 A point goes through: theorem 4.3 (is h(x) itself optimal?), alternation over groups of bits from one start
-or two, a certificate (appendix A), and, for the exact solvers, branch and bound or enumeration. Whatever is
-settled on the way is skipped by what follows.
+or two, a certificate (appendix A), and, for z_solver="exact", branch and bound. Whatever is settled on the
+way is skipped by what follows. The optimisation over a group is an enumeration, and the paper's enumeration
+of all codes is that of one group of all bits.
 
 Options come first, then what all points share for one decoder and one μ, the solver that chains its parts
 for a block of points, and the kernels. In them each point minimises e(z) = zᵀGz − 2cᵀz + const with
@@ -12,9 +13,10 @@ changes e by G_ii − 2 s_i v_i, s_i = ±1.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +32,26 @@ RELAXED: int = 1
 BEST: int = 2
 SOLVERS = ("auto", "exact", "enumerate", "alternating")
 STARTS = {"warm": WARM, "relaxed": RELAXED, "best": BEST}
+CONDITIONS = ("necessary", "beck", "jeyakumar", "xia")  # of appendix A; the others cost more than they save
+PAPERS_CONDITIONS = ("beck", "jeyakumar")
 EXACT_UP_TO = 16
 ENUMERATE_UP_TO = 24
 LARGEST_GROUP = 20
+SCAN_FROM = 7  # bits in a group: a Gray code takes less time for fewer, as measured on digits and MNIST
 
 
 @dataclass(frozen=True)
 class ZOptions:
-    """How the Z step is solved; the switches are the paper's accelerations, all on by default."""
+    """How the Z step is solved; the switches are the paper's accelerations, all on by default.
+
+    optimality : names among CONDITIONS, or in z_options True for all of them and False for none.
+    """
 
     solver: str
     start: str = "best"
     group_size: int = 1
     theorem_4_3: bool = True
-    optimality: bool = True
+    optimality: Collection[str] = PAPERS_CONDITIONS
     running_bound: bool = True
     incremental: bool = True
     admm_iterations: int = 0
@@ -69,7 +77,15 @@ class ZOptions:
             )
         if z_solver == "auto":
             z_solver = "exact" if n_bits <= EXACT_UP_TO else "alternating"
-        return cls(z_solver, z_start, min(group, n_bits), **_check_options(z_options))
+        group = n_bits if z_solver == "enumerate" else min(group, n_bits)
+        return cls(z_solver, z_start, group, **_check_options(z_options))
+
+    @property
+    def scans(self) -> bool:
+        """Whether the codes of a group are scanned with the paper's accelerations."""
+        if self.solver == "enumerate":
+            return True
+        return self.group_size >= SCAN_FROM and (self.running_bound or self.incremental)
 
     @property
     def uses_relaxed(self) -> bool:
@@ -87,16 +103,39 @@ class Thresholds:
     smallest_eigenvalue: Float64
     row_gap: Float64
     diagonal: Float64
+    slack: float
 
 
 def thresholds(G: Float64) -> Thresholds:
-    """λ_min(Q), q̃ and diag(Q) for Q = ½G, once for all points; lowered by what rounding could add."""
+    """λ_min(Q), q̃ and diag(Q) for Q = ½G, once for all points; less `slack`, what rounding could add."""
     Q = 0.5 * G
     values = np.linalg.eigvalsh(Q)
     slack = 1e-12 * max(float(values[-1]), 1e-300)
     diagonal = Q.diagonal().copy()
     row_gap = 2 * diagonal - np.abs(Q).sum(axis=1)
-    return Thresholds(np.full(len(Q), values[0] - slack), row_gap - slack, diagonal)
+    return Thresholds(np.full(len(Q), values[0] - slack), row_gap - slack, diagonal, slack)
+
+
+class Conditions(NamedTuple):
+    """The conditions of appendix A that are tested, for groups of bits each by itself.
+
+    sufficient : (conditions, L) thresholds of s_i v_i.
+    """
+
+    necessary: bool
+    sufficient: Float64
+    xia: bool
+    slack: float
+
+    @classmethod
+    def of(cls, G: Float64, groups: Sequence[slice], names: Collection[str]) -> Conditions:
+        """Those of these names, among CONDITIONS."""
+        limits = [thresholds(G[own, own]) for own in groups]
+        both = [np.hstack([each.smallest_eigenvalue, each.row_gap]).reshape(2, -1) for each in limits]
+        chosen = [name in names for name in ("beck", "jeyakumar")]
+        sufficient = np.ascontiguousarray(np.hstack(both)[chosen])
+        slack = max(each.slack for each in limits)
+        return cls("necessary" in names, sufficient, "xia" in names, slack)
 
 
 @dataclass(frozen=True)
@@ -233,10 +272,6 @@ class ZProblem:
         return self.gram + self.mu * np.eye(self.R.shape[1])
 
     @cached_property
-    def thresholds(self) -> Thresholds:
-        return thresholds(self.G)
-
-    @cached_property
     def inverse(self) -> Float64:
         """G⁻¹, by the QR of R stacked on √μI, so that nothing is squared before it is inverted."""
         L = self.R.shape[1]
@@ -250,11 +285,53 @@ class ZProblem:
 
     def prepare(self, *, inverse: bool, tree: bool) -> None:
         """Compute what the blocks share, once, before threads ask for it."""
-        _ = self.gram, self.G, self.thresholds, self._Q32, inverse and self.inverse, tree and self.tree
+        _ = self.gram, self.G, self._Q32, inverse and self.inverse, tree and self.tree
 
     @cached_property
     def _Q32(self) -> Float32:
         return self.Q.astype(np.float32)
+
+
+class Groups(NamedTuple):
+    """Groups of `size` bits for alternation, and what enumeration inside them shares for all points.
+
+    Theorem 4.2 serves a group I by itself: its columns of R are Q_I T_II with T_II upper triangular, so with
+    the other bits fixed ‖y − Rz‖² is ‖p_I − T_I z‖² up to a constant, p_I = Q_Iᵀy and T_I = Q_IᵀR.
+    triangles : (L, L) the rows T_I, of which the first `rank` of each group count; columns : (L,) the bits
+    that its columns stand for, those of a group in the order of `search_order`. scan: `scan_codes`, with its
+    accelerations; otherwise `walk_codes`.
+    """
+
+    size: int
+    scan: bool
+    running_bound: bool
+    incremental: bool
+    rank: int
+    triangles: Float64
+    columns: npt.NDArray[np.intp]
+    conditions: Conditions
+
+    @classmethod
+    def reduce(
+        cls, problem: ZProblem, options: ZOptions, conditions: Conditions
+    ) -> tuple[Groups, Float64]:  # fmt: skip
+        """The groups, and the Q_I side by side, (min(D, L), L), which give p = Qᵀy.
+
+        conditions : those of one group of all bits.
+        """
+        R, G, g = problem.R, problem.G, options.group_size
+        m, L = R.shape
+        Q, T, columns = np.zeros((m, L)), np.empty((0, L)), np.arange(L)
+        groups = [slice(first, min(first + g, L)) for first in range(0, L, g)]
+        if options.scans:
+            for own in groups:
+                columns[own] = own.start + search_order(G[own, own])
+                found = np.linalg.qr(R[:, columns[own]])[0]
+                Q[:, own.start : own.start + found.shape[1]] = found
+            T = Q.T @ R[:, columns]
+        if 1 < g < L:
+            conditions = Conditions.of(G, groups, options.optimality)
+        return cls(g, options.scans, options.running_bound, options.incremental, m, T, columns, conditions), Q
 
 
 # ---- The step
@@ -291,8 +368,9 @@ class ZSolver:
 
     def __init__(self, f: LinearDecoder, mu: float, options: ZOptions) -> None:
         self.problem, self.options = ZProblem.reduce(f, mu), options
-        # branch and bound finds a good code by itself, so its incumbent is the old code, gone down from
-        self._start = "warm" if options.solver == "exact" else options.start
+        # branch and bound finds a good code by itself, so its incumbent is the old code, gone down from;
+        # and one group of all bits has but one best code
+        self._start = options.start if options.solver == "alternating" else "warm"
         self._admm: RelaxedSolver | None = None
         if options.uses_relaxed:
             self._admm = RelaxedSolver.factorise(
@@ -301,6 +379,8 @@ class ZSolver:
         self.problem.prepare(
             inverse=self._start != "warm" and self._admm is None, tree=options.solver == "exact"
         )
+        self._conditions = Conditions.of(self.problem.G, [slice(None)], options.optimality)
+        self._groups, self._Q = Groups.reduce(self.problem, options, self._conditions)
 
     def solve(self, X: Float32, H: Bits, Z: Bits, warm: tuple[Float32, Float32] | None) -> ZCounts:
         """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
@@ -317,10 +397,7 @@ class ZSolver:
         C += problem.mu * H
         counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
         if counts.pruned < len(Z):
-            if self.options.solver == "enumerate":
-                self._enumerate(block, counts)
-            else:
-                self._alternate(block, V, warm, counts)
+            self._alternate(block, V, warm, counts)
             if self.options.solver == "exact":
                 self._branch_and_bound(block, counts)
         counts.energy = float(block.energy.sum())
@@ -330,7 +407,7 @@ class ZSolver:
         self, block: Block, V: Float64, warm: tuple[Float32, Float32] | None, counts: ZCounts
     ) -> None:
         """Alternation; V : (n, L) Gh − c. What is not certified remains to do."""
-        problem, options, limits = self.problem, self.options, self.problem.thresholds
+        problem = self.problem
         relaxed = gradient = V  # unused by a warm start
         if self._start != "warm":
             if self._admm is not None and warm is not None:
@@ -340,10 +417,13 @@ class ZSolver:
                 np.clip(relaxed, 0.0, 1.0, out=relaxed)
             gradient = relaxed @ problem.G
             gradient -= block.C
+        P = block.Y @ self._Q if self._groups.scan else V
+        tally = np.zeros(2, dtype=np.int64)
         counts.certified = alternate_points(
-            problem.G, block.H, V, relaxed, gradient, block.Z, STARTS[self._start], options.group_size,
-            options.optimality, limits.smallest_eigenvalue, limits.row_gap, block.energy, block.todo,
+            problem.G, block.H, V, P, relaxed, gradient, problem.mu, block.Z, STARTS[self._start],
+            self._groups, self._conditions, block.energy, block.todo, tally,
         )  # fmt: skip
+        counts.codes_evaluated, counts.dimensions_evaluated = map(int, tally)
 
     def _branch_and_bound(self, block: Block, counts: ZCounts) -> None:
         tree, max_nodes = self.problem.tree, self.options.max_nodes
@@ -354,18 +434,6 @@ class ZSolver:
         )  # fmt: skip
         counts.codes_evaluated = int(np.where(nodes < 0, max_nodes, nodes).sum())
         counts.unproven = int(np.count_nonzero(nodes < 0))
-
-    def _enumerate(self, block: Block, counts: ZCounts) -> None:
-        problem, limits, options = self.problem, self.problem.thresholds, self.options
-        tally = np.empty((len(block.Z), 3), dtype=np.int64)
-        enumerate_codes(
-            problem.R, block.Y, block.H, problem.mu, block.Z, options.running_bound,
-            options.incremental, options.optimality, limits.smallest_eigenvalue, limits.row_gap,
-            problem.G, block.C, block.todo, tally,
-        )  # fmt: skip
-        counts.codes_evaluated, counts.dimensions_evaluated, counts.certified = map(int, tally.sum(axis=0))
-        gap = block.Y - block.Z @ problem.R.T
-        block.energy[:] = np.einsum("nl,nl->n", gap, gap) + problem.mu * (block.Z != block.H).sum(axis=1)
 
 
 def _check_options(z_options: Any) -> dict[str, Any]:
@@ -380,9 +448,15 @@ def _check_options(z_options: Any) -> dict[str, Any]:
             check_integer(f"z_options[{key!r}]", value, 0)
         elif key == "admm_tol":
             check_positive(f"z_options[{key!r}]", value)
+        elif key == "optimality" and not isinstance(value, bool):
+            if not isinstance(value, (list, tuple)) or not all(name in CONDITIONS for name in value):
+                allowed = f"True, False, or a list of names among {', '.join(CONDITIONS)}"
+                raise InvalidParameter(f"z_options[{key!r}]", value, allowed)
         elif not isinstance(value, bool):
             raise InvalidParameter(f"z_options[{key!r}]", value, "True or False")
-    return dict(z_options)
+    optimality = z_options.get("optimality")
+    names = {"optimality": CONDITIONS if optimality else ()} if isinstance(optimality, bool) else {}
+    return {**z_options, **names}
 
 
 # ---- Appendix A: recognising a global minimiser of a binary quadratic
@@ -390,14 +464,21 @@ def _check_options(z_options: Any) -> dict[str, Any]:
 # In ±1 variables s = 2z − 1 the Z step's e(z) is ½sᵀQs + bᵀs + constant with Q = ½G, G = RᵀR + μI, and
 # (Qs + b) = Gz − c =: v, half the gradient of e at z. So each condition reads off v alone:
 #
-#   sufficient (Beck & Teboulle)     s_i v_i ≤ λ_min(Q) for all i
-#   sufficient (Jeyakumar et al.)    s_i v_i ≤ q̃_i = Q_ii − Σ_{j≠i} |Q_ij| for all i
-#   necessary                        s_i v_i ≤ Q_ii for all i: no single flip lowers e
+#   beck        sufficient (Beck & Teboulle)     s_i v_i ≤ λ_min(Q) for all i
+#   jeyakumar   sufficient (Jeyakumar et al.)    s_i v_i ≤ q̃_i = Q_ii − Σ_{j≠i} |Q_ij| for all i
+#   xia         sufficient (after Xia)           Q − diag(s_i v_i) is positive semidefinite
+#   necessary   (Beck & Teboulle)                s_i v_i ≤ Q_ii for all i: no single flip lowers e
+#               (Jeyakumar et al.)               bᵀs = Σ s_i v_i − sᵀQs ≤ 0: nor does the flip of all bits
 #
-# Either sufficient condition is enough by itself. The appendix's two tests on the relaxed solution x are
-# special cases for y = sgn(x): where x is binary, s_i v_i ≤ 0 ≤ λ_min; and Y Q (y − x) ≤ λ_min together
-# with the relaxed problem's own optimality gives s_i v_i ≤ λ_min. So testing the binarised code covers
-# them.
+# Flipping the bits of a set S changes e by 2(Σ_{i,j in S} s_i Q_ij s_j − Σ_{i in S} s_i v_i). If Q − diag(d)
+# is positive semidefinite, the first sum is Σ_{i in S} d_i or more, so s_i v_i ≤ d_i for all i proves s
+# global: λ_min and q̃ are such d for all points, and d_i = s_i v_i itself is the best one for a point, since a
+# larger d only makes the matrix smaller. The necessary conditions take single bits, and all of them, for S.
+#
+# Each sufficient condition is enough by itself. With some bits fixed, the same holds for the others with
+# their block of Q and their part of v. The appendix's two tests on the relaxed solution x are special cases
+# for y = sgn(x): where x is binary, s_i v_i ≤ 0 ≤ λ_min; and Y Q (y − x) ≤ λ_min together with the relaxed
+# problem's own optimality gives s_i v_i ≤ λ_min. So testing the binarised code covers them.
 
 
 @kernel
@@ -407,6 +488,53 @@ def passes(z: Any, v: Any, threshold: Any) -> bool:
         if (v[i] if z[i] else -v[i]) > threshold[i]:
             return False
     return True
+
+
+@reordering_kernel
+def may_be_global(G: Any, z: Any, v: Any) -> bool:
+    """The necessary conditions: neither the flip of a bit nor that of all lowers e."""
+    excess = 0.0  # Σ s_i v_i − sᵀQs
+    for i in range(z.size):
+        slope = v[i] if z[i] else -v[i]
+        if slope > 0.5 * G[i, i]:
+            return False
+        same = 0.0  # Σ_j Q_ij s_i s_j
+        for j in range(z.size):
+            same += G[i, j] if z[i] == z[j] else -G[i, j]
+        excess += slope - 0.5 * same
+    return excess <= 0.0
+
+
+@reordering_kernel
+def is_definite(G: Any, z: Any, v: Any, slack: Any) -> bool:
+    """Xia's condition by Cholesky, row after row: most codes that fail do so at an early one."""
+    L = z.size
+    factor = np.empty((L, L))
+    for i in range(L):
+        for j in range(i):
+            t = 0.5 * G[i, j]
+            for k in range(j):
+                t -= factor[i, k] * factor[j, k]
+            factor[i, j] = t * factor[j, j]
+        t = 0.5 * G[i, i] - (v[i] if z[i] else -v[i]) - slack
+        for k in range(i):
+            t -= factor[i, k] * factor[i, k]
+        if t <= 0.0:
+            return False
+        factor[i, i] = 1.0 / np.sqrt(t)
+    return True
+
+
+@kernel
+def is_proven(G: Any, z: Any, v: Any, conditions: Any, first: Any, last: Any) -> bool:
+    """Whether any condition proves that bits first to last − 1 are best, with the others as they are."""
+    G, z, v = G[first:last, first:last], z[first:last], v[first:last]
+    if conditions.necessary and not may_be_global(G, z, v):
+        return False
+    for k in range(conditions.sufficient.shape[0]):
+        if passes(z, v, conditions.sufficient[k, first:last]):
+            return True
+    return conditions.xia and is_definite(G, z, v, conditions.slack)
 
 
 # ---- Alternation over groups of bits
@@ -478,50 +606,145 @@ def alternate_bits(G: Any, z: Any, v: Any, tol: Any) -> float:
 
 
 @kernel
-def alternate_groups(G: Any, z: Any, v: Any, g: Any, tol: Any) -> float:
-    """Optimise groups of g bits exactly, each by a Gray-code walk over its 2^g patterns, until none helps."""
-    L = z.size
+def alternate_groups(
+    G: Any, z: Any, v: Any, h: Any, p: Any, mu: Any, groups: Any, tol: Any, out: Any
+) -> float:  # fmt: skip
+    """Optimise groups of bits exactly, each by enumeration of its codes, until none helps."""
+    L, g = z.size, groups.size
     n_groups = (L + g - 1) // g
-    local = np.empty(g)
+    work = np.empty((4, g + 1))
     total = 0.0
     since = 0
     b = 0
     while since < n_groups:
-        first = b * g
-        size = min(g, L - first)
-        for i in range(size):
-            local[i] = v[first + i]
-        pattern, best_pattern = 0, 0  # which bits of the group are flipped
-        change, best_change = 0.0, -tol
-        for step in range(1, 1 << size):
-            i = 0  # the bit that the Gray code flips next: the lowest set bit of step
-            while not (step >> i) & 1:
-                i += 1
-            on = z[first + i] ^ ((pattern >> i) & 1)
-            sign = 1.0 if on else -1.0
-            change += G[first + i, first + i] - 2.0 * sign * local[i]
-            for j in range(size):
-                local[j] -= sign * G[first + i, first + j]
-            pattern ^= 1 << i
-            if change < best_change:
-                best_change, best_pattern = change, pattern
-        if best_pattern:
-            for i in range(size):
-                if (best_pattern >> i) & 1:
-                    total += flip(G, z, v, first + i)
-            since = 0 if n_groups > 1 else n_groups
-        else:
-            since += 1
+        first, last = b * g, min(b * g + g, L)
+        change = 0.0
+        if not is_proven(G, z, v, groups.conditions, first, last):
+            if groups.scan:
+                change = scan_codes(G, z, v, h, p, mu, groups, first, last, tol, work, out)
+            else:
+                change = walk_codes(G, z, v, first, last, tol, work[0])
+        total += change
+        since = 0 if change < 0.0 and n_groups > 1 else since + 1
         b = b + 1 if b + 1 < n_groups else 0
     return total
 
 
 @kernel
-def descend(G: Any, z: Any, v: Any, g: Any, tol: Any) -> float:
+def walk_codes(G: Any, z: Any, v: Any, first: Any, last: Any, tol: Any, local: Any) -> float:
+    """The best of all patterns of bits first to last − 1, by a Gray code; returns the change of e."""
+    size = last - first
+    for i in range(size):
+        local[i] = v[first + i]
+    pattern, best_pattern = 0, 0  # which bits of the group are flipped
+    change, best_change = 0.0, -tol
+    for step in range(1, 1 << size):
+        i = 0  # the bit that the Gray code flips next: the lowest set bit of step
+        while not (step >> i) & 1:
+            i += 1
+        on = z[first + i] ^ ((pattern >> i) & 1)
+        sign = 1.0 if on else -1.0
+        change += G[first + i, first + i] - 2.0 * sign * local[i]
+        for j in range(size):
+            local[j] -= sign * G[first + i, first + j]
+        pattern ^= 1 << i
+        if change < best_change:
+            best_change, best_pattern = change, pattern
+    total = 0.0
+    for i in range(size):
+        if (best_pattern >> i) & 1:
+            total += flip(G, z, v, first + i)
+    return total
+
+
+@kernel
+def scan_codes(
+    G: Any, z: Any, v: Any, h: Any, p: Any, mu: Any, groups: Any, first: Any, last: Any, tol: Any, work: Any,
+    out: Any,
+) -> float:  # fmt: skip
+    """The paper's enumeration (section 4.3) of one group, the other bits fixed; returns the change of e.
+
+    Codes are scanned by Hamming distance from h(x).
+    running_bound: stop at the distance where μ·distance alone reaches the best value so far;
+    incremental: add ‖p_I − T_I z‖² dimension by dimension, the last first, since it depends on the last bit
+    alone, and stop at the best value: all codes with the same last bits are above it, so they are skipped.
+    A code that a sufficient condition proves best ends the scan.
+    out : (2,) codes evaluated, dimensions evaluated.
+    """
+    T, own, size = groups.triangles[first:last], groups.columns[first:last], last - first
+    r, near, trial, sums = work[0], work[1], work[2], work[3]
+    rows = min(size, groups.rank)
+    best, total = 0.0, 0.0
+    for i in range(size):
+        near[i], trial[i] = h[own[i]], z[own[i]]
+        best += mu * (near[i] != trial[i])
+    for i in range(rows):
+        r[i] = p[first + i]
+        for j in range(z.size):
+            if j < first or j >= last:
+                r[i] -= T[i, j] * z[groups.columns[j]]
+    T = T[:, first:last]
+    for i in range(rows):
+        best += squared_gap(T[i], r[i], trial, i)
+    best -= 1e-12 * best + tol  # an equal code is no reason to change
+    for distance in range(size + 1):
+        if groups.running_bound and mu * distance >= best:
+            break
+        # depth first from the last bit, that of h(x) before the other one. `left`: how many of the bits
+        # below i have to differ from h(x); sums[i]: the value from row i on, whatever those bits are
+        sums[size] = mu * distance
+        i, left = size - 1, distance
+        trial[i] = near[i]
+        while i < size:
+            promising = 0 <= left <= i
+            if promising and groups.incremental:
+                sums[i] = sums[i + 1]
+                if i < rows:
+                    sums[i] += squared_gap(T[i], r[i], trial, i)
+                    out[1] += 1
+                out[0] += i == 0
+                promising = sums[i] < best
+            if promising and i > 0:
+                i -= 1
+                trial[i] = near[i]
+                continue
+            if promising:
+                if not groups.incremental:
+                    sums[0] = sums[size]
+                    for k in range(rows):
+                        sums[0] += squared_gap(T[k], r[k], trial, k)
+                    out[0] += 1
+                    out[1] += rows
+                if sums[0] < best:
+                    best = sums[0] - 1e-12 * sums[0] - tol
+                    for k in range(size):
+                        if z[own[k]] != trial[k]:
+                            total += flip(G, z, v, own[k])
+                    if is_proven(G, z, v, groups.conditions, first, last):
+                        return total
+            while i < size and trial[i] != near[i]:
+                left += 1
+                i += 1
+            if i < size:
+                trial[i] = 1.0 - near[i]
+                left -= 1
+    return total
+
+
+@reordering_kernel
+def squared_gap(row: Any, r: Any, z: Any, i: Any) -> float:
+    """(r − Σ row_j z_j)², j from i on."""
+    for j in range(i, row.size):
+        r -= row[j] * z[j]
+    return float(r * r)
+
+
+@kernel
+def descend(G: Any, z: Any, v: Any, h: Any, p: Any, mu: Any, groups: Any, tol: Any, out: Any) -> float:
     """Alternate over groups of g bits; returns by how much e changes."""
-    if g == 1:
+    if groups.size == 1 and not groups.scan:
         return alternate_bits(G, z, v, tol)
-    return alternate_groups(G, z, v, g, tol)
+    return alternate_groups(G, z, v, h, p, mu, groups, tol, out)
 
 
 @reordering_kernel
@@ -552,15 +775,18 @@ def at_hash_codes(
 
 @kernel
 def alternate_points(
-    G: Any, H: Any, V: Any, X: Any, VX: Any, Z: Any, start: Any, g: Any, certify: Any,
-    smallest_eigenvalue: Any, row_gap: Any, energy: Any, todo: Any,
+    G: Any, H: Any, V: Any, P: Any, X: Any, VX: Any, mu: Any, Z: Any, start: Any, groups: Any,
+    conditions: Any, energy: Any, todo: Any, out: Any,
 ) -> int:  # fmt: skip
     """Alternation for the rows to do of a block. Z : (n, L) uint8, the old codes, become the new ones.
 
     V : (n, L) GH − C and energy : (n,) e(h) go in; energy of the new codes comes out.
     X, VX : (n, L) relaxed solutions and GX − C, unused for start = WARM. start says where alternation
-    begins: the old code, the relaxed solution (then the old code if that led no lower), or both.
+    begins: WARM, the old code; RELAXED, the lower of the old code and the binarised relaxed solution, as in
+    the paper; BEST, both, and the lower result is kept.
+    P : (n, L) as in `Groups`, used where it scans; conditions : of whole codes.
     todo : (n,) comes back false where a sufficient condition proves the code global; returns how many.
+    out : (2,) the counts of `scan_codes` are added to it.
     """
     n, L = Z.shape
     z, z_x, target = np.empty(L, dtype=np.uint8), np.empty(L, dtype=np.uint8), np.empty(L, dtype=np.uint8)
@@ -573,13 +799,14 @@ def alternate_points(
     for k in range(n):
         if not todo[k]:
             continue
+        h, p = H[k], P[k]
         for i in range(L):  # h(x), whose v is known, is but a few bits away
             z[i], v[i], target[i] = H[k, i], V[k, i], Z[k, i]
         best = energy[k] + move(G, z, v, target)
         if start != RELAXED:
-            best += descend(G, z, v, g, tol)
+            best += descend(G, z, v, h, p, mu, groups, tol, out)
         # appendix A: a code that is known to be global needs no other start
-        proven = certify and (passes(z, v, smallest_eigenvalue) or passes(z, v, row_gap))
+        proven = is_proven(G, z, v, conditions, 0, L)
         if start != WARM and not proven:
             for i in range(L):
                 x[i], v_x[i] = X[k, i], VX[k, i]
@@ -587,14 +814,15 @@ def alternate_points(
             for i in range(L):
                 z_x[i], v_x[i] = z[i], v[i]
             e = best + move(G, z_x, v_x, target)
-            e += descend(G, z_x, v_x, g, tol)
+            if start == BEST:
+                e += descend(G, z_x, v_x, h, p, mu, groups, tol, out)
             if e < best - tol:
                 best = e
                 for i in range(L):
                     z[i], v[i] = z_x[i], v_x[i]
-            elif start == RELAXED:
-                best += descend(G, z, v, g, tol)
-            proven = certify and (passes(z, v, smallest_eigenvalue) or passes(z, v, row_gap))
+            if start == RELAXED:
+                best += descend(G, z, v, h, p, mu, groups, tol, out)
+            proven = is_proven(G, z, v, conditions, 0, L)
         for i in range(L):
             Z[k, i] = z[i]
         energy[k] = best
@@ -603,9 +831,7 @@ def alternate_points(
     return certified
 
 
-# ---- The exact Z step: branch and bound over the triangular system, and the paper's enumeration
-#
-# Both find a global minimiser of e(z) = ‖y − Rz‖² + μ‖z − h‖² over z in {0, 1}^L for each point.
+# ---- The exact Z step: branch and bound over the triangular system
 
 
 @reordering_kernel
@@ -693,76 +919,6 @@ def branch_and_bound(
         for j in range(L):
             Z[k, columns[j]] = best_z[j]
         out_nodes[k] = nodes
-
-
-@kernel
-def enumerate_codes(
-    R: Any, Y: Any, H: Any, mu: Any, Z: Any, running_bound: Any, incremental: Any, certify: Any,
-    smallest_eigenvalue: Any, row_gap: Any, G: Any, C: Any, todo: Any, out: Any,
-) -> None:  # fmt: skip
-    """The paper's enumeration (section 4.3): codes by Hamming distance from h(x); Z has the old ones.
-
-    running_bound: stop at the distance where μ·distance alone reaches the best value so far;
-    incremental: add ‖y − Rz‖² dimension by dimension and stop above the best value;
-    certify: stop at a code that a sufficient condition proves global.
-    out : (n, 3) codes evaluated, dimensions evaluated, whether a certificate ended the search.
-    """
-    n, L = Z.shape
-    m = R.shape[0]
-    v = np.empty(L)
-    z = np.empty(L, dtype=np.uint8)
-    for k in range(n):
-        codes, dims, ended = 0, 0, False
-        out[k, 0], out[k, 1], out[k, 2] = codes, dims, ended
-        if not todo[k]:
-            continue
-        y, h, c = Y[k], H[k], C[k]
-        best = 0.0
-        for j in range(L):
-            best += mu * (Z[k, j] != h[j])
-        for i in range(m):
-            d = y[i]
-            for j in range(i, L):
-                if Z[k, j]:
-                    d -= R[i, j]
-            best += d * d
-        best -= 1e-12 * best  # an equal code is no reason to change
-        if certify:
-            half_gradient(G, c, Z[k], v)
-            ended = passes(Z[k], v, smallest_eigenvalue) or passes(Z[k], v, row_gap)
-        distance = 0
-        while distance <= L and not ended:
-            if running_bound and mu * distance >= best:
-                break
-            mask = (1 << distance) - 1  # the first of the masks with `distance` bits set
-            while mask < (1 << L) and not ended:
-                for j in range(L):
-                    z[j] = h[j] ^ ((mask >> j) & 1)
-                codes += 1
-                value = mu * distance
-                i = m - 1  # the last rows of R are the shortest
-                while i >= 0 and not (incremental and value >= best):
-                    d = y[i]
-                    for j in range(i, L):
-                        if z[j]:
-                            d -= R[i, j]
-                    value += d * d
-                    dims += 1
-                    i -= 1
-                if i < 0 and value < best:
-                    best = value * (1.0 - 1e-12)
-                    for j in range(L):
-                        Z[k, j] = z[j]
-                    if certify:
-                        half_gradient(G, c, z, v)
-                        ended = passes(z, v, smallest_eigenvalue) or passes(z, v, row_gap)
-                if distance == 0:
-                    break
-                low = mask & -mask  # the next mask with as many bits set
-                ripple = mask + low
-                mask = (((ripple ^ mask) >> 2) // low) | ripple
-            distance += 1
-        out[k, 0], out[k, 1], out[k, 2] = codes, dims, ended
 
 
 # ---- The relaxed Z step

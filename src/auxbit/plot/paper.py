@@ -132,6 +132,7 @@ def altopt_panels(rows: Table, *, title: str) -> Figure:
             )  # fmt: skip
         if x_name == "seconds":
             axes.set_xscale("log")
+            axes.set_xticks(style.log_ticks(*axes.get_xlim()))
             axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
             axes.xaxis.set_minor_formatter(lambda value, place: "")
         axes.set_xlabel("iteration" if place == 0 else "seconds of training")

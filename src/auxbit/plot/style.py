@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,18 @@ def short_numbers(axes: Axes) -> None:
     )
 
 
+def log_ticks(low: float, high: float, least: int = 3) -> list[float]:
+    """Round numbers within low..high, both positive: powers of ten, and more where these are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for between in ((1,), (1, 3), (1, 2, 5), range(1, 10), [n / 10 for n in range(10, 100)]):
+        every = (float(f"{n * 10.0**power:.3g}") for power in powers for n in between)
+        ticks = [each for each in every if low <= each <= high]
+        if len(ticks) >= least:
+            break
+    return ticks[:: -(-len(ticks) // 8)] if ticks else [low]
+
+
 def grouped(rows: Table, column: str) -> dict[Any, list[Mapping[str, Any]]]:
     """The rows by their value in a column, in order of appearance."""
     groups: dict[Any, list[Mapping[str, Any]]] = {}
@@ -100,9 +113,11 @@ def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> 
     groups: list[list[float]] = []  # labels that touch, placed around the mean of their wanted places
     for y, _, _ in wanted:
         groups.append([y])
-        while len(groups) > 1 and _spread(groups[-2], gap)[-1] + gap > _spread(groups[-1], gap)[0]:
+        while (
+            len(groups) > 1 and _spread(groups[-2], gap, high)[-1] + gap > _spread(groups[-1], gap, high)[0]
+        ):
             groups[-2:] = [groups[-2] + groups[-1]]
-    places = [place for group in groups for place in _spread(group, gap)]
+    places = [place for group in groups for place in _spread(group, gap, high)]
     offsets = require("matplotlib.transforms", extra="plot", purpose="plotting").offset_copy
     beside = offsets(axes.transData, axes.figure, x=22, units="points")
     thin = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)}
@@ -113,8 +128,10 @@ def label_ends(axes: Axes, x: float, ends: Iterable[tuple[float, str, str]]) -> 
         )  # fmt: skip
 
 
-def _spread(group: Sequence[float], gap: float) -> list[float]:
-    first = sum(group) / len(group) - gap * (len(group) - 1) / 2
+def _spread(group: Sequence[float], gap: float, high: float) -> list[float]:
+    """Around their mean, but not above the axes, where the title is."""
+    height = gap * (len(group) - 1)
+    first = min(sum(group) / len(group) - height / 2, high - height)
     return [first + gap * place for place in range(len(group))]
 
 
