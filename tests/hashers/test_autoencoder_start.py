@@ -8,6 +8,7 @@ import pytest
 from auxbit import LSH, BinaryAutoencoder
 from auxbit.core.maps import pack
 from auxbit.errors import InvalidInput
+from auxbit.hashers import autoencoder
 from auxbit.hashers.autoencoder import STARTS
 from helpers import autoencoder_models
 from helpers.autoencoder_models import both_models, error_of, short
@@ -23,6 +24,14 @@ some = autoencoder_models.some
 def test_every_named_start_ends_better_than_the_mean_of_all_rows(model_class, init, some):
     model = short(model_class, init=init).fit(some)
     assert error_of(model, some) < 0.9 * ((some - some.mean(axis=0)) ** 2).sum()
+
+
+def test_itq_as_a_start_is_rotated_with_momentum(some, monkeypatch):
+    codes = [short(BinaryAutoencoder).fit(some).encode(some)]
+    assert autoencoder.ITQ_MOMENTUM == 1.0
+    monkeypatch.setattr(autoencoder, "ITQ_MOMENTUM", 0.0)
+    codes.append(short(BinaryAutoencoder).fit(some).encode(some))
+    assert not np.array_equal(*codes)
 
 
 @both_models
