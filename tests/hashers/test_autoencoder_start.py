@@ -14,6 +14,7 @@ from auxbit import ITQ, LSH, AnchorGraphHashing, BinaryAutoencoder, SpectralHash
 from auxbit.core.maps import pack
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k
+from auxbit.hashers import autoencoder
 from auxbit.hashers.autoencoder import STARTS
 from helpers import autoencoder_models
 from helpers.autoencoder_models import both_models, error_of, short
@@ -75,6 +76,14 @@ def test_a_start_whose_own_hash_function_is_better_than_any_linear_one_is_named(
     agh = AnchorGraphHashing(16, n_anchors=60, random_state=0).fit(rings)
     with pytest.warns(ConvergenceWarning, match="start's own hash function finds more"):
         BinaryAutoencoder(16, init=agh, random_state=0, max_iter=1).fit(rings)
+
+
+def test_itq_as_a_start_is_rotated_with_momentum(some, monkeypatch):
+    codes = [short(BinaryAutoencoder).fit(some).encode(some)]
+    assert autoencoder.ITQ_MOMENTUM == 1.0
+    monkeypatch.setattr(autoencoder, "ITQ_MOMENTUM", 0.0)
+    codes.append(short(BinaryAutoencoder).fit(some).encode(some))
+    assert not np.array_equal(*codes)
 
 
 @both_models

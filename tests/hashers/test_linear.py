@@ -13,7 +13,13 @@ from sklearn.decomposition import PCA
 from auxbit import ITQ, LSH, ThresholdedPCA
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
-from auxbit.hashers.linear import principal_axes, random_rotation, rotate_to_binary, signed_products
+from auxbit.hashers.linear import (
+    principal_axes,
+    random_rotation,
+    rotate_to_binary,
+    rotated_axes,
+    signed_products,
+)
 from helpers import hasher_models
 
 digits = hasher_models.digits
@@ -93,6 +99,37 @@ def test_momentum_reaches_a_better_rotation_in_as_many_alternations(digits):
         assert all(np.allclose(R @ R.T, np.eye(16), atol=1e-6) for R in found)
         reached[momentum] = np.mean([np.abs(V @ R).sum() for R in found])
     assert reached[1.0] > reached[0.0]
+
+
+def rotate_slowly(V, R, n_iter, momentum):
+    """B = sgn(V(R + m(R − the R before))), then the rotation nearest to B, n_iter times."""
+    before = R
+    for _ in range(n_iter):
+        B = np.where(V @ (R + momentum * (R - before)) >= 0, 1.0, -1.0)
+        U, _, Wt = np.linalg.svd(V.T @ B)
+        before, R = R, U @ Wt
+    return R
+
+
+@pytest.mark.parametrize("n_init", [1, 4])
+def test_axes_are_rotated_with_the_momentum_that_is_asked_for(n_init, digits):
+    X = (digits - digits.mean(axis=0)).astype(np.float32) / 16
+    found = {}
+    with Workers(1) as workers:
+        axes = principal_axes(X, 6, workers)
+        for momentum in (0.0, 1.0):
+            options = {"n_iter": 4, "n_init": n_init, "momentum": momentum}
+            found[momentum] = rotated_axes(X, axes, workers, np.random.RandomState(0), **options)
+    V, rng = X @ axes, np.random.RandomState(0)
+    starts = [random_rotation(6, rng) for _ in range(n_init)]
+    for momentum, wanted in found.items():
+        ends = [rotate_slowly(V, start, 4, momentum) for start in starts]
+        if (
+            n_init > 1
+        ):  # each is tried for as many steps as there are at most, and the best goes on from its end
+            ends = [rotate_slowly(V, end, 4, momentum) for end in ends]
+        assert any(np.allclose(axes @ R, wanted, atol=1e-5) for R in ends)
+    assert not np.allclose(found[0.0], found[1.0], atol=1e-2)
 
 
 def test_itq_quantises_better_than_the_rotation_it_starts_from(digits):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from auxbit.core.maps import pack_bools
 from auxbit.core.parallel import Workers
@@ -103,3 +105,75 @@ def test_near_a_size_that_was_seen_the_parabola_through_it_is_taken(workers):
     exact = problem.look(problem.direct[None])[0]
     np.testing.assert_allclose(found[0], exact[0], rtol=1e-5)
     np.testing.assert_allclose(found[2], exact[2], rtol=0.05)
+
+
+class Hinges:
+    """Slack of some scores along a step, a row of them for each bit; notes what is tried."""
+
+    def __init__(self, scores, aimed):
+        self.scores, self.aimed, self.tried = scores, aimed, []
+
+    def at(self, size):
+        slack = np.maximum(0, 1 - self.scores - size[:, None] * self.aimed)
+        on = slack > 0
+        return (slack**2).sum(1), -(slack * self.aimed).sum(1), (on * self.aimed**2).sum(1)
+
+    def aim(self, P, bits):
+        return self.at(np.zeros(len(bits)))[2]
+
+    def along(self, size, bits):
+        self.tried.append(size.copy())
+        return self.at(size)
+
+
+def search_on(scores, aimed, w, p, C):
+    """line_search from weights w along p, one number per bit. Sizes, those tried, slope, value."""
+    rows, bits = Hinges(scores, aimed), np.arange(len(w))
+
+    def slope(size):
+        return w * p + size * (p * p) + 2 * C * rows.at(size)[1]
+
+    def value(size):
+        return 0.5 * (w + size * p) ** 2 + C * rows.at(size)[0]
+
+    zero = np.zeros(len(w))
+    gradient = (slope(zero) / p)[None]
+    size = line_search(rows, bits, w[None], p[None], gradient, rows.at(zero)[0], C)
+    return size, np.array(rows.tried), slope, value
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**20), st.sampled_from([1e-3, 0.1, 1.0, 100.0]))
+def test_sizes_are_tried_between_those_that_are_too_small_and_too_large(seed, C):
+    rng = np.random.default_rng(seed)
+    n, m = 6, rng.integers(1, 6)
+    scores, aimed = 2 * rng.normal(size=(n, m)), rng.normal(size=(n, m)) * 10.0 ** rng.integers(-1, 2)
+    w, p = rng.normal(size=n), rng.normal(size=n)
+    down = np.sign(w * p - 2 * C * (np.maximum(0, 1 - scores) * aimed).sum(1))
+    p, aimed = -p * down, -aimed * down[:, None]  # every step goes down at first
+    size, tried, slope, value = search_on(scores, aimed, w, p, C)
+    low, high = np.zeros(n), np.full(n, np.inf)
+    for each in tried:
+        assert (each >= low).all()
+        assert (each <= high).all()
+        assert ((low < each) | (high - low <= 1e-15 * high)).all()
+        down = slope(each) < 0
+        low, high = np.where(down, each, low), np.where(down, high, each)
+    values = np.array([value(np.zeros(n)), *map(value, tried)])
+    np.testing.assert_allclose(value(size), values.min(axis=0), rtol=1e-9, atol=1e-12)
+
+
+def test_the_norm_of_the_weights_counts_as_much_as_it_should():
+    # without slack there is only ½(w + size p)², least where w + size p = 0
+    w, p = np.array([1.0, -2.0]), np.array([-0.5, 4.0])
+    size, *_ = search_on(np.full((2, 1), 1e6), np.zeros((2, 1)), w, p, C=1.0)
+    np.testing.assert_allclose(size, -w / p)
+
+
+def test_a_size_that_newton_oversteps_is_looked_for_by_halves():
+    # slack ends soon after the start, so that Newton's method goes far beyond it, and far back from there
+    scores, aimed = np.array([[0.9, -3.0]]), np.array([[10.0, -0.01]])
+    size, _, _, value = search_on(scores, aimed, np.zeros(1), np.ones(1), C=1.0)
+    fine = np.linspace(0, 0.1, 100_001)[:, None]
+    least = min(value(each)[0] for each in fine)
+    assert value(size)[0] <= least * 1.001

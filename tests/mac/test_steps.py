@@ -177,3 +177,47 @@ def test_a_state_that_was_kept_can_be_gone_back_to_again_and_again(both, workers
         assert (found[0] != found[1]).any()
         steps.forget(kept)
     assert not list(tmp_path.glob("kept-*"))
+
+
+class Watched(Steps):
+    """Steps that note which SVMs are solved."""
+
+    def __init__(self, rows):
+        super().__init__(rows, svm=SvmOptions(tol=1e-2), z=Z_OPTIONS)
+        self.asked = []
+
+    def _solve(self, rows, W, bits, *rest):
+        if rows is self.rows:  # not a sample of them
+            self.asked.append(bits.tolist())
+        return super()._solve(rows, W, bits, *rest)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["memory", "files"])
+def test_svms_that_are_solved_are_left_alone_until_their_codes_change(both, place, monkeypatch):
+    rows = both[place]
+    steps = Watched(rows)
+    h = steps.h_step(steps.h_step(None), exact=True)
+    steps.asked.clear()
+    same = steps.h_step(h)
+    assert steps.asked == []
+    np.testing.assert_array_equal(same.weights, h.weights)
+
+    def z_pass(*arguments):  # as if it had changed bits 1 and 3 of some rows
+        return *np.zeros(8), np.array([0, 3, 0, 1, 0]), 4
+
+    f = steps.f_step()
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "z_pass", z_pass)
+        steps.z_step(same, f, 0.01)
+    if place == 1:  # what is resumed remembers
+        again = Watched(rows)
+        again.h_step(again.restore(steps.state()))
+        assert again.asked == [[1, 3]]
+        rows.note(weights_of(same))
+    steps.h_step(same)
+    assert steps.asked == [[1, 3]]
+    # another h than the one whose weights are noted, or none at all, is solved for all bits
+    steps.asked.clear()
+    steps.h_step(LinearEncoder(same.weights.copy(), same.bias.copy()))
+    steps.h_step(None)
+    assert steps.asked == [list(range(L))] * 2

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidParameter
 from auxbit.mac.h_step import SvmOptions
-from auxbit.mac.z_step import EXACT_UP_TO, SCAN_FROM, Conditions, Groups, ZOptions
+from auxbit.mac.z_step import (
+    EXACT_UP_TO,
+    SCAN_FROM,
+    Conditions,
+    Groups,
+    ZOptions,
+    search_order,
+    thresholds,
+)
 from helpers.memory_steps import MemorySteps
 from helpers.slow_truths import (
     DECODERS,
@@ -211,7 +219,9 @@ def test_with_the_other_bits_fixed_a_groups_energy_is_that_of_its_triangle(case,
     assert sorted(groups.columns) == list(range(L))
     for first in range(0, L, g):
         own = groups.columns[first : first + g]
-        assert sorted(own) == list(range(first, min(first + g, L)))
+        np.testing.assert_array_equal(
+            own - first, search_order(case.problem.G[first : first + g, first : first + g])
+        )
         np.testing.assert_allclose(
             np.tril(T[first : first + g, first : first + g], -1), 0, atol=1e-12 * np.abs(T).max()
         )
@@ -223,6 +233,17 @@ def test_with_the_other_bits_fixed_a_groups_energy_is_that_of_its_triangle(case,
             part = np.square(p - codes[:, groups.columns] @ T.T)[:, first : first + g].sum(axis=1)
             assert np.ptp(whole - part) <= 1e-11 * whole.max() + 100 * rounding
             assert (part <= whole + 1e-11 * whole + 100 * rounding).all()
+
+
+@given(points(st.integers(3, 12)), st.integers(2, 11))
+def test_a_group_is_held_against_the_thresholds_of_its_own_block(case, g):
+    G, options = case.problem.G, ZOptions("alternating", group_size=min(g, len(case.f.A.T)))
+    groups, _ = Groups.reduce(case.problem, options, Conditions.of(G, [slice(None)], options.optimality))
+    for first in range(0, len(G), options.group_size):
+        own = slice(first, first + options.group_size)
+        limits = thresholds(G[own, own])
+        found = groups.conditions.sufficient[:, own]
+        np.testing.assert_array_equal(found, [limits.smallest_eigenvalue, limits.row_gap])
 
 
 def test_the_best_start_is_as_low_as_both_point_by_point():

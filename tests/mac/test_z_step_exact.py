@@ -258,9 +258,12 @@ def test_a_budget_that_is_too_small_leaves_every_point_unproven_and_a_sufficient
     assert case.solve("exact", theorem_4_3=False, optimality=False, max_nodes=nodes)[1].unproven == 0
 
 
-@pytest.mark.parametrize("solver", ["exact", "enumerate"])
+@pytest.mark.parametrize(
+    ("solver", "start"),
+    [("exact", "best"), ("enumerate", "best"), ("alternating", "best"), ("alternating", "relaxed")],
+)
 @pytest.mark.parametrize("switches", [{}, {"theorem_4_3": False, "optimality": False}])
-def test_a_global_old_code_is_kept_where_another_is_as_good(solver, switches):
+def test_a_global_old_code_is_kept_where_another_is_as_good(solver, start, switches):
     case = make_points("repeated", 9, 8, 1e-3, seed=4, n=30)
     case.H[:] = 0
     case.Z = case.solve("enumerate")[0]
@@ -273,5 +276,5 @@ def test_a_global_old_code_is_kept_where_another_is_as_good(solver, switches):
     for codes in (case.Z, swapped):
         case.Z = codes
         kept = case.energies(case.H) >= case.mu
-        found = case.solve(solver, **switches)[0]
+        found = case.solve(solver, start, **switches)[0]
         np.testing.assert_array_equal(found[kept], codes[kept])

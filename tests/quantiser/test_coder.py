@@ -18,6 +18,7 @@ from auxbit.core.maps import LinearDecoder, TableDecoder, pack, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.mac.loop import decoder_sums, f_step
+from auxbit.mac.z_step import ZOptions, ZSolver
 from auxbit.quantiser.coder import coder_of
 from auxbit.quantiser.fit import alternate_codes
 from auxbit.quantiser.kernels import row_products
@@ -98,6 +99,25 @@ def test_above_16_bits_nearly_all_codes_are_the_best_of_all(mu):
     lowest = lowest_of_all(X, H, f, mu)
     assert (found >= lowest - 1e-9).all()
     assert (found <= lowest + 1e-9).mean() >= 0.9
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_bits_whose_own_cost_is_as_large_as_what_the_others_add_are_weighed_in_full(share):
+    # columns that point one way: a bit by itself costs more than half of what all others can change of it
+    rng = np.random.default_rng(0)
+    f = LinearDecoder(rng.normal(size=(30, 1)) + 0.5 * rng.normal(size=(30, 24)), np.zeros(30))
+    truth, H = (
+        (rng.random((400, 24)) < share).astype(np.uint8),
+        rng.integers(0, 2, (400, 24)).astype(np.uint8),
+    )
+    X = (f(truth) + 0.3 * rng.normal(size=(400, 30))).astype(np.float32)
+    alone = np.square(f.A).sum(axis=0) - 2 * X @ f.A
+    gram = np.abs(2 * f.A.T @ f.A)
+    assert (np.abs(alone) > 0.5 * (gram.sum(axis=1) - gram.diagonal())).mean() > 0.4
+    best = truth.copy()
+    ZSolver(f, 1e-9, ZOptions("exact")).solve(X, H, best, None)
+    found, least = (np.square(X - f(Z)).sum(axis=1) for Z in (unpack(solve(X, pack(H), f, 0.0), 24), best))
+    assert (found <= least * (1 + 1e-5)).mean() >= 0.99
 
 
 @settings(max_examples=20)

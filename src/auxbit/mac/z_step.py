@@ -380,7 +380,10 @@ class ZSolver:
             inverse=self._start != "warm" and self._admm is None, tree=options.solver == "exact"
         )
         self._conditions = Conditions.of(self.problem.G, [slice(None)], options.optimality)
-        self._groups, self._Q = Groups.reduce(self.problem, options, self._conditions)
+        self._groups: Groups | None = None
+        self._Q: Float64 | None = None
+        if options.group_size > 1 or options.scans:
+            self._groups, self._Q = Groups.reduce(self.problem, options, self._conditions)
 
     def solve(self, X: Float32, H: Bits, Z: Bits, warm: tuple[Float32, Float32] | None) -> ZCounts:
         """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
@@ -417,7 +420,7 @@ class ZSolver:
                 np.clip(relaxed, 0.0, 1.0, out=relaxed)
             gradient = relaxed @ problem.G
             gradient -= block.C
-        P = block.Y @ self._Q if self._groups.scan else V
+        P = V if self._Q is None else block.Y @ self._Q
         tally = np.zeros(2, dtype=np.int64)
         counts.certified = alternate_points(
             problem.G, block.H, V, P, relaxed, gradient, problem.mu, block.Z, STARTS[self._start],
@@ -741,8 +744,8 @@ def squared_gap(row: Any, r: Any, z: Any, i: Any) -> float:
 
 @kernel
 def descend(G: Any, z: Any, v: Any, h: Any, p: Any, mu: Any, groups: Any, tol: Any, out: Any) -> float:
-    """Alternate over groups of g bits; returns by how much e changes."""
-    if groups.size == 1 and not groups.scan:
+    """Alternate over groups of bits, or over single ones; returns by how much e changes."""
+    if groups is None:  # then the branch below is not compiled, which saves seconds of a first run
         return alternate_bits(G, z, v, tol)
     return alternate_groups(G, z, v, h, p, mu, groups, tol, out)
 
