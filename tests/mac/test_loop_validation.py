@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from auxbit.mac.loop import alternate, follow
+from auxbit.mac.loop import Walk, alternate, follow, neighbours_to_find
 from helpers.mac_script import Script, path
 
 
@@ -74,3 +76,24 @@ def test_a_model_of_no_precision_at_all_is_still_a_model():
 def test_a_schedule_without_a_value_is_an_error():
     with pytest.raises(ValueError, match="the schedule has no value of mu"):
         follow(path([]))
+
+
+def test_a_walk_that_had_run_out_of_patience_takes_no_step_when_resumed():
+    walked = follow(path(range(1, 9)), precision=lambda h: 1.0 - h, patience=2)
+    walk = Walk(walked.history, walked.h, 1.0, False, 2)
+    outcome = follow(path(range(1, 9)), precision=lambda h: 2.0, patience=2, walk=walk)
+    assert (outcome.h, outcome.stopped, len(outcome.history)) == (0, "patience", 3)
+
+
+def test_a_path_has_settled_when_the_objective_falls_by_a_small_share_of_itself():
+    walk = Walk()
+    first = follow(path([1])).history[0]
+    assert not walk.has_settled(1.0)
+    for before, now, settled in ((100.0, 98.9, False), (100.0, 99.1, True), (100.0, 100.5, True)):
+        walk.history = [replace(first, E_Q=before), replace(first, E_Q=now)]
+        assert walk.has_settled(0.01) == settled
+
+
+def test_one_percent_of_the_rows_are_neighbours_to_find_between_10_and_100():
+    wanted = {7: 7, 500: 10, 5_000: 50, 9_999: 99, 50_000: 100}
+    assert {n: neighbours_to_find(n) for n in wanted} == wanted
