@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from auxbit.core.parallel import Workers
-from auxbit.mac.h_step import ArraySvmRows, SvmOptions, gram_solver, line_search, solve_svms
+from auxbit.mac.h_step import (
+    ArraySvmRows,
+    SvmOptions,
+    _conjugate_gradients,
+    gram_solver,
+    line_search,
+    ridge_weights,
+    solve_svms,
+)
+from auxbit.mac.loop import decoder_sums
 from helpers.slow_truths import random_rows
 from helpers.svm_cases import TIGHT, fit, flip, labelled_digits, svm_objective
 
@@ -170,3 +179,83 @@ def test_rows_of_low_rank_have_a_preconditioner_all_the_same(C):
     solved = gram_solver((ones.T @ ones).astype(np.float64), C)(np.eye(31))
     assert np.isfinite(solved).all()
     assert np.linalg.eigvalsh((solved + solved.T) / 2).min() > 0
+
+
+# what the solver stands on, each against a line of NumPy
+
+
+def labelled(n=60, D=5, L=3, seed=0):
+    """Rows with a feature of 1, and codes with one class rarer than the other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D)).astype(np.float32)
+    return X, np.c_[X, np.ones(n)].astype(float), (rng.random((n, L)) < [0.5, 0.9, 0.1]).astype(np.uint8)
+
+
+@pytest.mark.parametrize("C", [1e-3, 0.1, 10.0])
+def test_the_shared_factorisation_is_that_of_the_identity_and_the_gram_matrix(C):
+    _, ones, Z = labelled()
+    found = gram_solver(ones.T @ ones, C)(ones.T @ Z)
+    np.testing.assert_allclose(
+        found, np.linalg.solve(np.eye(6) + C * ones.T @ ones, ones.T @ Z), rtol=1e-3, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("C", [1e-3, 0.1, 10.0])
+def test_ridge_weights_are_where_the_gradient_is_zero(C):
+    X, ones, Z = labelled()
+    with Workers(1) as workers:
+        W = ridge_weights(ones.T @ ones, decoder_sums(X, Z, workers), C)
+    y = 2.0 * Z - 1  # ½‖w‖² + C Σ(wᵀx − y)²
+    np.testing.assert_allclose(W + 2 * C * ones.T @ (ones @ W - y), 0, atol=1e-3 * C * len(X))
+
+
+def test_the_tolerance_refers_to_the_gradient_at_zero_times_the_share_of_the_rarer_class():
+    X, ones, Z = labelled()
+    with Workers(1) as workers:
+        found = SvmOptions(C=7.0).zero_norm(decoder_sums(X, Z, workers))
+    gradient = -2 * 7.0 * ones.T @ (2.0 * Z - 1)  # at W = 0 every row has slack
+    rarer = np.minimum(Z.mean(axis=0), 1 - Z.mean(axis=0))
+    assert (rarer < 0.5).all()
+    np.testing.assert_allclose(found, np.linalg.norm(gradient, axis=0) * rarer, rtol=1e-5)
+
+
+class Gradients:
+    """The products of conjugate gradients for given matrices, one per bit; counts them."""
+
+    def __init__(self, matrices):
+        self.matrices, self.products = matrices, np.zeros(len(matrices), dtype=int)
+
+    def hessian_product(self, P, bits):
+        self.products[bits] += 1
+        return np.stack([self.matrices[bit] @ p for bit, p in zip(bits, P.T, strict=True)], axis=1)
+
+
+def conjugate_gradients(seed, **options):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(4, 6, 6)) * 10.0 ** rng.uniform(-1, 1, size=(4, 1, 6))
+    rows, gradient = Gradients(half @ half.transpose(0, 2, 1)), rng.normal(size=(6, 4))
+    options = SvmOptions(C=0.5, **options)
+    step = _conjugate_gradients(rows, np.arange(4), gradient, lambda B, columns: B.copy(), options)
+    residual = (
+        -gradient - step - np.stack([A @ s for A, s in zip(rows.matrices, step.T, strict=True)], axis=1)
+    )
+    return rows.products, np.linalg.norm(residual, axis=0) / np.linalg.norm(gradient, axis=0)
+
+
+@given(st.integers(0, 2**20))
+def test_conjugate_gradients_are_done_after_as_many_products_as_there_are_dimensions(seed):
+    products, left = conjugate_gradients(seed, forcing=1e-4, max_cg=50)
+    assert (products <= 7).all()  # 6, and one for rounding; steepest descent takes hundreds
+    assert (left <= 1e-4).all()
+
+
+@given(st.integers(0, 2**20), st.sampled_from([0.3, 0.1, 0.01]))
+def test_conjugate_gradients_end_with_the_first_residual_that_is_small_enough(seed, forcing):
+    products, left = conjugate_gradients(seed, forcing=forcing, max_cg=50)
+    assert (left <= forcing).all()
+    for bit, n in enumerate(products):
+        before, still = (
+            conjugate_gradients(seed, forcing=1e-9, max_cg=n - 1) if n > 1 else (products, np.ones(4))
+        )
+        assert still[bit] > forcing
+        assert n == 1 or before[bit] == n - 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from auxbit.mac.loop import alternate, follow
+from auxbit.mac.loop import Walk, alternate, follow, neighbours_to_find
 from helpers.mac_script import Script, path
 
 
@@ -94,3 +94,24 @@ def test_with_settled_the_last_encoder_is_kept():
         replace(step, report=replace(step.report, E_BA=float(i))) for i, step in enumerate(path([1, 1, 1]))
     )
     assert follow(rising, settled=-1.0).h == 2
+
+
+def test_a_walk_that_had_run_out_of_patience_takes_no_step_when_resumed():
+    walked = follow(path(range(1, 9)), precision=lambda h: 1.0 - h, patience=2)
+    walk = Walk(walked.history, walked.h, best_precision=1.0, misses=2)
+    outcome = follow(path(range(1, 9)), precision=lambda h: 2.0, patience=2, walk=walk)
+    assert (outcome.h, outcome.stopped, len(outcome.history)) == (0, "patience", 3)
+
+
+def test_a_path_has_settled_when_the_objective_falls_by_a_small_share_of_itself():
+    walk = Walk()
+    first = follow(path([1])).history[0]
+    assert not walk.has_settled(1.0)
+    for before, now, settled in ((100.0, 98.9, False), (100.0, 99.1, True), (100.0, 100.5, True)):
+        walk.history = [replace(first, E_Q=before), replace(first, E_Q=now)]
+        assert walk.has_settled(0.01) == settled
+
+
+def test_one_percent_of_the_rows_are_neighbours_to_find_between_10_and_100():
+    wanted = {7: 7, 500: 10, 5_000: 50, 9_999: 99, 50_000: 100}
+    assert {n: neighbours_to_find(n) for n in wanted} == wanted
