@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from auxbit.core import maps
 from auxbit.index import HammingIndex, hamming, multi_index
+from auxbit.index import codes as codes_module
+from auxbit.index.codes import CodeBlocks, CodeStore, IdTable, LaneSet
 from helpers.index_truth import (
     KINDS,
     check_radius,
@@ -114,6 +116,31 @@ def test_replaced_codes_are_found_where_they_now_are(kind):
     index.add(base[5:700], ids=np.arange(5, 700), upsert=True)
     check_search(index, base, np.arange(2000), queries, 10)
     check_radius(index, base, np.arange(2000), queries, 5)
+
+
+def test_codes_in_a_file_that_grows_are_found(kind, monkeypatch):
+    monkeypatch.setattr(codes_module, "ATTACHED", 100)
+    base, queries = clustered_codes(3000, 64), clustered_codes(10, 64, seed=1)
+    planes = CodeBlocks.of(base, 64).planes
+    alive, first = LaneSet(), 1999
+    alive.append(first)
+    store = CodeStore.of(CodeBlocks.mapped(planes, 64, first), IdTable.numbered(first), alive)
+    index = HammingIndex.over(store, kind=kind)
+    check_search(index, base[:first], np.arange(first), queries, 10)
+    tables = index._exact._tables
+    for stop in (2000, 2100, 2100, 3000):
+        with index.changing() as store:
+            store.grow(planes.copy(), stop)
+        check_search(index, base[:stop], np.arange(stop), queries, 10)
+        check_radius(index, base[:stop], np.arange(stop), queries, 6)
+        check_search(index, base[:stop:40], np.arange(0, stop, 40), queries, 5, among=np.arange(0, stop, 40))
+        if stop == 2100:  # tables that were made before stay in use
+            assert index._exact._tables is tables
+    found = [group.tolist() for group in index.find_duplicates()]
+    _, which = np.unique(base, axis=0, return_inverse=True)
+    groups = [np.flatnonzero(which == each).tolist() for each in range(which.max() + 1)]
+    assert found == sorted(group for group in groups if len(group) > 1)
+    assert not len(store.ids._ids)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
