@@ -366,11 +366,12 @@ class ParquetGroups:
                 yield row, self._values(batch, row, self.width)
 
     def _values(self, batch: Any, row: int, width: int) -> Array:
-        for name in self._names:
-            _refuse_nulls(self.source, name, batch.column(name), row)
+        columns = {f"{self.source}: column {name!r}": batch.column(name) for name in self._names}
         if self._of_lists:
-            return _list_rows(self.source, self._names[0], batch.column(self._names[0]), row, width)
-        return np.stack([batch.column(name).to_numpy().astype(self.dtype) for name in self._names], axis=1)
+            return _list_rows(*columns.popitem(), row, width)
+        for what, column in columns.items():
+            _refuse_nulls(what, column, row)
+        return np.stack([column.to_numpy().astype(self.dtype) for column in columns.values()], axis=1)
 
 
 def open_parquet(source: Path) -> Any:
@@ -415,15 +416,7 @@ def parquet_batches(
 
 def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
     """The columns that make the matrix, the NumPy type of their numbers, and whether they are lists."""
-    types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
-    lists: dict[str, Any] = {}
-    numbers: dict[str, Any] = {}
-    for field in schema:
-        kind, found = field.type, numbers
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            kind, found = kind.value_type, lists
-        if types.is_integer(kind) or types.is_floating(kind):
-            found[field.name] = kind.to_pandas_dtype()
+    lists, numbers = number_columns(schema)
     if (key is None and len(lists) > 1) or (key is not None and key not in lists):
         raise choose(source, "list column", key, lists)
     chosen = {key: lists[key]} if key is not None else lists or numbers
@@ -432,26 +425,52 @@ def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[st
     return list(chosen), np.result_type(*chosen.values()), bool(lists)
 
 
-def _list_rows(source: Path, name: str, column: Any, row: int, dimension: int) -> Array:
-    """One chunk of a column of lists, from `row` on, as (rows, d); `dimension` is 0 if not yet known."""
-    compute = require("pyarrow.compute", extra="data", purpose="reading .parquet files")
+def number_columns(schema: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of lists of numbers and those of numbers in an Arrow schema, each with its NumPy type."""
+    types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
+    lists: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for field in schema:
+        kind, found = field.type, numbers
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            kind, found = kind.value_type, lists
+        if is_number(kind):
+            found[field.name] = kind.to_pandas_dtype()
+    return lists, numbers
+
+
+def is_number(kind: Any) -> bool:
+    """Whether an Arrow type is of integers or floats."""
+    types = require("pyarrow.types", extra="data", purpose="reading Arrow columns")
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
+def _list_rows(
+    what: str, column: Any, row: int = 0, dimension: int = 0, error: type[AuxbitError] = DataFileError
+) -> Array:
+    """A chunk of an Arrow column of lists, from `row` on, as (rows, d); `dimension` : 0 if not yet known."""
+    compute = require("pyarrow.compute", extra="data", purpose="reading Arrow columns")
+    column = getattr(column, "storage", column)  # tensors of one shape are an extension of lists
+    _refuse_nulls(what, column, row, error=error)
     lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
     dimension = dimension or int(lengths[0])
     if (lengths != dimension).any() or dimension == 0:
         wrong = int((lengths != dimension).argmax())
-        raise DataFileError(
-            f"{source}: column {name!r} has a list of {lengths[wrong]} values in row {row + wrong}; "
+        raise error(
+            f"{what} has a list of {lengths[wrong]} values in row {row + wrong}; "
             f"expected lists of {dimension or 'at least 1'}, the same for every row."
         )
     values = column.flatten()
-    _refuse_nulls(source, name, values, row, per_row=dimension)
+    _refuse_nulls(what, values, row, per_row=dimension, error=error)
     return np.asarray(values.to_numpy()).reshape(-1, dimension)
 
 
-def _refuse_nulls(source: Path, name: str, values: Any, row: int, per_row: int = 1) -> None:
+def _refuse_nulls(
+    what: str, values: Any, row: int, per_row: int = 1, error: type[AuxbitError] = DataFileError
+) -> None:
     if values.null_count:
         at = int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
-        raise DataFileError(f"{source}: column {name!r} has a null in row {row + at}; expected numbers only.")
+        raise error(f"{what} has a null in row {row + at}; expected numbers only.")
 
 
 def read_hdf5(source: Path, key: str | None) -> Array:
@@ -580,6 +599,95 @@ _READERS: dict[str, Callable[[Path, str | None], Array]] = {
 _KEYED = frozenset({".npz", ".parquet", ".h5", ".hdf5"})
 
 
+# ---- Columns of vectors in memory
+#
+# A column is a Series of pandas or polars, an Arrow array, a list or an array of objects, whose vectors are
+# equally long. They are known by the name of their package, so that none has to be imported.
+
+VECTORS = (list, tuple, np.ndarray)
+
+
+def package_of(X: Any) -> str:
+    """The name of the package that X comes from."""
+    return type(X).__module__.partition(".")[0]
+
+
+def as_rows(X: Any, name: str = "X") -> Any:
+    """A column of vectors as an array, (n, D) of the type that their numbers have; anything else as it is."""
+    package = package_of(X)
+    if package in ("pandas", "polars", "pyarrow"):
+        if hasattr(X, "columns"):
+            _refuse_nested(X, package, name)
+            return X
+        if package != "pandas":
+            return _arrow_rows(as_arrow(X), name)
+        X = X.to_numpy()
+    of_objects = isinstance(X, np.ndarray) and X.ndim == 1 and X.dtype.hasobject
+    if (of_objects or isinstance(X, list | tuple)) and any(isinstance(each, VECTORS) for each in X):
+        return _stacked(X, name)
+    return X
+
+
+def as_arrow(X: Any) -> Any:
+    """A frame or a Series of polars as that of Arrow, without a copy if it can be; Arrow's own as it is."""
+    if package_of(X) == "pyarrow":
+        return X
+    arrow = require("pyarrow", extra="data", purpose="reading frames of polars")
+    return arrow.table(X) if hasattr(X, "columns") else arrow.chunked_array(X)
+
+
+def _refuse_nested(frame: Any, package: str, name: str) -> None:
+    """Refuse a frame with a column of vectors, of which scikit-learn would not say what is wrong."""
+    if package == "pandas":
+        kinds = zip(frame.columns, frame.dtypes)
+        objects = [column for column, kind in kinds if kind == object] if len(frame) else []  # noqa: E721
+        nested = [column for column in objects if isinstance(frame[column].iloc[0], VECTORS)]
+    elif package == "polars":
+        nested = [column for column, kind in frame.schema.items() if kind.is_nested()]
+    else:
+        nested = [field.name for field in frame.schema if field.type.num_fields]
+    if nested:
+        listed = ", ".join(map(repr, nested))
+        raise InvalidInput(
+            f"{name} is a frame with columns of lists: {listed}. Give the column of vectors alone, as "
+            f"{name}[{nested[0]!r}]."
+        )
+
+
+def _stacked(vectors: Any, name: str) -> Array:
+    """The vectors in a list, or in an array of objects, as the rows of one array."""
+    listed = list(vectors)
+    try:
+        rows = np.stack(listed) if all(type(each) is np.ndarray for each in listed) else np.array(listed)
+    except ValueError as error:
+        lengths = [len(each) if isinstance(each, VECTORS) else None for each in listed]
+        usual = next(length for length in lengths if length is not None)
+        row = next((row for row, length in enumerate(lengths) if length != usual), None)
+        if row is None:
+            raise InvalidInput(f"{name} must be vectors of numbers: {error}") from error
+        found = repr(listed[row])[:40] if lengths[row] is None else f"a vector of {lengths[row]} numbers"
+        raise InvalidInput(f"{name} has {found} in row {row}; expected {usual} numbers in each.") from error
+    if rows.dtype.hasobject and any(None in each for each in listed):
+        row = next(row for row, each in enumerate(listed) if None in each)
+        raise InvalidInput(f"{name} has None among the numbers of row {row}; expected numbers only.")
+    return rows
+
+
+def _arrow_rows(column: Any, name: str) -> Array:
+    """A column of Arrow as rows; one that is no column of lists as it is, in one dimension."""
+    parts = [part for part in getattr(column, "chunks", [column]) if len(part)]
+    kind = getattr(column.type, "storage_type", column.type)
+    if not parts or not hasattr(kind, "value_type"):
+        return np.asarray(column)
+    if not is_number(kind.value_type):
+        raise InvalidInput(f"{name} is a column of {kind}; expected lists of numbers.")
+    done: list[Array] = []
+    for part in parts:
+        row, width = sum(map(len, done)), done[0].shape[1] if done else 0
+        done.append(_list_rows(name, part, row, width, error=InvalidInput))
+    return done[0] if len(done) == 1 else np.concatenate(done)
+
+
 # ---- Rows by slices, of any of these files or of any object that slices
 #
 # open_rows("vectors.npy")         memory-mapped; .fvecs, .bvecs, .ivecs too
@@ -609,6 +717,7 @@ def open_rows(X: Any) -> RowSource:
     """X as rows that are read by slices; only headers are read here."""
     if isinstance(X, str | os.PathLike):
         return _open_path(X)
+    X = as_rows(X)
     shape = getattr(X, "shape", None)
     if not isinstance(shape, tuple) or not hasattr(X, "__getitem__"):
         X = np.asarray(X)

@@ -37,6 +37,7 @@ from auxbit.core.maps import (
     unpack,
 )
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
+from auxbit.data.vectors import as_rows
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
@@ -424,7 +425,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def _validate(self, X: npt.ArrayLike, *, reset: bool) -> Array:
         try:
             rows: Array = validate_data(
-                self, X, reset=reset, dtype="numeric", ensure_all_finite=False,
+                self, as_rows(X), reset=reset, dtype="numeric", ensure_all_finite=False,
                 ensure_min_samples=2 if reset else 1,
             )  # fmt: skip
         except ValueError as error:  # a TypeError says what it must by itself

@@ -41,6 +41,7 @@ from auxbit.core.maps import (
     to_words,
 )
 from auxbit.core.parallel import Guard, Workers, kernel, resolve_n_jobs
+from auxbit.data.vectors import as_rows
 from auxbit.errors import IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
 from auxbit.index.codes import (
@@ -551,7 +552,7 @@ class HammingIndex:
 
     def _query_tables(self, X: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         decoder = self._norms().decoder
-        rows, n_dims = np.asarray(X), len(decoder.b)
+        rows, n_dims = np.asarray(as_rows(X)), len(decoder.b)
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "
