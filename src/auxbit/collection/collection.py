@@ -339,7 +339,8 @@ class Collection:
         from auxbit.hashers.files import as_model, coding_of
 
         told = progress or Silent()
-        advance, step = advance or told.advance, step or (lambda what: told.stage(what, len(self)))
+        n, advance = len(self), advance or told.advance
+        step = step or (lambda what: told.stage(what, n))
         with self._changing("retrained") as (change, now):
             state, positions = change.state, now.view.present()
             given = None if X is None else _records(X, None, None, None).X

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import queue
 import re
 import secrets
 import sqlite3
@@ -304,35 +303,29 @@ class Pool:
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], only: sqlite3.Connection | None) -> None:
-        self._connect, self._only = connect, only
-        self._renew()
-
-    def _renew(self) -> None:
-        self._process = os.getpid()
-        self._free: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
-        if self._only is not None:
-            self._free.put(self._only)
+        self._connect, self._only, self._turn = connect, only, threading.RLock()
+        self._process, self._free = os.getpid(), list[sqlite3.Connection]()
 
     @contextmanager
     def borrowed(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
+        """A connection that no other thread uses meanwhile."""
+        if self._only is not None:
+            with self._turn:
+                yield self._only
+            return
         if self._process != os.getpid():
-            self._renew()
+            self._process, self._free = os.getpid(), []
         free = self._free
-        try:
-            connection = free.get(block=self._only is not None)
-        except queue.Empty:
-            connection = self._connect()
+        connection = free.pop() if free else self._connect()
         try:
             yield connection
         finally:
-            free.put(connection)
+            free.append(connection)
 
     def close(self) -> None:
-        """Close those that are not in use; the others close with their last user."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._free.get(block=False).close()
+        """Close those that are not in use."""
+        while self._free:
+            self._free.pop().close()
 
 
 def connect(folder: Path | None, *, write: bool = False) -> sqlite3.Connection:
@@ -455,6 +448,9 @@ class Storage:
         if self.closed:
             raise InvalidInput(f"{self.place} is closed. Open it again.")
         with explained(self.place), self._pool.borrowed() as connection:
+            if connection.in_transaction:  # in memory, by whoever calls this within a change
+                yield connection, read_state(connection)
+                return
             connection.execute("BEGIN")
             try:
                 state = read_state(connection, self._state)
