@@ -16,14 +16,14 @@ import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
 from auxbit.core.files import check_output
-from auxbit.core.maps import TableDecoder, bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import effective_bits, effective_bits_bound
 from auxbit.hashers.base import CODINGS, Hasher
-from auxbit.hashers.registry import find_method, fit_reporting, load, make_hasher, read_header
+from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
 
@@ -43,7 +43,7 @@ def fit_file(
     parameters : of the estimator. out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit;
     given, rows are not read into memory. scheduler : the address of a Dask scheduler whose workers read them.
     """
-    check_n_bits(n_bits)
+    find_method(method, HASHER_NAMES).check_bits(n_bits)
     check_integer("seed", seed, 0, LARGEST_SEED)
     check_output(out, overwrite=overwrite)
     model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)

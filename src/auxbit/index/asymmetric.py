@@ -29,13 +29,13 @@ from auxbit.index.bounds import (
     NARROW_LIMIT,
     ROUNDING,
     VALUES,
-    WIDE_ENTRY,
     WIDE_LIMIT,
     measure_tables,
     n_tables,
     round_tables,
     smallest_sum,
     split_codes,
+    widest_entry,
 )
 from auxbit.index.codes import LANES, CodeNorms, LaneMasks, Planes, aligned_zeros, nearest_first
 
@@ -116,7 +116,7 @@ def scan_blocks(
                 ranges[q] = left
                 units[q] = highest / left
                 if wide and widest[q] > 0:
-                    units[q] = min(units[q], WIDE_ENTRY / min(left, widest[q]))
+                    units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
                 round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
             limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
