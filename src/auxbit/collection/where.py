@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -196,13 +196,11 @@ class Where:
         """An expression of SQLite, 1 for rows that fulfil it and else 0, and the values of its ?.
 
         column : of JSON objects as `json` writes them with ensure_ascii=False, or NULL, which is {}. The
-        connection needs `register`; a function of a row is called by that, and this object must be kept
-        until the statement has run.
+        connection needs `register`. A function of a row is called by its number, as long as the values are
+        kept.
         """
         if self.function is not None:
-            key = next(_KEYS)
-            _FUNCTIONS[key] = self
-            return f"auxbit_holds({column}, ?)", [key]
+            return f"auxbit_holds({column}, ?)", [_Called.of(self.function)]
         if _depth(self.tree) <= MOST_LEVELS and sum(1 for _ in _leaves(self.tree)) <= MOST_TERMS:
             expression, values = _sql(self.tree, column)
             if len(expression) <= MOST_LETTERS:
@@ -307,7 +305,8 @@ def _bare(but: str = "") -> str:
 
 def _field_then(rest: str, bare: str, first: str = "") -> re.Pattern[str]:
     """The pattern of a field, in quotes or as `bare` has it, and what follows; `first` stands before it."""
-    return re.compile(rf'\s*{first}(?P<field>"(?:[^"\\]|\\.)*"|(?!\s){bare}){rest}', re.DOTALL)
+    no = rf"(?!\s|(?:and|or|not|AND|OR|NOT)[\s(](?!\s*{_SIGN}))"  # what no bare field may start with
+    return re.compile(rf'\s*{first}(?P<field>"(?:[^"\\]|\\.)*"|{no}{bare}){rest}', re.DOTALL)
 
 
 _WORD_FIELD, _WITHOUT_SIGN = r'[^\s,()"!=<>~^]+', _bare('"!=<>~') + "+?"
@@ -412,7 +411,7 @@ class _Reader:
 
     def _values(self, *, may_be_empty: bool) -> tuple[list[Any], list[str]]:
         """What stands between commas, as JSON if it is that, else as text; and all of it as text."""
-        values, raws = [], []
+        values, raws = list[Any](), list[str]()
         while True:
             start = self._place
             value = self._json()
@@ -471,11 +470,11 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 # ---- To SQL
 #
-# A field's number or text is one expression, `scalar_sql`, which an index can hold: comparisons put it alone
-# on one side. SQLite may read a float some units of its last place wrong, an integer of more than 64 bits as a
-# float, and text only up to a NUL. So the index is searched a little too widely, and what lies at the edge is
-# compared as JSON text, or, if that is not as we write it, by Python. What SQLite cannot say at all is left to
-# Python as a whole. Nothing is ever NULL, so that NOT is the opposite.
+# A field's number or text is one expression, `scalar_sql`, which an index can hold; comparisons have it alone
+# on one side. SQLite may read a float wrong in its last places, an integer of more than 64 bits as a float,
+# and text only up to a NUL. So a little too much is looked up, and what lies at the edge is compared as JSON
+# text, or, if that is not as we write it, by Python. What SQLite cannot say at all is left to Python as a
+# whole. Nothing is ever NULL, so that NOT is the opposite.
 
 Sql = tuple[str, list[Any]]
 
@@ -695,8 +694,23 @@ def _bounds(value: Any) -> tuple[Any, ...]:
 
 # ---- What Python decides for SQLite
 
-_FUNCTIONS: WeakValueDictionary[int, Where] = WeakValueDictionary()  # that are called by number
-_KEYS = itertools.count(1)
+
+class _Called(str):
+    """The name by which SQLite calls a function of the user's: once no statement has it, nobody does."""
+
+    function: Callable[[Row], Any]
+    known: ClassVar[WeakValueDictionary[str, _Called]] = WeakValueDictionary()
+    _numbers = itertools.count()
+
+    @classmethod
+    def of(cls, function: Callable[[Row], Any]) -> _Called:
+        """A new name."""
+        name = cls(f"function {next(cls._numbers)}")
+        name.function = function
+        cls.known[str(name)] = name
+        return name
+
+
 _RAISED = threading.local()
 
 
@@ -719,11 +733,12 @@ def errors_of_functions() -> Iterator[None]:
         _RAISED.error = None
 
 
-def _auxbit_holds(metadata: str | None, wanted: str | int) -> bool:
-    """wanted : conditions as JSON, or the number of a function."""
+def _auxbit_holds(metadata: str | None, wanted: str) -> bool:
+    """Whether metadata fulfil conditions, given as JSON, or a function, given by its name."""
     try:
-        holds = _FUNCTIONS[wanted].matches if isinstance(wanted, int) else _unpacked(wanted).holds
-        return holds(json.loads(metadata) if metadata else {})
+        row = json.loads(metadata) if metadata else {}
+        called = _Called.known.get(wanted)
+        return _unpacked(wanted).holds(row) if called is None else bool(called.function(row))
     except Exception as error:
         _RAISED.error = error
         raise
