@@ -6,7 +6,7 @@ before the next begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.collection.collection import Collection, refuse_existing
-from auxbit.collection.metadata import encode_rows, read_table
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS, Manifest, coding_of
 from auxbit.collection.where import Where
 from auxbit.core import files
@@ -23,8 +22,9 @@ from auxbit.core.checks import Array, Ids, PathLike, check_finite, check_integer
 from auxbit.core.maps import TableDecoder, bytes_per_code, check_n_bits
 from auxbit.core.parallel import sample_rows
 from auxbit.core.progress import Progress, Silent
+from auxbit.data.records import encode_metadata, read_ids, read_table
 from auxbit.data.vectors import nearest, read_data
-from auxbit.errors import CollectionError, DataFileError, InvalidInput, InvalidParameter
+from auxbit.errors import CollectionError, InvalidInput, InvalidParameter
 from auxbit.hashers.files import LARGEST_SEED, as_packed, check_coding, check_enough_rows, holds_codes
 from auxbit.hashers.registry import fit_reporting, label_of, load, make_hasher
 from auxbit.index.answers import Answers
@@ -292,7 +292,7 @@ class Rows:
     X: Array
     are_codes: bool
     ids: Ids | None
-    metadata: list[dict[str, Any]] | None
+    metadata: Sequence[dict[str, Any]] | None
     first: int = 0
 
     @classmethod
@@ -305,7 +305,7 @@ class Rows:
         if not 0 <= first <= len(X):
             raise InvalidParameter("from-row", first, f"0 to {len(X)}, the rows of {source}")
         codes = _are_codes(X, source, codes=codes, n_bits=n_bits, n_features=n_features)
-        given = None if ids is None else read_ids(ids)
+        given = None if ids is None else check_ids(read_ids(ids), name=ids)
         texts = None if metadata is None else read_table(metadata)
         for name, found in ((ids, given), (metadata, texts)):
             if found is not None and len(found) != len(X):
@@ -349,7 +349,7 @@ class Rows:
                 if not self.are_codes:
                     check_finite(self.X, name=self.source)
                 if self.metadata is not None:
-                    encode_rows(self.metadata, len(self.metadata))
+                    encode_metadata(self.metadata, len(self.metadata))
             raise
 
     def _batch(self, rows: slice, n_bits: int) -> dict[str, Any]:
@@ -360,21 +360,6 @@ class Rows:
             "ids": None if self.ids is None else self.ids[rows],
             "metadata": None if self.metadata is None else self.metadata[rows],
         }
-
-
-def read_ids(name: str) -> Ids:
-    """The ids in an .npy file, (n,) int64."""
-    source = Path(name)
-    if not source.is_file():
-        near = nearest(source.name, (entry.name for entry in source.parent.glob("*.npy")))
-        raise DataFileError(f"{name} does not exist.{near}")
-    try:
-        found = np.load(source, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataFileError(f"{name} cannot be read as .npy: {error}") from error
-    if not isinstance(found, np.ndarray):
-        raise DataFileError(f"{name} holds several arrays; expected an .npy file of integers.")
-    return check_ids(found.ravel() if found.ndim == 2 and found.shape[1] == 1 else found, name=name)
 
 
 def _are_codes(X: Array, source: str, *, codes: bool, n_bits: int, n_features: int | None) -> bool:
