@@ -257,6 +257,7 @@ def delete(
         raise typer.BadParameter("say what to delete by one of --ids, --ids-file and --where.")
     wanted: Any = None if ids is None else _integers(ids)
     from auxbit.collection import build
+    from auxbit.data.records import read_ids
 
     with build.open_collection(folder) as items:
         if where:
@@ -271,7 +272,7 @@ def delete(
                 typer.confirm(f"Delete {there}?", abort=True, err=True)
             deleted = items.delete(where=where)
         else:
-            deleted = items.delete(wanted if ids_file is None else build.read_ids(ids_file))
+            deleted = items.delete(wanted if ids_file is None else read_ids(ids_file))
         left = len(items)
     if json:
         output.print_json({"collection": folder, "deleted": deleted, "items": left})

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from auxbit.collection.metadata import MAX_DEPTH, Row, key_of, to_json
+from auxbit.data.records import MAX_DEPTH, Row, key_of, to_json
 from auxbit.errors import InvalidInput, InvalidParameter
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "startswith", "exists")

@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
@@ -348,11 +348,11 @@ class ParquetGroups:
     Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
     """
 
-    def __init__(self, source: Path, key: str | None) -> None:
+    def __init__(self, source: Path, key: str | None, columns: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
         with explained(source), open_parquet(source) as file:
-            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key)
+            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
             self.sizes = group_sizes(source, file)
             self.width = len(self._names)
             if self._of_lists:
@@ -372,6 +372,17 @@ class ParquetGroups:
         for what, column in columns.items():
             _refuse_nulls(what, column, row)
         return np.stack([column.to_numpy().astype(self.dtype) for column in columns.values()], axis=1)
+
+
+def parquet_files(source: Path) -> list[Path]:
+    """The file itself, or the Parquet files in a folder, in the order of their names."""
+    if not source.is_dir():
+        check_there(source)
+        return [source]
+    parts = sorted(source.rglob("*.parquet"))
+    if not parts:
+        raise DataFileError(f"{source} is a folder without .parquet files; expected a file of vectors.")
+    return parts
 
 
 def open_parquet(source: Path) -> Any:
@@ -414,9 +425,19 @@ def parquet_batches(
             raise DataFileError(f"{damaged} Write it again.")
 
 
-def _choose_columns(source: Path, schema: Any, key: str | None) -> tuple[list[str], np.dtype[Any], bool]:
-    """The columns that make the matrix, the NumPy type of their numbers, and whether they are lists."""
+def _choose_columns(
+    source: Path, schema: Any, key: str | None, columns: list[str] | None
+) -> tuple[list[str], np.dtype[Any], bool]:
+    """The columns that make the matrix, the NumPy type of their numbers, and whether they are lists.
+
+    key : the one of lists; columns : those of numbers.
+    """
     lists, numbers = number_columns(schema)
+    if columns is not None:
+        wrong = next((name for name in columns if name not in numbers), None)
+        if wrong is not None:
+            raise DataFileError(f"{source} has no column {wrong!r} of numbers.")
+        return columns, np.result_type(*(numbers[name] for name in columns)), False
     if (key is None and len(lists) > 1) or (key is not None and key not in lists):
         raise choose(source, "list column", key, lists)
     chosen = {key: lists[key]} if key is not None else lists or numbers
@@ -515,52 +536,56 @@ def _check_written(source: Path, dataset: Any) -> None:
         )
 
 
-class ParquetRows:
-    """The rows of one Parquet file or of several, one after another, (n, D).
+class ParquetColumns:
+    """Columns of a Parquet file, by row groups. names : which, None for all; sizes : rows of each group."""
 
-    They are the list column `key`, or the only list column, or all columns of numbers.
+    def __init__(self, source: Path, names: list[str] | None = None) -> None:
+        self.source = source
+        check_there(source)
+        with explained(source), open_parquet(source) as file:
+            there, self.sizes = file.schema_arrow.names, group_sizes(source, file)
+        self.names = list(there) if names is None else names
+        wrong = next((name for name in self.names if there.count(name) != 1), None)
+        if wrong is not None:
+            problem = "two columns" if wrong in there else "no column"
+            raise DataFileError(f"{source} has {problem} {wrong!r}.")
+
+    def batches(self, group: int) -> Iterator[tuple[int, Any]]:
+        """The rows from this group on, as batches of Arrow, each with the number of its first row."""
+        with open_parquet(self.source) as file:
+            yield from parquet_batches(self.source, file, self.names, group)
+
+
+class ParquetStream:
+    """Rows of Parquet files, one file after another, by chunks, in order. n : how many there are.
+
     Rows that follow those of the last call are decoded from where that ended. The last few chunks are kept,
     since threads do not ask in order. Going back farther decodes the row group from its start.
     """
 
-    def __init__(self, paths: list[Path], key: str | None) -> None:
-        parts = [ParquetGroups(path, key) for path in paths]
-        parts = [part for part in parts if sum(part.sizes)] or parts[:1]
-        self.dtype, width = np.result_type(*(part.dtype for part in parts)), parts[0].width
-        if wrong := next((part for part in parts if part.width != width), None):
-            raise DataFileError(
-                f"{wrong.source} has rows of {wrong.width} numbers, and {parts[0].source} of {width}."
-            )
-        self._groups: list[tuple[ParquetGroups, int]] = []
+    def __init__(self, parts: Sequence[ParquetGroups] | Sequence[ParquetColumns]) -> None:
+        self._groups: list[tuple[ParquetGroups | ParquetColumns, int]] = []
         self._starts = [0]  # of the groups, and where the last one ends
         for part in parts:
             for group, n in enumerate(part.sizes):
                 self._groups.append((part, group))
                 self._starts.append(self._starts[-1] + n)
-        self.shape = (self._starts[-1], width)
-        check_rows(parts[0].source, self.shape, self.dtype)
+        self.n = self._starts[-1]
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, Array]] = deque(maxlen=2 * resolve_n_jobs(None) + 2)
-        self._stream: Generator[tuple[int, Array], None, None] | None = None
+        self._kept: deque[tuple[int, Any]] = deque(maxlen=2 * resolve_n_jobs(None) + 2)
+        self._stream: Generator[tuple[int, Any], None, None] | None = None
         self._next = 0  # the row that the stream comes to
 
-    def __getitem__(self, rows: slice) -> Array:
-        start, stop, _ = rows.indices(self.shape[0])
-        out, done = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype), 0
+    def pieces(self, start: int, stop: int) -> Iterator[Any]:
+        """The rows from `start` on, before `stop`, in pieces of chunks."""
         with self._lock:
-            while done < len(out):
-                first, chunk = self._chunk_with(start + done)
-                some = chunk[start + done - first : stop - first]
-                if len(some) == len(out):  # within one chunk: no copy
-                    return some
-                out[done : done + len(some)] = some
-                done += len(some)
-        return out
+            while start < stop:
+                first, chunk = self._chunk_with(start)
+                some = chunk[start - first : stop - first]
+                yield some
+                start += len(some)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def _chunk_with(self, row: int) -> tuple[int, Array]:
+    def _chunk_with(self, row: int) -> tuple[int, Any]:
         """The chunk that this row is in, and the number of its first row."""
         for first, chunk in self._kept:
             if first <= row < first + len(chunk):
@@ -581,15 +606,47 @@ class ParquetRows:
             raise
         raise DataFileError(f"{self._groups[group][0].source} ended before row {row} of all: was it changed?")
 
-    def _from(self, group: int) -> Generator[tuple[int, Array], None, None]:
+    def _from(self, group: int) -> Generator[tuple[int, Any], None, None]:
         """Chunks from this group on."""
         while group < len(self._groups):
             part, number = self._groups[group]
             start = self._starts[group - number]  # of the file
             with explained(part.source):
-                for row, values in part.batches(number):
-                    yield start + row, values.astype(self.dtype, copy=False)
+                for row, chunk in part.batches(number):
+                    yield start + row, chunk
             group += len(part.sizes) - number
+
+
+class ParquetRows:
+    """The rows of one Parquet file or of several, one after another, (n, D).
+
+    They are the list column `key`, or the only list column, or all columns of numbers, or those of `columns`.
+    """
+
+    def __init__(self, paths: list[Path], key: str | None, columns: list[str] | None = None) -> None:
+        parts = [ParquetGroups(path, key, columns) for path in paths]
+        parts = [part for part in parts if sum(part.sizes)] or parts[:1]
+        self.dtype, width = np.result_type(*(part.dtype for part in parts)), parts[0].width
+        if wrong := next((part for part in parts if part.width != width), None):
+            raise DataFileError(
+                f"{wrong.source} has rows of {wrong.width} numbers, and {parts[0].source} of {width}."
+            )
+        self._stream = ParquetStream(parts)
+        self.shape = (self._stream.n, width)
+        check_rows(parts[0].source, self.shape, self.dtype)
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        out, done = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype), 0
+        for some in self._stream.pieces(start, stop):
+            if len(some) == len(out):  # within one chunk: no copy
+                return np.asarray(some, dtype=self.dtype)
+            out[done : done + len(some)] = some
+            done += len(some)
+        return out
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
 
 _READERS: dict[str, Callable[[Path, str | None], Array]] = {
@@ -624,7 +681,7 @@ def as_rows(X: Any, name: str = "X") -> Any:
         X = X.to_numpy()
     of_objects = isinstance(X, np.ndarray) and X.ndim == 1 and X.dtype.hasobject
     if (of_objects or isinstance(X, list | tuple)) and any(isinstance(each, VECTORS) for each in X):
-        return _stacked(X, name)
+        return stacked(X, name)
     return X
 
 
@@ -654,22 +711,25 @@ def _refuse_nested(frame: Any, package: str, name: str) -> None:
         )
 
 
-def _stacked(vectors: Any, name: str) -> Array:
-    """The vectors in a list, or in an array of objects, as the rows of one array."""
+def stacked(vectors: Any, name: str, first: int = 0, width: int = 0) -> Array:
+    """The vectors in a list, or in an array of objects, as the rows of one array.
+
+    first : the number of the first row, for messages; width : how long they are to be, 0 for as the first.
+    """
     listed = list(vectors)
+    lengths = [len(each) if isinstance(each, VECTORS) else None for each in listed]
+    width = width or next((length for length in lengths if length is not None), 0)
+    for row, length in enumerate(lengths):
+        if length != width:
+            found = repr(listed[row])[:40] if length is None else f"a vector of {length} numbers"
+            raise InvalidInput(f"{name} has {found} in row {first + row}; expected {width} numbers in each.")
     try:
         rows = np.stack(listed) if all(type(each) is np.ndarray for each in listed) else np.array(listed)
     except ValueError as error:
-        lengths = [len(each) if isinstance(each, VECTORS) else None for each in listed]
-        usual = next(length for length in lengths if length is not None)
-        row = next((row for row, length in enumerate(lengths) if length != usual), None)
-        if row is None:
-            raise InvalidInput(f"{name} must be vectors of numbers: {error}") from error
-        found = repr(listed[row])[:40] if lengths[row] is None else f"a vector of {lengths[row]} numbers"
-        raise InvalidInput(f"{name} has {found} in row {row}; expected {usual} numbers in each.") from error
+        raise InvalidInput(f"{name} must be vectors of numbers: {error}") from error
     if rows.dtype.hasobject and any(None in each for each in listed):
         row = next(row for row, each in enumerate(listed) if None in each)
-        raise InvalidInput(f"{name} has None among the numbers of row {row}; expected numbers only.")
+        raise InvalidInput(f"{name} has None among the numbers of row {first + row}; expected numbers only.")
     return rows
 
 
@@ -797,15 +857,10 @@ class Hdf5Rows(Sliced):
 
 def _open_path(path: str | os.PathLike[str]) -> RowSource:
     source, key = split_key(path)
-    if source.is_dir():
-        parts = sorted(source.rglob("*.parquet"))
-        if not parts:
-            raise DataFileError(f"{source} is a folder without .parquet files; expected a file of vectors.")
-        return ParquetRows(parts, key)
-    check_there(source)
     suffix = source.suffix.lower()
-    if suffix == ".parquet":
-        return ParquetRows([source], key)
+    if suffix == ".parquet" or source.is_dir():
+        return ParquetRows(parquet_files(source), key)
+    check_there(source)
     if suffix in (".h5", ".hdf5"):
         return Hdf5Rows(source, key)
     if suffix == ".npz":

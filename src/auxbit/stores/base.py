@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 from abc import ABC, abstractmethod
@@ -16,10 +15,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.metadata import Offsets, Text, encode_rows
 from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
 from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.core.parallel import Workers
+from auxbit.data.records import encode_metadata
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.index.codes import check_ids, repeats
 
@@ -104,36 +103,30 @@ def _malformed(text: str, why: str) -> InvalidParameter:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to add: codes (n, w), ids (n,), metadata as text with offsets (n+1,), vectors (n, D) or None."""
+    """Rows to add: codes (n, w), ids (n,), metadata as JSON, n texts or None, vectors (n, D) or None."""
 
     codes: Packed
     ids: Ids
-    offsets: Offsets
-    text: Text
+    texts: list[bytes] | None
     vectors: Float32 | None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def has_metadata(self) -> bool:
-        """Whether any row has metadata."""
-        return len(self.text) > 0
-
-    def texts(self) -> list[bytes]:
-        """The metadata of each row as JSON."""
-        content, ends = self.text.tobytes(), self.offsets.tolist()
-        return [content[start:stop] or b"{}" for start, stop in itertools.pairwise(ends)]
+    def nbytes(self) -> int:
+        """How many bytes they are."""
+        dense = 0 if self.vectors is None else self.vectors.nbytes
+        return self.codes.nbytes + dense + sum(map(len, self.texts or ()))
 
     def parts(self, size: int) -> list[Rows]:
         """The same rows, at most `size` at a time."""
         found = []
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
-            ends = self.offsets[first : first + size + 1]
-            text = self.text[int(ends[0]) : int(ends[-1])]
+            texts = None if self.texts is None else self.texts[rows]
             vectors = None if self.vectors is None else self.vectors[rows]
-            found.append(Rows(self.codes[rows], self.ids[rows], ends - ends[0], text, vectors))
+            found.append(Rows(self.codes[rows], self.ids[rows], texts, vectors))
         return found
 
 
@@ -144,8 +137,9 @@ def checked_rows(
     """Rows that fit a store, each id once: if an id comes again, its last row counts with `upsert`."""
     packed = np.ascontiguousarray(check_packed(codes, n_bits))
     numbers = np.ascontiguousarray(check_ids(ids, len(packed)))
-    offsets, text = encode_rows(metadata, len(packed))
-    rows = Rows(packed, numbers, offsets, text, _checked_vectors(vectors, len(packed), n_features))
+    metadata = encode_metadata(metadata, len(packed))
+    texts = [b"{}" if text is None else text.encode() for text in metadata] if any(metadata) else None
+    rows = Rows(packed, numbers, texts, _checked_vectors(vectors, len(packed), n_features))
     twice = repeats(numbers)
     if not twice.any():
         return rows
@@ -153,14 +147,9 @@ def checked_rows(
         raise InvalidInput(f"id {numbers[twice][0]} comes twice; nothing was added.")
     _, last = np.unique(numbers[::-1], return_index=True)
     keep = np.sort(len(numbers) - 1 - last)
-    texts = rows.texts()
-    kept = [texts[row] for row in keep.tolist()] if rows.has_metadata else []
-    ends = np.zeros(len(keep) + 1, dtype=np.int64)
-    if kept:
-        ends[1:] = np.cumsum([len(each) for each in kept])
-    content = np.frombuffer(b"".join(kept), dtype=np.uint8)
+    kept = None if texts is None else [texts[row] for row in keep.tolist()]
     dense = None if rows.vectors is None else rows.vectors[keep]
-    return Rows(packed[keep], numbers[keep], ends, content, dense)
+    return Rows(packed[keep], numbers[keep], kept, dense)
 
 
 def _checked_vectors(vectors: npt.ArrayLike | None, n: int, n_features: int | None) -> Float32 | None:

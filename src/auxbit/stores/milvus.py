@@ -474,8 +474,7 @@ class MilvusStore(Store):
                 f"id {known[0]['id']} is already in {self.name!r}; nothing was added. upsert=True replaces "
                 "its row."
             )
-        size = rows.codes.nbytes + rows.text.nbytes + (0 if rows.vectors is None else rows.vectors.nbytes)
-        for part in rows.parts(max(1, min(REQUEST_ROWS, REQUEST_BYTES * len(rows) // size))):
+        for part in rows.parts(max(1, min(REQUEST_ROWS, REQUEST_BYTES * len(rows) // rows.nbytes))):
             span = f"id >= {part.ids.min()} and id <= {part.ids.max()}"
             # upsert deletes first, which takes longer; insert would keep two rows of one id
             method = "upsert" if self._count(span) else "insert"
@@ -587,7 +586,7 @@ class MilvusStore(Store):
 
 def _as_dicts(rows: Rows) -> list[dict[str, Any]]:
     """Rows as pymilvus takes them."""
-    texts = rows.texts() if rows.has_metadata else [b"{}"] * len(rows)
+    texts = [b"{}"] * len(rows) if rows.texts is None else rows.texts
     made: list[dict[str, Any]] = []
     for row, (number, text) in enumerate(zip(rows.ids.tolist(), texts)):
         fields = json.loads(text)

@@ -129,10 +129,10 @@ def copy_block(rows: Rows, n_bits: int) -> bytes:
         dims = rows.vectors.shape[1]
         table["vector_size"], table["dims"], table["vector"] = 4 + 4 * dims, dims, rows.vectors
     table["version"] = JSONB_VERSION
-    if not rows.has_metadata:
+    if rows.texts is None:
         table["text_size"], table["empty"] = 3, b"{}"
         return table.tobytes()
-    texts = [exact_numbers(text) for text in rows.texts()]
+    texts = [exact_numbers(text) for text in rows.texts]
     table["text_size"] = 1 + np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
     fixed, size = table.tobytes(), table.dtype.itemsize
     starts = range(0, len(fixed), size)
@@ -147,7 +147,7 @@ def _layout(rows: Rows) -> np.dtype[Any]:
         fields += [("vector_size", ">i4"), ("dims", ">i2"), ("unused", ">i2")]
         fields += [("vector", ">f4", (rows.vectors.shape[1],))]
     fields += [("text_size", ">i4"), ("version", "u1")]
-    return np.dtype(fields if rows.has_metadata else [*fields, ("empty", "S2")])
+    return np.dtype([*fields, ("empty", "S2")] if rows.texts is None else fields)
 
 
 def exact_numbers(text: bytes) -> bytes:

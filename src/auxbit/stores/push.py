@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.build import read_ids
 from auxbit.collection.collection import Collection
-from auxbit.collection.metadata import read_table
 from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
 from auxbit.core.maps import check_n_bits, check_packed
+from auxbit.data.records import read_ids, read_table
 from auxbit.data.vectors import read_data
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
@@ -124,7 +123,7 @@ def of_files(
     return of_arrays(
         as_packed(rows, n_bits, codes),
         n_bits,
-        ids=None if ids is None else read_ids(ids),
+        ids=None if ids is None else check_ids(read_ids(ids), name=ids),
         metadata=None if metadata is None else read_table(metadata),
         vectors=None if vectors is None else read_data(vectors),
         identity=identity_of_files([codes, ids, metadata, vectors], n_bits),
