@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit.collection import storage
 from auxbit.collection.snapshot import Row, Snapshot, Snapshots, as_array, check_ids, checksum, runs
@@ -20,7 +19,16 @@ from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
 from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
 from auxbit.core.progress import Progress, Silent
-from auxbit.data.records import Records, encode_metadata, field_names, read_ids, read_records
+from auxbit.data.records import (
+    Records,
+    columns_of,
+    encode_metadata,
+    metadata_rows,
+    read_ids,
+    read_records,
+    read_table,
+)
+from auxbit.data.vectors import as_rows
 from auxbit.errors import AuxbitError, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
@@ -112,7 +120,9 @@ class Collection:
             rows = _records(source, vectors_column, ids, metadata)
         trains = rows is not None and model is None and codes is None
         if rows is not None and trains:
-            wanted = {"method": method, "random_state": random_state} | ({"normalize": True} if normalize else {})
+            wanted = {"method": method, "random_state": random_state} | (
+                {"normalize": True} if normalize else {}
+            )
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
         if model is not None:
             X = None if rows is None or codes is not None else rows.X
@@ -178,9 +188,7 @@ class Collection:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
         if isinstance(source, str | os.PathLike):
             rows = _records(source, vectors_column, ids, metadata)
-            self._add_records(
-                rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped
-            )
+            self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
             return self.ids[-(len(rows) - first_row) :]
         rows = _records(source, vectors_column, ids, metadata)
         beside = None if codes is None or packed_only else np.asarray(codes)
@@ -216,7 +224,8 @@ class Collection:
     ) -> Array:  # fmt: skip
         n, X = len(rows), None if codes is rows.X else rows.X
         given = None if rows.ids is None else check_ids(rows.ids, n)
-        texts = None if rows.metadata is None else encode_metadata(rows.metadata, n)
+        listed = None if rows.metadata is None else rows.metadata[:]
+        texts = None if listed is None else encode_metadata(listed, n)
         if attachments is not None and len(attachments) != n:
             raise InvalidInput(f"there are {len(attachments)} attachments for {n} rows.")
         with self._changing("added") as (change, now):
@@ -229,13 +238,14 @@ class Collection:
                 return as_array([], state.ids)
             self._append(change, packed, X, numbers)
             _insert_items(change.connection, numbers, own, texts)
-            if rows.metadata is not None:
-                names = [(name,) for name in field_names(rows.metadata)]
-                change.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+            _note_fields(change, listed)
             if attachments is not None:
                 change.connection.executemany(
                     "INSERT INTO attachments VALUES (?, ?, ?)",
-                    ((int(number), each, storage.zlib.crc32(each)) for number, each in zip(numbers, attachments)),
+                    (
+                        (int(number), each, storage.zlib.crc32(each))
+                        for number, each in zip(numbers, attachments)
+                    ),
                 )
             last = int(numbers[-1]) + 1
             if trained and state.trained == state.next_number:
@@ -291,11 +301,11 @@ class Collection:
                 for value in metadata.values()
             )
             rows = [metadata] * len(positions) if one_for_all else metadata
-            texts = encode_metadata(rows, len(positions), keep_null=not replace)
+            listed = metadata_rows(rows, len(positions))[:]
+            texts = encode_metadata(listed, len(positions))
             if len(positions):
                 _update_items(change.connection, now.view.numbers_at(positions), texts, replace)
-                names = [(name,) for name in field_names(rows)]
-                change.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+                _note_fields(change, listed)
                 change.update()
         return len(positions)
 
@@ -343,13 +353,15 @@ class Collection:
         step = step or (lambda what: told.stage(what, n))
         with self._changing("retrained") as (change, now):
             state, positions = change.state, now.view.present()
-            given = None if X is None else _records(X, None, None, None).X
+            given = None if X is None else np.asarray(_records(X).X[:])
             _check_retraining(self._storage.place, state, given, len(positions))
 
             def rows_of(some: Any) -> Array:
                 return given[some] if given is not None else now.view.vectors(state, positions[some])
 
-            new = as_model(model) or self._trained(now, rows_of, len(positions), bits, method, random_state, told)
+            new = as_model(model) or self._trained(
+                now, rows_of, len(positions), bits, method, random_state, told
+            )
             if state.n_features not in (None, new.n_features_in_):
                 raise InvalidInput(
                     f"the model is for rows of {new.n_features_in_} numbers, the collection for "
@@ -394,7 +406,11 @@ class Collection:
         change.connection.execute("DELETE FROM deleted")
         change.connection.execute("DELETE FROM stretches")
         change.update(
-            generation=number, codes=f"codes.{number}", vectors_file=f"vectors.{number}", positions=n, deleted=0
+            generation=number,
+            codes=f"codes.{number}",
+            vectors_file=f"vectors.{number}",
+            positions=n,
+            deleted=0,
         )
         self._storage.extend(change, change.state.codes, 0, planes(), change.state.block_bytes)
         if before.vectors is not None:
@@ -441,7 +457,9 @@ class Collection:
         X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
         check_enough_rows(X, self._storage.place)
         if method is not None:
-            made = make_hasher(method, bits or state.n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
+            made = make_hasher(
+                method, bits or state.n_bits, random_state=random_state or 0, n_jobs=self.n_jobs
+            )
         else:
             made = clone(now.view.model(state)).set_params(n_bits=bits or state.n_bits)
             if random_state is not None:
@@ -545,7 +563,9 @@ class Collection:
 
     def __iter__(self) -> Iterator[Row]:
         for batch in self.batches():
-            yield from ({"id": id_, "metadata": row} for id_, row in zip(batch["ids"].tolist(), batch["metadata"]))
+            yield from (
+                {"id": id_, "metadata": row} for id_, row in zip(batch["ids"].tolist(), batch["metadata"])
+            )
 
     def metadata(self, ids: Any) -> list[Row]:
         """The metadata of items, {} for one without."""
@@ -654,10 +674,14 @@ class Collection:
         with self._storage.reading() as (connection, state):
             found = [f"{storage.DATABASE}: {text}" for (text,) in connection.execute("PRAGMA integrity_check")
                      if text != "ok"]  # fmt: skip
-            rows = connection.execute("SELECT number, id, metadata, checksum FROM items WHERE checksum IS NOT NULL")
+            rows = connection.execute(
+                "SELECT number, id, metadata, checksum FROM items WHERE checksum IS NOT NULL"
+            )
             for number, id_, text, check in rows:
                 if checksum(id_, text) != check:
-                    found.append(f"{storage.DATABASE}: item {number if id_ is None else id_!r} does not match")
+                    found.append(
+                        f"{storage.DATABASE}: item {number if id_ is None else id_!r} does not match"
+                    )
             for number, content, check in connection.execute("SELECT * FROM attachments"):
                 if storage.zlib.crc32(content) != check:
                     found.append(f"{storage.DATABASE}: the attachment of item {number} does not match")
@@ -788,7 +812,7 @@ class Queries:
             X, codes = _queries_in(now, X)
         if X is None and codes is None:
             raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
-        rows = None if X is None else _as_rows(X)
+        rows = None if X is None else np.asarray(as_rows(X))
         packed = None if codes is None else np.asarray(codes)
         single = (rows if rows is not None else packed).ndim == 1  # type: ignore[union-attr]
         if packed is not None:
@@ -829,13 +853,6 @@ class Queries:
                 f"{self.X.dtype}."
             )
         return self.X
-
-
-def _as_rows(X: Any) -> Array:
-    from auxbit.data.vectors import as_rows
-
-    rows: Array = as_rows(X)
-    return rows
 
 
 def _queries_in(now: Snapshot, source: PathLike) -> tuple[Array | None, Array | None]:
@@ -914,30 +931,32 @@ def _items(now: Snapshot, positions: Positions, *, vectors: bool = False, codes:
 # ---- Rows that come in
 
 
-def _records(source: Any, column: str | None, ids: Any, metadata: Any) -> Records:
-    """Rows with ids and metadata, from one source or several."""
-    named = isinstance(ids, str)
-    names = isinstance(metadata, list | tuple) and all(isinstance(each, str) for each in metadata)
-    found = read_records(
-        source, vectors=column, ids=ids if named and not Path(ids).suffix else None,
-        metadata=metadata if names and metadata else (() if metadata is not None else None),
-    )  # fmt: skip
-    given = found.ids
-    if named and Path(ids).suffix:
-        given = read_ids(ids)
-    elif not named and ids is not None:
-        given = ids
-    rows = found.metadata
+def _records(source: Any, column: str | None = None, ids: Any = None, metadata: Any = None) -> Records:
+    """Rows with ids and metadata: from one source with columns, or from several."""
+    names = isinstance(metadata, str) or (
+        isinstance(metadata, list | tuple) and all(isinstance(each, str) for each in metadata)
+    )
+    if isinstance(metadata, str | os.PathLike) and Path(metadata).suffix:  # a file, not a column
+        metadata, names = read_table(metadata), False
+    if isinstance(ids, str) and Path(ids).suffix:
+        ids = read_ids(ids)
+    rows = isinstance(source, list) and source and isinstance(source[0], dict)
+    if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
+        of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
+        found = read_records(source, vectors=column, ids=of_ids, metadata=() if beside else metadata)
+    else:
+        found = Records(np.asarray(as_rows(source)), None, None, "X")
+    if not isinstance(ids, str) and ids is not None:
+        found = Records(found.X, ids, found.metadata, found.name)
     if metadata is not None and not names:
-        if isinstance(metadata, str | os.PathLike):
-            from auxbit.data.records import read_table
-
-            metadata = read_table(metadata)
-        rows = metadata
-    for what, each in (("ids", given), ("metadata", rows)):
-        if each is not None and hasattr(each, "__len__") and not isinstance(each, dict) and len(each) != len(found):
-            raise InvalidInput(f"{what}: {len(each):,} rows for {len(found):,} items; one for each is needed.")
-    return Records(found.X, given, rows, found.name)
+        found = Records(found.X, found.ids, metadata_rows(metadata, len(found)), found.name)
+    for what, each in (("ids", found.ids), ("metadata", found.metadata)):
+        if each is not None and len(each) != len(found):
+            raise InvalidInput(
+                f"there are {len(each):,} {what} for the {len(found):,} rows of {found.name}: one for each is "
+                "needed."
+            )
+    return found
 
 
 def _hold_codes(rows: Records, state: State) -> bool:
@@ -1099,6 +1118,12 @@ def _update_items(
             text = old
         rows.append((number, id_, text, checksum(id_, text)))
     connection.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", rows)
+
+
+def _note_fields(change: Change, rows: Sequence[Row | None] | None) -> None:
+    """Keep the names of fields, so that a misspelt one can be told from one that finds nothing."""
+    names = set().union(*filter(None, rows or ()))
+    change.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", [(name,) for name in names])
 
 
 def _delete(change: Change, numbers: Positions) -> None:

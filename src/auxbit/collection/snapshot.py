@@ -23,6 +23,7 @@ from auxbit.collection.storage import CHUNK, LANES, TRIES, State, Storage
 from auxbit.collection.where import Where
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, warn
 from auxbit.core.parallel import Guard
+from auxbit.data.records import Row, checked_ids
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
     from auxbit.index.hamming import HammingIndex
 
-Row = dict[str, Any]
-
 AT_ONCE = 10_000  # ids or numbers in one statement
-MAX_ID = 2**63 - 1
 
 
 # ---- Ids: integers, text or UUIDs, one kind in a collection
@@ -42,53 +40,24 @@ MAX_ID = 2**63 - 1
 
 def check_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
-    given = sorted(ids, key=str) if isinstance(ids, set | frozenset) else ids
-    array = np.asarray(given, dtype=object if isinstance(given, list | tuple) else None)
-    if array.ndim != 1 or (n is not None and len(array) != n):
-        wanted = f"one per row, shape ({n},)" if n is not None else "a list of ids"
-        raise InvalidInput(f"ids must be {wanted}, got shape {array.shape}.")
-    if array.dtype.kind in "iu":
-        kinds = {"integer"}
-    else:
-        array = array.astype(object)
-        kinds = {_kind(each) for each in array}
-    if len(kinds) > 1 or not kinds <= {"integer", "text", "uuid"}:
-        first = _kind(array[0])
-        other, what = next(
-            (each, kind) for each in array if (kind := _kind(each)) != first or kind not in kinds & KINDS
-        )
-        beside = f" beside {first}" if first in KINDS and what != first else ""
-        raise InvalidInput(
-            f"ids must be all integers, all text or all UUIDs: {other!r} is {what}{beside}. "
-            "Convert them, for example by str."
-        )
-    if kinds <= {"integer"}:
-        return _integers(array), "integer"
-    if kinds == {"text"} and not all(map(_is_storable, array)):
-        raise InvalidInput("ids must be text that UTF-8 can hold, not empty.")
-    return [str(each) for each in array], kinds.pop()
-
-
-KINDS = {"integer", "text", "uuid"}
-
-
-def _kind(id_: Any) -> str:
-    if isinstance(id_, str):
-        return "text"
-    if isinstance(id_, int | np.integer) and not isinstance(id_, bool):
-        return "integer"
-    return "uuid" if isinstance(id_, uuid.UUID) else type(id_).__name__
-
-
-def _is_storable(text: str) -> bool:
-    return bool(text) and not any("\ud800" <= each <= "\udfff" for each in text)
-
-
-def _integers(array: npt.NDArray[Any]) -> Ids:
-    if len(array) and (int(array.min()) < 0 or int(array.max()) > MAX_ID):
-        bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
-        raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {bad}.")
-    return array.astype(np.int64)
+    given = ids if isinstance(ids, np.ndarray | list) else list(ids)
+    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
+        wanted = f"one per row, {n} of them" if n is not None else "a list"
+        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
+    found = checked_ids(given, "ids")
+    if isinstance(found, np.ndarray):
+        if len(found) and found.min() < 0:
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
+        return found, "integer"
+    if isinstance(found[0], uuid.UUID):
+        return list(map(str, found)), "uuid"
+    try:
+        ("".join(found)).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
+    if "" in found:
+        raise InvalidInput("ids must not be empty text.")
+    return found, "text"
 
 
 def as_array(ids: Sequence[Any], kind: str | None) -> Array:
@@ -249,7 +218,9 @@ class View:
         """What was found to be wrong with the flat files."""
         each = [(self._codes.name, self._codes.damage), (self._vectors.name, self._vectors.damage)]
         return [
-            f"{name}: {len(chunks)} times 64 KB do not match their checksums" for name, chunks in each if chunks
+            f"{name}: {len(chunks)} times 64 KB do not match their checksums"
+            for name, chunks in each
+            if chunks
         ]
 
     # ---- positions and numbers

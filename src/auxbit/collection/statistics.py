@@ -92,7 +92,7 @@ def _drift(model: Hasher, now: Snapshot, added: Positions) -> tuple[dict[str, Dr
     firsts = {"added": state.trained}
     if len(added) > NEWEST_ROWS:
         samples["newest"] = added[-NEWEST_ROWS:]
-        firsts["newest"] = int(now.view.numbers_at(added[-NEWEST_ROWS:-NEWEST_ROWS + 1])[0])
+        firsts["newest"] = int(now.view.numbers_at(added[-NEWEST_ROWS : -NEWEST_ROWS + 1])[0])
     found = {}
     for name, rows in samples.items():
         codes = now.view.codes(state, rows)

@@ -200,7 +200,9 @@ class Flat:
         self.path = path
         self._memory = np.zeros(0, dtype=np.uint8)
 
-    def append(self, end: int, pieces: Iterable[Array], room: int, last: Checks | None = None) -> list[Checks]:
+    def append(
+        self, end: int, pieces: Iterable[Array], room: int, last: Checks | None = None
+    ) -> list[Checks]:
         """Write from byte `end` on, which was the end, with `room` free bytes behind; synced at return."""
         found = Appended(end, last)
         if self.path is None:
@@ -423,7 +425,7 @@ class Storage:
     """What is shared by all that reads or changes an open collection."""
 
     def __init__(self, folder: Path | None, *, read_only: bool, state: State | None = None) -> None:
-        """state : of a new collection in memory."""
+        """State : of a new collection in memory."""
         self.folder, self.read_only, self.closed = folder, read_only, False
         self.place = str(folder) if folder is not None else "the collection in memory"
         self._memory: dict[str, Flat] = {}

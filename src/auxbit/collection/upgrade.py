@@ -113,7 +113,9 @@ def columns_of(folder: Path, part: dict[str, Any]) -> dict[str, Array]:
         whole = len(content) == part["bytes"] and zlib.crc32(content[:front]) == part["check"]
     except (OSError, ValueError, KeyError) as error:
         raise Damaged(f"{path} cannot be read: {error}.") from error
-    names = [name for name in layout if name not in ("__metadata__", "checks") and not name.startswith("padding")]
+    names = [
+        name for name in layout if name not in ("__metadata__", "checks") and not name.startswith("padding")
+    ]
     found = [
         zlib.crc32(content[8 + length + at : 8 + length + min(at + CHUNK, stop)])
         for name in names

@@ -177,7 +177,7 @@ def encode_metadata(rows: Any, n: int) -> list[str | None]:
     """
     if rows is None:
         return [None] * n
-    listed = _metadata_rows(rows, n)
+    listed = metadata_rows(rows, n)
     if len(listed) != n:
         raise InvalidInput(f"metadata has {len(listed)} rows for {n} items. Give one each, None for none.")
     texts: list[str | None] = []
@@ -242,7 +242,7 @@ def _name_the_problem(rows: Sequence[Any], first: int, error: Exception) -> NoRe
     raise error
 
 
-def _metadata_rows(rows: Any, n: int) -> Sequence[Any]:
+def metadata_rows(rows: Any, n: int) -> Sequence[Any]:
     """Rows of any kind as a sequence of dicts."""
     if isinstance(rows, TableRows | list):
         return rows

@@ -370,7 +370,9 @@ def rank_by_vectors(
                 x, y = _unit(x[None])[0], _unit(y)
             squared = np.einsum("nd,nd->n", y - x, y - x)
             best = np.argsort(squared, kind="stable")[:k]
-            check_squares(squared[best], 1.0 if normalize else max(np.abs(x).max(), np.abs(y).max(initial=0.0)))
+            check_squares(
+                squared[best], 1.0 if normalize else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
+            )
             distances[row], positions[row] = squared[best], near[best]
 
     with Workers(n_jobs) as workers:
