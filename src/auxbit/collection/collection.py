@@ -209,7 +209,10 @@ class Collection:
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
         self._storage.lock()  # nobody else may add from here on
         if rows.ids is not None and not upsert:
-            self._refuse_known(rows.ids[first:])
+            given, kind = check_ids(rows.ids[first:])
+            with self._snapshots.taken() as now:
+                if kind == now.state.ids:
+                    _refuse_known(given, now.find(given))
         state = self._storage.state
         are_codes = are_codes or _hold_codes(rows, state)
         before, n = state.positions, len(rows)
@@ -244,7 +247,11 @@ class Collection:
             if not n:
                 return as_array([], state.ids)
             self._append(change, packed, X, numbers)
-            _insert_items(change.connection, numbers, own, texts)
+            try:
+                _insert_items(change.connection, numbers, own, texts)
+            except sqlite3.IntegrityError:
+                _refuse_known(own or [], now.find(own or []))
+                raise
             _note_fields(change, listed)
             if attachments is not None:
                 change.connection.executemany(
@@ -435,14 +442,6 @@ class Collection:
             self._snapshots.within(change.connection, change.state) as now,
         ):
             yield change, now
-
-    def _refuse_known(self, ids: Any) -> None:
-        known = self.holds(ids)
-        if known.any():
-            raise InvalidInput(
-                f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of "
-                f"the {len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
-            )
 
     def _trained(
         self, now: Snapshot, rows_of: Callable[[Any], Array], n: int, bits: int | None, method: str | None,
@@ -1073,18 +1072,25 @@ def _settle_ids(
         return np.zeros(0, dtype=np.int64), None
     change.update(ids=kind)
     rising = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
-    if not rising and len(state.key) and state.positions:  # else all are new
+    if upsert or (isinstance(ids, np.ndarray) and not rising):  # of text the database tells what is there
         known = now.find(ids)
-        if (known >= 0).any() and not upsert:
-            raise InvalidInput(
-                f"id {listed[int((known >= 0).argmax())]!r} is already in the collection; nothing was added. "
-                "upsert=True (--upsert) replaces it."
-            )
+        if not upsert:
+            _refuse_known(listed, known)
         _delete(change, np.sort(known[known >= 0]))
     if rising and 1 + np.count_nonzero(np.diff(ids) != 1) <= max(1, n // RUN_ROWS):
         return ids, None
     change.update(own_ids=1)
     return np.arange(state.next_number, state.next_number + n, dtype=np.int64), listed
+
+
+def _refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
+    """Refuse ids that are there: those with a number."""
+    known = numbers >= 0
+    if known.any():
+        raise InvalidInput(
+            f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of the "
+            f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
+        )
 
 
 def _note_stretches(change: Change, first: int, numbers: Positions) -> None:
