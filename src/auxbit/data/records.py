@@ -805,7 +805,7 @@ def _numbers(columns: list[Any], name: str, names: list[Any]) -> Array:
     arrays = []
     for column, values in zip(names, columns):
         found = np.asarray(values)
-        if found.dtype.kind not in "iuf" or getattr(values, "null_count", 0) > 0:
+        if found.dtype.kind not in "iuf" or (found.dtype.kind == "f" and np.isnan(found).any()):
             listed = _values(values, 0, len(values))
             row = next((row for row, each in enumerate(listed) if not _is_number(each)), 0)
             raise InvalidInput(f"{_of(name, column)} has {listed[row]!r} in row {row}; expected numbers.")
