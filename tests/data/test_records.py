@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 from uuid import UUID
 
 import numpy as np
@@ -17,7 +18,15 @@ from hypothesis import strategies as st
 
 from auxbit.core.parallel import BLOCK_ROWS
 from auxbit.data import records
-from auxbit.data.records import Records, checked_ids, encode_metadata, read_ids, read_records, read_table
+from auxbit.data.records import (
+    Records,
+    checked_ids,
+    encode_metadata,
+    read_ids,
+    read_records,
+    read_table,
+    without_vectors,
+)
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
 
 N, D = 250, 4  # more rows than are looked at to find the vectors
@@ -174,6 +183,11 @@ def test_a_float32_in_text_is_read_exactly_and_a_larger_number_too(tmp_path):
     assert large.X.tolist() == [[1e300, 0.5], [1, 2]]
     whole = read_records(write_lines(tmp_path / "b.jsonl", [{"v": [0, 255]}, {"v": [1, 2]}]))
     assert whole.X.dtype == np.int64
+
+
+def test_a_cell_of_csv_may_be_as_long_as_a_vector(tmp_path):
+    rows = [{"v": np.arange(30_000).tolist(), "n": 1}]
+    assert read_records(write_csv(tmp_path / "a.csv", rows)).X.shape == (1, 30_000)
 
 
 # ---- which column is that of the vectors
@@ -531,6 +545,27 @@ def test_files_of_metadata_are_the_same_by_every_format(tmp_path):
         assert list(read_table(path)) == rows, path
 
 
+# cells of .csv are text, and a folder or a column is no file of metadata
+@pytest.mark.parametrize(
+    "kind", sorted(SOURCES.keys() - {".csv", "folder of .parquet", ".parquet by column"})
+)
+def test_the_vectors_are_left_out_of_metadata(kind, tmp_path):
+    source = SOURCES[kind](tmp_path)
+    rows = read_table(source) if isinstance(source, str | Path) else source
+    wanted = [{key: value for key, value in row.items() if key != "embedding"} for row in ROWS]
+    found = encode_metadata(without_vectors(rows, X), N)
+    assert [json.loads(text) for text in found] == wanted
+    others = encode_metadata(without_vectors(rows, X[::-1]), N)
+    assert [set(json.loads(text)) for text in others] == [set(row) for row in ROWS]
+
+
+def test_metadata_without_vectors_stays_as_it_is():
+    for rows in (METADATA, [None] * N, [{"embedding": [1.0]}] + [None] * (N - 1), pd.DataFrame(METADATA)):
+        assert without_vectors(rows, X) is rows
+    some = [None, *ROWS[1:]]
+    assert without_vectors(some, X) is some  # one row has none: these are not the vectors
+
+
 CELLS = {
     "whole": st.integers(-(2**53), 2**53),
     "real": st.floats(allow_nan=False, allow_infinity=False),
@@ -567,11 +602,3 @@ def test_frames_are_the_rows_that_they_were_made_of(columns):
         found = read_records(source, vectors="v")
         assert found.X[:].tolist() == vectors
         assert encode_metadata(found.metadata, n) == encode_metadata(truth, n)
-
-
-def test_a_column_whose_name_begins_like_another_is_not_taken_for_it(tmp_path):
-    content = pa.table({"a.b": ["x", "y"], "v": [[1.0], [2.0]], "a": ["p", "q"]})
-    found = read_records(write_parquet(tmp_path / "a.parquet", content), ids="a", metadata=())
-    assert found.ids == ["p", "q"]
-    found = read_records(tmp_path / "a.parquet", metadata=["a"])
-    assert list(found.metadata) == [{"a": "p"}, {"a": "q"}]

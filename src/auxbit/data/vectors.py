@@ -553,8 +553,7 @@ class ParquetColumns:
     def batches(self, group: int) -> Iterator[tuple[int, Any]]:
         """The rows from this group on, as batches of Arrow, each with the number of its first row."""
         with open_parquet(self.source) as file:
-            for row, batch in parquet_batches(self.source, file, self.names, group):
-                yield row, batch.select(self.names)  # of "a", PyArrow reads "a.b" as well
+            yield from parquet_batches(self.source, file, self.names, group)
 
 
 class ParquetStream:
