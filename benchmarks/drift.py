@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from auxbit import ITQ, LSH, BinaryAutoencoder
-from auxbit.collection.drift import Drift, compare
+from auxbit.hashers.drift import Drift, compare
 from real_data import digits
 from record import Results, data_folder, run, table
 

@@ -164,7 +164,7 @@ def test_any_small_ranking_equals_sorting_all_distances(case):
     check_ranking(*make_case(case))
 
 
-@pytest.mark.parametrize("n_bits", [8, 32, 33, 64, 130])
+@pytest.mark.parametrize("n_bits", [8, 32, 33, 64, 130, 8192])
 def test_a_ranking_of_several_chunks_equals_sorting_all_distances(n_bits):
     base, queries = random_codes(2600, n_bits), random_codes(40, n_bits, seed=1)
     check_ranking(base, queries, random_truth(40, 300, 2600), n_bits)

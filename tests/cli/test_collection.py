@@ -153,7 +153,7 @@ def test_create_replaces_only_a_collection_and_only_with_force(made: Path) -> No
         (("--bits", 8, "--metadata", "base.jsonl"), "rows of --data"),
         (("--bits", 8, "--vectors", "float16"), "without vectors to keep"),
         (("--bits", 8, "--coding", "optimal"), "made elsewhere"),
-        (("--bits", 0), "1..1024"),
+        (("--bits", 0), "1..8192"),
         (("--data", "codes.npy", "--codes"), "add --bits N"),
         (("--data", "base.npy", "--coding", "hash", "--decoder", "tables"), "drop --coding hash"),
         (("--data", "base.npy", "--method", "lsh", "--normalize"), "does not apply to --method lsh"),

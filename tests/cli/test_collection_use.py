@@ -286,7 +286,7 @@ def test_retrain_says_what_is_wrong(made: Path, digits: Any) -> None:
         (("--model", "narrow.safetensors"), 1, "for vectors of 63, the collection for 64"),
         (("--model", "m.safetensors", "--bits", 8), 2, "fitted already"),
         (("--data", "base.npy"), 1, "keeps its vectors: leave --data out"),
-        (("--bits", 0), 2, "1..1024"),
+        (("--bits", 0), 2, "1..8192"),
         (("--bits", 65), 1, "at most 64"),
         (("--method", "iqt"), 2, "Did you mean itq?"),
     ):

@@ -140,7 +140,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["push", "codes.npy", "--to", "c.db", "--with-vectors"], "give --vectors FILE"),
         (["push", "folder", "--to", "c.db", "--ids", "ids.npy"], "a collection has its own: leave it out"),
         (["push", "codes.npy", "--to", "c.faiss"], "FAISS files are written by `auxbit export`"),
-        (["push", "codes.npy", "--to", "c.db", "--bits", "2000"], "n_bits=2000 is invalid"),
+        (["push", "codes.npy", "--to", "c.db", "--bits", "9000"], "n_bits=9000 is invalid"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--k", "3", "--radius", "2"], "not both"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--rerank", "3", "--radius", "2"], "drop --rerank"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--ef-search", "9"], "ef-search=9 is invalid"),

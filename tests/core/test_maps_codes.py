@@ -73,12 +73,26 @@ def test_a_single_code_must_be_a_row():
         maps.pack([0, 1])
 
 
-@pytest.mark.parametrize("wrong", [0, 1025, -3, True, 8.0, "32", None])
+@pytest.mark.parametrize("wrong", [0, 8193, -3, True, 8.0, "32", None])
 def test_an_invalid_number_of_bits_is_refused(wrong):
-    with pytest.raises(InvalidParameter, match=r"n_bits=.* is invalid: expected an integer in 1..1024"):
+    with pytest.raises(InvalidParameter, match=r"n_bits=.* is invalid: expected an integer in 1..8192"):
         maps.check_n_bits(wrong)
     with pytest.raises(InvalidParameter, match=r"n_bits="):
         maps.unpack(np.zeros((1, 1), np.uint8), wrong)
+
+
+@pytest.mark.parametrize("n_bits", [1536, 8191, 8192])
+def test_long_codes_are_packed_and_compared(n_bits):
+    Z = np.random.default_rng(0).integers(0, 2, (9, n_bits), dtype=np.uint8)
+    Z[0], Z[1] = 0, 1
+    packed = maps.pack(Z)
+    np.testing.assert_array_equal(maps.unpack(packed, n_bits), Z)
+    true = (Z[:, None] != Z[None]).sum(axis=2)
+    np.testing.assert_array_equal(maps.hamming_distances(packed, packed), true)
+    out, planes = np.zeros(9, np.uint16), maps.to_planes(packed, n_bits)
+    for query, wanted in zip(maps.query_words(packed, n_bits), true, strict=True):
+        assert maps.chunk_distances(planes, 0, 9, query, out) == 0
+        np.testing.assert_array_equal(out, wanted)
 
 
 def test_numpy_integers_count_as_numbers_of_bits():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import auxbit
-from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, resolve_n_jobs
+from auxbit.core.parallel import BLOCK_ROWS, Guard, Workers, block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 
 JOBS = [1, 2, 3]
@@ -293,3 +293,52 @@ def test_kernels_run_in_a_read_only_mount(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[ 0. -4.] [3. 2.] [ 4. -2.]")
     assert "every process compiles its own" in done.stderr
+
+
+# ---- guards
+
+
+def test_a_writer_that_waits_goes_before_readers_that_come_later():
+    guard, order = Guard(), []
+    reading, go_on = threading.Event(), threading.Event()
+
+    def read_first():
+        with guard.reading():
+            reading.set()
+            go_on.wait(10)
+
+    def write():
+        with guard.writing():
+            order.append("writer")
+
+    def read_later():
+        with guard.reading():
+            order.append("reader")
+
+    first = threading.Thread(target=read_first)
+    first.start()
+    reading.wait(10)
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not guard._writers_waiting:
+        pass
+    later = threading.Thread(target=read_later)
+    later.start()
+    go_on.set()
+    for thread in (first, writer, later):
+        thread.join(10)
+    assert order == ["writer", "reader"]
+
+
+def test_a_guard_is_free_again_after_an_error():
+    guard = Guard()
+    for use in (guard.reading, guard.writing):
+        with pytest.raises(ZeroDivisionError), use():
+            raise ZeroDivisionError
+    with guard.writing():
+        pass
+
+
+def test_what_needs_no_kernels_does_not_import_numba():
+    script = "import sys, auxbit.core.parallel; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)

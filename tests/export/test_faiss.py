@@ -232,6 +232,17 @@ def test_an_index_of_ours_is_exported_with_its_ids(form, tmp_path):
     check_hamming(distances, ids, model.encode(base)[100:], IDS[100:], model.encode(queries), 5)
 
 
+@pytest.mark.parametrize("n_bits", [1536, 8191, 8192])
+def test_long_codes_are_exported(n_bits, tmp_path):
+    codes = np.random.default_rng(0).integers(0, 256, (300, -(-n_bits // 8)), dtype=np.uint8)
+    codes[:, -1] &= 0x7F
+    index = HammingIndex(n_bits, n_jobs=1)
+    index.add(codes, IDS[:300])
+    index_to_faiss(tmp_path / "i.faiss", index)
+    distances, ids = faiss.read_index_binary(str(tmp_path / "i.faiss")).search(codes[:9], 5)
+    check_hamming(distances, ids, codes, IDS[:300], codes[:9], 5)
+
+
 def test_what_an_index_cannot_be_exported_as_is_refused(tmp_path):
     index = HammingIndex(13, n_jobs=1)
     with pytest.raises(InvalidInput, match="needs a decoder"):

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from auxbit import LSH, BinaryAutoencoder, BinaryFactorAnalysis
+from auxbit import ITQ, LSH, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
 from auxbit.core.parallel import BLOCK_ROWS
 from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
 from helpers.every_hasher import HASHERS, every_hasher
@@ -148,12 +148,20 @@ def test_a_model_that_is_not_fitted_says_so(hasher, method, argument):
 
 
 @every_hasher
-@pytest.mark.parametrize("n_bits", [0, -1, 1025, 2.5, True, "8", None, 8.0])
-def test_a_number_of_bits_out_of_1_to_1024_is_refused(hasher, n_bits):
+@pytest.mark.parametrize("n_bits", [0, -1, 8193, 2.5, True, "8", None, 8.0])
+def test_a_number_of_bits_that_no_method_makes_is_refused(hasher, n_bits):
     model = hasher(3, random_state=0).fit(GOOD).set_params(n_bits=n_bits)
-    expect(
-        "fit", model, GOOD, rf"n_bits={n_bits!r} is invalid: expected an integer in 1\.\.1024. Try n_bits=32"
-    )
+    allowed = rf"expected an integer in 1\.\.{hasher.max_bits}. Try n_bits=32"
+    expect("fit", model, GOOD, rf"n_bits={n_bits!r} is invalid: {allowed}")
+
+
+@every_hasher
+def test_more_bits_than_a_method_learns_are_refused_by_name_of_those_that_make_them(hasher):
+    if hasher in (LSH, ITQ, ThresholdedPCA):
+        assert hasher.max_bits == 8192
+        return
+    model = hasher(3, random_state=0).fit(GOOD).set_params(n_bits=1025)
+    expect("fit", model, GOOD, r"in 1\.\.1024\. .*; LSH, ITQ and ThresholdedPCA make up to 8192\.")
 
 
 @every_hasher

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from auxbit import ITQ, LSH, ThresholdedPCA
+from auxbit import ITQ, LSH, HammingIndex, ThresholdedPCA, load
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.linear import (
@@ -31,6 +31,24 @@ def test_lsh_halves_space_by_planes_through_the_mean(digits):
     away = digits[:200] - mean
     opposite = model.transform(mean - away)
     assert np.array_equal(model.transform(mean + away), 1 - opposite)
+
+
+@pytest.mark.parametrize(
+    "model", [LSH(1536, random_state=0), ThresholdedPCA(1090), ITQ(1090, n_iter=2)], ids=str
+)
+def test_linear_methods_make_long_codes(model, tmp_path):
+    X = np.random.default_rng(0).normal(size=(1100, 1100)).astype(np.float32)
+    codes = model.fit(X).encode(X)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").encode(X[:9]), codes[:9])
+    index = HammingIndex(model.n_bits, decoder=model.decoder_)
+    index.add(codes)
+    assert index.search(codes[:9], 1)[1].ravel().tolist() == list(range(9))
+    distances, ids = index.search_asymmetric(X[:9], 5)
+    true = np.square(X[:9, None] - model.decode(codes)).sum(axis=2)
+    digits_of = 1e-5 * (np.square(X).sum(axis=1).max() + model.decoder_.squared_norms(codes).max())
+    np.testing.assert_allclose(distances, np.sort(true, axis=1)[:, :5], atol=digits_of)
+    np.testing.assert_allclose(distances, np.take_along_axis(true, ids, axis=1), atol=digits_of)
 
 
 @pytest.mark.parametrize("rows", [600, 30])

@@ -176,7 +176,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("wrong", "parameter"),
     [
         ({"bits": 0}, "n_bits"),
-        ({"bits": 4096}, "n_bits"),
+        ({"bits": 9000}, "n_bits"),
         ({"method": "pq"}, "method"),
         ({"method": "baa"}, "method"),
         ({"seed": -1}, "seed"),

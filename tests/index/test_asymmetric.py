@@ -20,7 +20,7 @@ from auxbit.index.asymmetric import nearest, rerank
 from auxbit.index.codes import CodeBlocks, CodeNorms, all_lanes, lanes_of
 from helpers.index_truth import norms_of
 
-WIDTHS = [*range(1, 18), 32, 128]
+WIDTHS = [*range(1, 18), 32, 128, 192, 1024]
 TABLES = ["random", "additive", "integers", "equal", "negative", "one huge", "huge range", "tiny", "offset"]
 
 
@@ -95,7 +95,7 @@ def assert_same(answers, truth):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_search_equals_sorting_all_distances(width, kind):
     rng = np.random.default_rng(width)
-    n, k = 4000 + width, 1 + 3 * width
+    n, k = 4000 + width, 1 + 3 * min(width, 128)
     codes = rng.integers(0, 256, (n, width), dtype=np.uint8)
     tables, norms = made_tables(kind, 3, width, rng), made_norms(kind, n, rng)
     offsets = rng.normal(size=3).astype(np.float32)
@@ -106,7 +106,7 @@ def test_search_equals_sorting_all_distances(width, kind):
 
 @pytest.mark.parametrize("bits", [0, 4])
 @pytest.mark.parametrize("kind", ["additive", "random", "integers"])
-@pytest.mark.parametrize("width", [1, 3, 8, 40])
+@pytest.mark.parametrize("width", [1, 3, 8, 40, 1024])
 def test_search_is_the_same_with_smaller_tables_or_none(width, kind, bits, monkeypatch):
     monkeypatch.setattr(asymmetric, "index_bits", lambda: bits)
     rng = np.random.default_rng(width)
@@ -118,7 +118,7 @@ def test_search_is_the_same_with_smaller_tables_or_none(width, kind, bits, monke
 
 
 @pytest.mark.parametrize("linear", [True, False])
-@pytest.mark.parametrize("n_bits", [12, 32, 128, 300])
+@pytest.mark.parametrize("n_bits", [12, 32, 128, 300, 8191])
 def test_search_ranks_by_the_distance_to_the_reconstruction(n_bits, linear):
     rng = np.random.default_rng(n_bits)
     decoder = LinearDecoder(rng.normal(size=(20, n_bits)), rng.normal(size=20))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from auxbit.errors import InvalidInput
 from auxbit.index import codes
 from auxbit.index.codes import (
     CodeBlocks,
@@ -45,6 +46,62 @@ def test_ids_that_rise_need_nothing_else():
     assert table.find(np.array([4, 5, 200_001, 300_000])).tolist() == [2, -1, 100_001, -1]
 
 
+@pytest.mark.parametrize("first", [0, 7])
+def test_ids_that_count_take_no_memory_until_another_comes(first):
+    table = IdTable()
+    for start in range(0, 3000, 1000):
+        table.append(np.arange(first + start, first + start + 1000))
+    assert not len(table._ids)
+    wanted = np.arange(first, first + 3000)
+    assert table.next_id == first + 3000
+    np.testing.assert_array_equal(table.ids, wanted)
+    np.testing.assert_array_equal(
+        table.at(np.array([[0, -1], [2999, 5]])), [[first, -1], [first + 2999, first + 5]]
+    )
+    np.testing.assert_array_equal(
+        table.find(np.array([0, first, first + 2999, first + 3000])), [0 if not first else -1, 0, 2999, -1]
+    )
+    table.append(np.array([first + 3001]))
+    np.testing.assert_array_equal(table.ids, np.append(wanted, first + 3001))
+    assert table.find(np.array([first + 2999, first + 3000, first + 3001])).tolist() == [2999, -1, 3000]
+    table.truncate(3000, first + 3000)
+    table.append(table.number_on(2))
+    assert not len(table._ids)
+    np.testing.assert_array_equal(table.ids, np.arange(first, first + 3002))
+
+
+def test_ids_that_are_positions_need_no_array():
+    table = IdTable.numbered(10**12)
+    assert table.find(np.array([0, 10**12 - 1, 10**12])).tolist() == [0, 10**12 - 1, -1]
+    assert table.number_on(2).tolist() == [10**12, 10**12 + 1]
+    table.append(table.number_on(2))
+    assert (table.size, table.next_id) == (10**12 + 2, 10**12 + 2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["count", "skip", "any", "truncate"]), st.integers(0, 20)), max_size=12
+    )
+)
+def test_a_table_of_ids_is_a_list(steps):
+    table, every = IdTable(), []
+    for what, n in steps:
+        if what == "truncate":
+            n = min(n, len(every))
+            table.truncate(len(every) - n, max(every[: len(every) - n], default=-1) + 1)
+            every = every[: len(every) - n]
+        else:
+            first = max(every, default=-1) + 1 + (what == "skip")
+            ids = list(range(first, first + n)) if what != "any" else [(7 * n + i * i) % 30 for i in range(n)]
+            table.append(np.array(ids, dtype=np.int64))
+            every += ids
+        assert table.ids.tolist() == every
+        assert table.at(np.arange(-1, len(every))).tolist() == [-1, *every]
+        last = {each: i for i, each in enumerate(every)}
+        assert table.find(np.arange(300)).tolist() == [last.get(each, -1) for each in range(300)]
+        assert table.next_id == max(every, default=-1) + 1
+
+
 @given(st.lists(st.integers(0, 9), max_size=30))
 def test_repeats_are_all_but_the_first_of_equals(ids):
     wanted = [each in ids[:i] for i, each in enumerate(ids)]
@@ -69,6 +126,66 @@ def test_blocks_give_back_the_codes_that_were_put_in(sizes, n_bits, seed):
         blocks.replace(chosen, every[chosen])
         np.testing.assert_array_equal(blocks.packed(), every)
         assert not blocks.planes[-1, :, len(every) - 64 * (len(blocks.planes) - 1) :].any()
+
+
+def planes_in_a_file(codes, n_bits, spare=3):
+    """The planes of codes, and what a writer has put after them since, which must not be read."""
+    planes = np.full((-(-len(codes) // 64) + spare, codes.shape[1], 64), 0xFF, dtype=np.uint8)
+    position = np.arange(len(codes))
+    planes[position // 64, :, position % 64] = codes
+    return planes
+
+
+@pytest.mark.parametrize("writeable", [False, True])
+@pytest.mark.parametrize("change", ["append", "append_planes", "replace"])
+def test_planes_that_were_given_are_never_written_to(change, writeable):
+    every = random_codes(400, 20)
+    given_planes = planes_in_a_file(every[:300], 20)
+    before = given_planes.copy()
+    given_planes.flags.writeable = writeable
+    blocks = CodeBlocks.mapped(given_planes, 20, 130)
+    blocks.remap(given_planes, 300)
+    wanted = every[:300].copy()
+    if change == "append":
+        blocks.append(every[300:])
+        wanted = every
+    elif change == "append_planes":
+        blocks.append_planes(CodeBlocks.of(every[300:], 20).planes, slice(0, 100))
+        wanted = every
+    else:
+        blocks.replace(np.array([7, 299]), every[300:302])
+        wanted[[7, 299]] = every[300:302]
+    np.testing.assert_array_equal(given_planes, before)
+    np.testing.assert_array_equal(blocks.packed(), wanted)
+    assert not blocks.planes[-1, :, (len(wanted) - 1) % 64 + 1 :].any()
+
+
+@given(st.lists(st.integers(0, 150), min_size=1, max_size=6), st.integers(1, 40))
+def test_planes_of_a_file_that_grows_hold_all_codes_and_keep_the_version(sizes, n_bits):
+    every = random_codes(sum(sizes), n_bits)
+    blocks, stop = CodeBlocks.mapped(planes_in_a_file(every[: sizes[0]], n_bits), n_bits, sizes[0]), 0
+    for n in sizes:
+        stop += n
+        blocks.remap(planes_in_a_file(every[:stop], n_bits), stop)
+        np.testing.assert_array_equal(blocks.packed(), every[:stop])
+    assert (blocks.version, len(blocks)) == (0, len(every))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "size"),
+    [
+        ((1, 3, 64), np.uint8, 65),
+        ((4, 2, 64), np.uint8, 65),
+        ((4, 3, 32), np.uint8, 65),
+        ((4, 3, 64), np.int8, 65),
+        ((4, 3, 64), np.uint8, 64),
+    ],
+)
+def test_planes_without_the_codes_are_refused(shape, dtype, size):
+    blocks = CodeBlocks.of(random_codes(65, 20), 20)
+    with pytest.raises(InvalidInput, match="codes of 20 bits are not in planes of shape"):
+        blocks.remap(np.zeros(shape, dtype), size)
+    np.testing.assert_array_equal(blocks.packed(), random_codes(65, 20))
 
 
 @given(st.lists(st.tuples(st.integers(0, 150), st.integers(0, 99)), max_size=6))

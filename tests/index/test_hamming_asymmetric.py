@@ -10,7 +10,8 @@ import pytest
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.core.maps import LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.index.codes import CodeBlocks, IdTable, LaneSet
+from auxbit.index import codes as codes_module
+from auxbit.index.codes import CodeBlocks, CodeStore, IdTable, LaneSet
 from helpers.every_hasher import HASHERS
 from helpers.index_truth import KINDS
 
@@ -240,6 +241,40 @@ def test_an_add_that_fails_midway_leaves_the_index_as_it_was(error, hasher, rows
     index.add(codes[200:])
     check(index.search_asymmetric(rows[:9], 7), hasher.decoder_, codes, np.arange(900), rows[:9], 7)
     assert index.ids.tolist() == list(range(900))
+
+
+def mapped(planes, size):
+    alive = LaneSet()
+    alive.append(size)
+    return CodeStore.of(CodeBlocks.mapped(planes, 19, size), IdTable.numbered(size), alive)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_file_that_grows_is_taken_in_whole_or_not_at_all(error, hasher, rows, monkeypatch):
+    monkeypatch.setattr(codes_module, "ATTACHED", 64)
+    codes = hasher.encode(rows)
+    planes = CodeBlocks.of(codes, 19).planes
+    store = mapped(planes[:4], 200)
+    store.attach(hasher.decoder_)
+    index = HammingIndex.over(store)
+    for owner, name in (
+        (type(hasher.decoder_), "squared_norms"),
+        (CodeBlocks, "remap"),
+        (IdTable, "append"),
+        (LaneSet, "append"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, raising(getattr(owner, name), error))
+            with pytest.raises(error), index.changing() as store:
+                store.grow(planes, 900)
+        assert len(index) == 200
+        found = index.search_asymmetric(rows[:9], 7)
+        check(found, hasher.decoder_, codes[:200], np.arange(200), rows[:9], 7)
+    for size in (300, 900):
+        with index.changing() as store:
+            store.grow(planes, size)
+        found = index.search_asymmetric(rows[:9], 7)
+        check(found, hasher.decoder_, codes[:size], np.arange(size), rows[:9], 7)
 
 
 def raising(function, error):

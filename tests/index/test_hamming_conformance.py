@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scipy.sparse.csgraph import connected_components
 
 from auxbit.core import maps
 from auxbit.index import HammingIndex, hamming, multi_index
+from auxbit.index import codes as codes_module
+from auxbit.index.codes import CodeBlocks, CodeStore, IdTable, LaneSet
 from helpers.index_truth import (
     KINDS,
     check_radius,
@@ -21,6 +24,8 @@ from helpers.index_truth import (
     slow_radius,
     slow_search,
 )
+
+LONG = (1536, 3072, 8191, 8192)
 
 
 def make(kind, n_bits, **options):
@@ -32,7 +37,7 @@ def kind(request):
     return request.param
 
 
-@pytest.mark.parametrize("n_bits", [8, 12, 32, 33, 64, 65, 128, 256, 1024])
+@pytest.mark.parametrize("n_bits", [8, 12, 32, 33, 64, 65, 128, 256, 1024, *LONG])
 @pytest.mark.parametrize("make_codes", [random_codes, clustered_codes])
 def test_search_equals_sorting_all_distances(kind, n_bits, make_codes):
     base, queries = make_codes(1500, n_bits), make_codes(12, n_bits, seed=1)
@@ -44,6 +49,28 @@ def test_search_equals_sorting_all_distances(kind, n_bits, make_codes):
         check_search(index, base, ids, queries, k)
     for r in (0, 1, 4, n_bits // 3, n_bits // 2, n_bits, n_bits + 5):
         check_radius(index, base, ids, queries, r)
+
+
+@pytest.mark.parametrize("n_bits", LONG)
+def test_long_codes_are_changed_filtered_grouped_and_kept_in_files(kind, n_bits, tmp_path):
+    base, queries = clustered_codes(700, n_bits, flipped=0.001), clustered_codes(5, n_bits, seed=1)
+    queries[0], queries[1] = 0, maps.pack(np.ones((1, n_bits)))  # the largest distances there are
+    base[0], base[699] = queries[1], queries[0]
+    index, left = make(kind, n_bits), np.delete(np.arange(700), slice(20, 60))
+    index.add(base)
+    index.remove(np.arange(20, 60))
+    index.save(tmp_path / "long.index")
+    for each in (index, HammingIndex.load(tmp_path / "long.index")):
+        check_search(each, base[left], left, queries, 800)
+        check_radius(each, base[left], left, queries, n_bits)
+        check_search(each, base[left[::9]], left[::9], queries, 30, among=left[::9])
+        check_radius(each, base[left[1:]], left[1:], queries, n_bits // 2, among=left[1:])
+    near = n_bits // 500
+    _, which = connected_components(maps.hamming_distances(base[left], base[left]) <= near)
+    groups = [left[which == each].tolist() for each in range(which.max() + 1)]
+    found = [group.tolist() for group in index.find_duplicates(near)]
+    assert found == sorted(group for group in groups if len(group) > 1)
+    assert len(found) > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,6 +141,31 @@ def test_replaced_codes_are_found_where_they_now_are(kind):
     index.add(base[5:700], ids=np.arange(5, 700), upsert=True)
     check_search(index, base, np.arange(2000), queries, 10)
     check_radius(index, base, np.arange(2000), queries, 5)
+
+
+def test_codes_in_a_file_that_grows_are_found(kind, monkeypatch):
+    monkeypatch.setattr(codes_module, "ATTACHED", 100)
+    base, queries = clustered_codes(3000, 64), clustered_codes(10, 64, seed=1)
+    planes = CodeBlocks.of(base, 64).planes
+    alive, first = LaneSet(), 1999
+    alive.append(first)
+    store = CodeStore.of(CodeBlocks.mapped(planes, 64, first), IdTable.numbered(first), alive)
+    index = HammingIndex.over(store, kind=kind)
+    check_search(index, base[:first], np.arange(first), queries, 10)
+    tables = index._exact._tables
+    for stop in (2000, 2100, 2100, 3000):
+        with index.changing() as store:
+            store.grow(planes.copy(), stop)
+        check_search(index, base[:stop], np.arange(stop), queries, 10)
+        check_radius(index, base[:stop], np.arange(stop), queries, 6)
+        check_search(index, base[:stop:40], np.arange(0, stop, 40), queries, 5, among=np.arange(0, stop, 40))
+        if stop == 2100:  # tables that were made before stay in use
+            assert index._exact._tables is tables
+    found = [group.tolist() for group in index.find_duplicates()]
+    _, which = np.unique(base, axis=0, return_inverse=True)
+    groups = [np.flatnonzero(which == each).tolist() for each in range(which.max() + 1)]
+    assert found == sorted(group for group in groups if len(group) > 1)
+    assert not len(store.ids._ids)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0])

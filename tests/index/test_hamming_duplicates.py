@@ -20,7 +20,7 @@ def slow_groups(base, r):
     return sorted((rows.tolist() for rows in every if len(rows) > 1), key=lambda rows: rows[0])
 
 
-@pytest.mark.parametrize("n_bits", [12, 32, 64, 100])
+@pytest.mark.parametrize("n_bits", [12, 32, 64, 100, 1536])
 @pytest.mark.parametrize("r", [0, 1, 2, 5])
 def test_groups_are_those_of_all_pairs(n_bits, r):
     base = clustered_codes(1500, n_bits, n_clusters=400, flipped=0.01)

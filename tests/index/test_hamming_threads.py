@@ -10,7 +10,7 @@ import pytest
 
 from auxbit.errors import InvalidInput
 from auxbit.index import HammingIndex, hamming, multi_index
-from auxbit.index.hamming import ExactSearch, Guard
+from auxbit.index.hamming import ExactSearch
 from auxbit.index.multi_index import MultiIndex
 from helpers.index_truth import KINDS, clustered_codes, random_codes, slow_search
 
@@ -103,44 +103,3 @@ def test_threads_that_add_the_same_ids_are_refused_but_one():
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(add, range(16))) == 1
     assert len(index) == 50
-
-
-def test_a_writer_that_waits_goes_before_readers_that_come_later():
-    guard, order = Guard(), []
-    reading, go_on = threading.Event(), threading.Event()
-
-    def read_first():
-        with guard.reading():
-            reading.set()
-            go_on.wait(10)
-
-    def write():
-        with guard.writing():
-            order.append("writer")
-
-    def read_later():
-        with guard.reading():
-            order.append("reader")
-
-    first = threading.Thread(target=read_first)
-    first.start()
-    reading.wait(10)
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not guard._writers_waiting:
-        pass
-    later = threading.Thread(target=read_later)
-    later.start()
-    go_on.set()
-    for thread in (first, writer, later):
-        thread.join(10)
-    assert order == ["writer", "reader"]
-
-
-def test_a_guard_is_free_again_after_an_error():
-    guard = Guard()
-    for use in (guard.reading, guard.writing):
-        with pytest.raises(ZeroDivisionError), use():
-            raise ZeroDivisionError
-    with guard.writing():
-        pass

@@ -71,7 +71,7 @@ def check_within(index, base, queries, r, allowed=None, budget=NO_LIMIT, n_jobs=
     return finished
 
 
-@pytest.mark.parametrize("n_bits", [1, 8, 16, 20, 32, 33, 64, 100, 256])
+@pytest.mark.parametrize("n_bits", [1, 8, 16, 20, 32, 33, 64, 100, 256, 1536, 8191])
 @pytest.mark.parametrize("n", [0, 1, 50, 5000])
 def test_answers_equal_sorting_all_distances(n, n_bits):
     base = np.concatenate([random_codes(n // 2, n_bits), clustered_codes(n - n // 2, n_bits)])

@@ -19,7 +19,31 @@ from auxbit.index import scan as linear
 from auxbit.index.codes import CodeBlocks, all_lanes, lanes_of
 
 FAR = 2**31 - 1
-WIDTHS = [1, 7, 8, 12, 31, 32, 33, 64, 65, 128, 200, 248, 249, 255, 256, 257, 512, 1000, 1024]
+WIDTHS = [
+    1,
+    7,
+    8,
+    12,
+    31,
+    32,
+    33,
+    64,
+    65,
+    128,
+    200,
+    248,
+    249,
+    255,
+    256,
+    257,
+    512,
+    1000,
+    1024,
+    1536,
+    3072,
+    8191,
+    8192,
+]
 
 
 def random_codes(n, n_bits, seed=0):
@@ -92,7 +116,7 @@ def test_within_equals_sorting_all_distances(n_bits, share):
     check_within(codes, queries_for(codes, n_bits), n_bits, int(share * n_bits))
 
 
-@pytest.mark.parametrize("n_bytes", range(1, 129))
+@pytest.mark.parametrize("n_bytes", [*range(1, 129), 192, 500, 1024])
 def test_any_number_of_bytes_is_scanned_to_its_last_bit(n_bytes):
     n_bits = 8 * n_bytes
     codes = codes_at_distances(np.random.default_rng(n_bytes).permutation(n_bits + 1), n_bits)
@@ -101,7 +125,7 @@ def test_any_number_of_bytes_is_scanned_to_its_last_bit(n_bytes):
     check_within(codes, queries, n_bits, n_bits - 1)
 
 
-@pytest.mark.parametrize("n_bits", [32, 72, 256, 1024])
+@pytest.mark.parametrize("n_bits", [32, 72, 256, 1024, 8192])
 @pytest.mark.parametrize("order", ["rising", "falling", "equal", "two", "all far"])
 @pytest.mark.parametrize("k", [1, 3, 300])
 def test_the_order_of_distances_does_not_matter(n_bits, order, k):
@@ -196,9 +220,11 @@ def test_more_answers_than_a_buffer_holds():
     check_within(codes, queries, 8, 8)
 
 
-def test_a_full_group_of_queries_keeps_them_apart():
-    codes = random_codes(500, 1024)
-    check_within(codes, random_codes(300, 1024, seed=1), 1024, 1024)
+@pytest.mark.parametrize("n_bits", [1024, 8192])
+def test_a_full_group_of_queries_keeps_them_apart(n_bits):
+    codes = random_codes(500, n_bits)
+    queries = np.concatenate([random_codes(297, n_bits, seed=1), pack(1 - unpack(codes[:3], n_bits))])
+    check_within(codes, queries, n_bits, n_bits)
 
 
 def test_arrays_may_lie_in_memory_as_they_like():
@@ -261,7 +287,7 @@ np.savez(sys.argv[2], **answers)
 
 
 def test_a_plain_processor_gives_the_same_answers(tmp_path: Path):
-    given = {str(n_bits): random_codes(1000, n_bits) for n_bits in (8, 32, 40, 64, 128, 256, 300, 1024)}
+    given = {str(n_bits): random_codes(1000, n_bits) for n_bits in (8, 32, 40, 64, 128, 256, 300, 1024, 8191)}
     np.savez(tmp_path / "given.npz", **given)
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", PLAIN, str(tmp_path / "given.npz"), str(tmp_path / "answers.npz")]

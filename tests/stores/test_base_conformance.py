@@ -57,7 +57,7 @@ def check_equal(store, index, base, ids, queries, ks, rs):
 
 @pytest.mark.parametrize(
     ("kind", "n_bits"),
-    [(kind, n_bits) for n_bits in (13, 64) for kind in (KINDS if n_bits == 13 else SOON_MADE)],
+    [(kind, n_bits) for n_bits in (13, 64, 3072, 8191) for kind in (KINDS if n_bits == 13 else SOON_MADE)],
 )
 def test_answers_are_those_of_hamming_index(opened, n_bits):
     base, queries = clustered_codes(700, n_bits), clustered_codes(7, n_bits, seed=1)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from auxbit.collection.metadata import Fields, encode_rows
-from auxbit.collection.where import OPERATORS, Condition, Where
+from auxbit.collection.where import OPERATORS, Condition, Group, Where
 from auxbit.errors import InvalidInput
 from auxbit.stores.milvus import expression
 
@@ -65,9 +64,19 @@ def conditions(draw, scalars=SCALARS, values=VALUES):
     return Condition(draw(st.sampled_from(FIELDS)), operator, value)
 
 
+def trees(leaves):
+    def above(parts):
+        several = st.lists(parts, min_size=1, max_size=3).map(tuple)
+        return st.one_of(
+            st.builds(Group, st.sampled_from(["and", "or"]), several),
+            st.builds(Group, st.just("not"), st.tuples(parts)),
+        )
+
+    return st.recursive(leaves, above, max_leaves=5)
+
+
 def truth(rows, where):
-    mask = where.mask(Fields(*encode_rows(rows, len(rows))), len(rows))
-    return np.flatnonzero(mask).tolist()
+    return [number for number, row in enumerate(rows) if where.matches(row)]
 
 
 def found(store, n, where):
@@ -101,7 +110,7 @@ def in_postgres(places, store_folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), min_size=1, max_size=12),
-    wanted=st.lists(conditions(), min_size=1, max_size=3),
+    wanted=st.lists(trees(conditions()), min_size=1, max_size=3),
 )
 def test_postgres_finds_what_a_collection_finds(in_postgres, rows, wanted):
     fill(in_postgres, rows)
@@ -151,11 +160,19 @@ def in_milvus(request, places, store_folder):
         yield store, rows, request.param
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(wanted=st.lists(conditions(values=SCALARS), min_size=1, max_size=2))
-def test_milvus_finds_what_a_collection_finds_or_refuses(in_milvus, wanted):
+def can_be_asked(condition):
+    try:
+        expression(Where([condition]), parts_of_text=False)
+    except InvalidInput:
+        return False
+    return True
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees(conditions(values=SCALARS).filter(can_be_asked)) | conditions(values=SCALARS))
+def test_milvus_finds_what_a_collection_finds_or_refuses(in_milvus, tree):
     store, rows, _ = in_milvus
-    where = Where(wanted)
+    where = Where([tree])
     try:
         answer = found(store, 500, where)
     except InvalidInput:  # why is told by the tests below
@@ -171,13 +188,33 @@ def test_milvus_finds_what_a_collection_finds_or_refuses(in_milvus, wanted):
         {"a": {"startswith": ["a%", "\U0010ffff"]}}, {"a": []}, {"a": {"not in": []}},
         {"x'y": "a", 'x"y': {"!=": 2}},
         {"a": {"contains": [7, 2.5, True]}}, {"a": {"<": 2**53 - 1}}, {"a": "'; DROP TABLE x; --"},
-        {"a": '") or id >= 0 or ("'}, {"a": {"contains": 1}}, {"{x}": 1}, {"%s": "a"},
+        {"a": '") or id >= 0 or ("'}, {"a": {"contains": 1}}, {"{x}": 1}, {"%s": "a"}, {}, {"not": {}},
+        {"or": [{"a": 1}, {"a": {">=": "b"}}, {}]}, {"or": [{"a": 1, "a.b": 1}, {"%s": 1}]}, "not a=1",
+        {"not": {"or": [{"a": {"!=": 1}}, {"not": {"a.b": {">": 0}}}]}}, {"not": {"not": {"a.b": [1, "a"]}}},
+        "a=1 and not b=1 or not (a!=a and a.b!=1)", {"not": {"a.b": {"not in": ["a", 1]}}},
     ],
 )  # fmt: skip
 def test_milvus_can_be_asked_for_these(in_milvus, where):
     store, rows, _ = in_milvus
     wanted = Where.of(where)
     assert found(store, 500, wanted) == truth(rows, wanted)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"not": {"a": {"<": 2}}}, {"not": {"a": {"startswith": "a"}}}, {"not": {"a": {"contains": 7}}},
+        {"not": {"or": [{"a": {"!=": 1}}, {"a.b": {">": 0}}]}}, "a=1 or not (a.b>=a or a.b<=0)",
+    ],
+)  # fmt: skip
+def test_a_server_of_milvus_can_negate_everything_and_a_file_says_that_it_cannot(in_milvus, where):
+    store, rows, kind = in_milvus
+    wanted = Where.of(where)
+    if kind == "milvus":
+        assert found(store, 500, wanted) == truth(rows, wanted)
+    else:
+        with pytest.raises(InvalidInput, match="for the opposite of this in a file of Milvus Lite"):
+            found(store, 500, wanted)
 
 
 def test_milvus_looks_inside_of_text_where_it_can(in_milvus):

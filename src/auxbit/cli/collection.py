@@ -15,7 +15,8 @@ from auxbit.cli.options import check_k_or_radius, choice, refuse
 from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
-    from auxbit.collection.drift import Measure, Statistics
+    from auxbit.collection.statistics import Statistics
+    from auxbit.hashers.drift import Measure
 
 KINDS = {"positions": "deletions", "total": "all on disk"}  # of what takes room on disk
 
@@ -412,7 +413,7 @@ def _drift_lines(stats: Statistics) -> list[tuple[str, ...]]:
 
 
 def _change(measure: Measure, value: float | None) -> str:
-    from auxbit.collection.drift import EFFECTIVE_BITS, ERROR
+    from auxbit.hashers.drift import EFFECTIVE_BITS, ERROR
 
     if value is None:
         return "-"

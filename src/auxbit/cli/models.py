@@ -19,7 +19,7 @@ def fit(
     data: opt.Data,
     out: Annotated[str, Option("--out", "-o", help="The model file to write.")],
     method: opt.Method = "ba",
-    bits: Annotated[int, Option(help="Bits per code, 1 to 1024.")] = 32,
+    bits: Annotated[int, Option(help="Bits per code, 1 to 1024; lsh, itq and tpca make up to 8192.")] = 32,
     preset: Annotated[str | None, Option(
         metavar="default|paper", show_default="default",
         help="ba and bfa: what options that are not given mean; paper: its own settings, which are slower."

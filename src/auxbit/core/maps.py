@@ -39,12 +39,12 @@ from auxbit.errors import InvalidInput
 # Bits are little-endian within a byte: bit l of a code is bit l % 8 of byte l // 8, as in FAISS, so
 # packed codes go there without conversion. Unused bits of the last byte are zero.
 
-MAX_BITS = 1024
+MAX_BITS = 2**13  # of codes that are stored, searched and compared: distances fit into 14 bits
 
 
-def check_n_bits(n_bits: object) -> int:
-    """Return `n_bits` as an int, or say what is allowed."""
-    return check_integer("n_bits", n_bits, 1, MAX_BITS, "Try n_bits=32.")
+def check_n_bits(n_bits: object, most: int = MAX_BITS, more: str = "") -> int:
+    """Return `n_bits` as an int, or say what is allowed, and what allows more than that."""
+    return check_integer("n_bits", n_bits, 1, most, f"Try n_bits=32{more}.")
 
 
 def bytes_per_code(n_bits: int) -> int:
@@ -578,6 +578,7 @@ def _settle(
 
 VALUES = 256  # of a byte
 NORM_ROWS = 4096  # codes whose norms are taken at once
+NORM_BITS = 2**22  # of these codes: 32 MB of float64
 
 
 class _Reconstruction:
@@ -655,11 +656,16 @@ class LinearDecoder(_Reconstruction):
 
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
-        gram = self.A.T @ self.A
+        D, L = self.A.shape
+        gram = self.A.T @ self.A if L <= D else None  # with more bits than dimensions Az itself is cheaper
         out = np.empty(len(codes), dtype=np.float32)
-        for start in range(0, len(codes), NORM_ROWS):
-            Z = unpack(codes[start : start + NORM_ROWS], self.n_bits).astype(np.float64)
-            out[start : start + NORM_ROWS] = np.einsum("nl,nl->n", Z @ gram, Z)
+        step = max(1, min(NORM_ROWS, NORM_BITS // L))
+        for start in range(0, len(codes), step):
+            Z = unpack(codes[start : start + step], L).astype(np.float64)
+            if gram is None:
+                out[start : start + step] = _squared_lengths(Z @ self._rows)
+            else:
+                out[start : start + step] = np.einsum("nl,nl->n", Z @ gram, Z)
         return out
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel. Kernels and samples, too.
+"""Rows in fixed blocks on a thread pool: the one way in which auxbit is parallel. Guards, samples, kernels.
 
 Blocks do not depend on the number of threads, each block runs with BLAS on one thread, and sums are
 added in the order of the blocks, in float64. So results are the same to the last bit for any `n_jobs`.
@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import count, islice
 from typing import Any, Self, TypeVar
@@ -177,6 +177,53 @@ def _controllers(n_modules: int) -> tuple[ThreadpoolController, ThreadpoolContro
     theirs = {library["filepath"] for library in by_thread.info()}
     rest = [library["filepath"] for library in found.info() if library["filepath"] not in theirs]
     return by_thread, found.select(filepath=rest)
+
+
+# ---- Searches side by side, changes alone
+
+
+class Guard:
+    """Many may read at a time, one may write, and then nobody reads. Writers who wait go first."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._writing = False
+        self._writers_waiting = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Wait until nobody writes or waits to; keep writers out for the length of the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Wait until nobody reads or writes; keep all others out for the length of the block."""
+        with self._changed:
+            self._writers_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._writing and not self._readers)
+                self._writing = True
+            finally:
+                self._writers_waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+# ---- Samples of rows
 
 
 def sample_rows(n_rows: int, at_most: int = SAMPLED_ROWS) -> npt.NDArray[np.intp]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from auxbit import evaluate
 from auxbit.core.checks import Array, Packed, check_integer
-from auxbit.core.maps import bytes_per_code, check_n_bits
+from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import block_slices
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
@@ -109,7 +109,8 @@ def run(fits: Fits, *, bits: Iterable[int] = BITS, method: str = "itq", seed: in
 
 def _planned(method: str, bits: Iterable[int]) -> tuple[str, list[int]]:
     """The method's label and the numbers of bits, rising; refuses before the work what cannot be tried."""
-    label, counts = find_method(method, METHODS).label, sorted({check_n_bits(each) for each in bits})
+    found = find_method(method, METHODS)
+    label, counts = found.label, sorted({found.check_bits(each) for each in bits})
     if not counts:
         raise InvalidInput("bits must not be empty.")
     return label, counts

@@ -10,7 +10,6 @@ from typing import Any
 
 from auxbit.core import files
 from auxbit.core.checks import check_finite
-from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import altopt, entropy, parallel, path, retrieval, samples, solvers, study, wrapper
@@ -26,6 +25,7 @@ from auxbit.experiments.study import (
     check_preset,
     write_result,
 )
+from auxbit.hashers.autoencoder import BinaryAutoencoder
 
 NAMES = ("wrapper", "altopt", "parallel", "retrieval", "samples", "entropy", "path", "solvers")
 QUICK_BITS = (8, 16, 32)
@@ -64,7 +64,7 @@ def planned(problem: Problem, settings: Settings, names: Sequence[str] = NAMES) 
         few = tuple(g for g in settings.groups if g <= 4)
         settings = replace(settings, bits=settings.bits or QUICK_BITS, groups=few)
     for n_bits in settings.bits or ():
-        check_n_bits(n_bits)
+        BinaryAutoencoder.check_bits(n_bits)
     for name in names:
         if name not in NAMES:
             raise InvalidParameter("experiment", name, f"one of {', '.join(NAMES)}")

@@ -15,7 +15,6 @@ import numpy as np
 from auxbit import evaluate
 from auxbit.core import files
 from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
-from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import read_data
@@ -162,11 +161,13 @@ def compare(
 def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[RowKey]:
     """Every (method's label, bits, seed) once; a method without randomness has the first seed only."""
     found = {name.lower(): find_method(name) for name in methods}
-    bits, seeds = [check_n_bits(each) for each in bits], list(seeds)
+    bits, seeds = list(bits), list(seeds)
     if not (found and bits and seeds):
         raise InvalidInput("methods, bits and seeds must not be empty.")
     every = product(found.values(), bits, seeds)
-    return list(dict.fromkeys((m.label, L, seed if m.seeded else seeds[0]) for m, L, seed in every))
+    return list(
+        dict.fromkeys((m.label, m.check_bits(L), seed if m.seeded else seeds[0]) for m, L, seed in every)
+    )
 
 
 def prepare(

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Array, check_integer
-from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.data import vectors
 from auxbit.errors import AuxbitError, InvalidParameter
@@ -64,7 +63,7 @@ def planned(bits: Iterable[int], *, repeats: int = 3, n_jobs: int | None = None)
 
     n_jobs : the most processors; never more than the cores that this process may use.
     """
-    wanted = list(dict.fromkeys(check_n_bits(each) for each in bits))
+    wanted = list(dict.fromkeys(BinaryAutoencoder.check_bits(each) for each in bits))
     if not wanted:
         raise InvalidParameter("bits", wanted, "at least one number of bits", "Try 16,32.")
     check_integer("repeats", repeats, 1)

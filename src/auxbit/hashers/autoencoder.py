@@ -25,7 +25,7 @@ from auxbit.core.checks import (
     check_positive,
     warn,
 )
-from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, check_n_bits, encode, pack_bools, unpack
+from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
 from auxbit.core.parallel import Workers, draw_rows, resolve_n_jobs, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
@@ -99,7 +99,7 @@ class _Trained(Hasher):
         if resume and checkpoint is None:
             raise InvalidInput("resume=True needs the checkpoint folder to resume from: checkpoint=…")
         with self._all_or_nothing():
-            n_bits, n_jobs = check_n_bits(self.n_bits), resolve_n_jobs(self.n_jobs)
+            n_bits, n_jobs = self.check_bits(self.n_bits), resolve_n_jobs(self.n_jobs)
             check_kind(self.decoder)
             rng, raw = self._generator(), None
             if is_elsewhere(X, memory, checkpoint, client):

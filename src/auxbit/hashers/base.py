@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from auxbit.core.checks import Array, Bits, Float32, Float64, Indices, Packed, check_integer, warn
 from auxbit.core.files import Format
 from auxbit.core.maps import (
+    MAX_BITS,
     Decoder,
     Encoder,
     LinearDecoder,
@@ -152,6 +153,7 @@ def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -
 # ---- The base class
 
 CODINGS = ("hash", "optimal")
+LEARNED_BITS = 1024  # the most that most methods are good for
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     if the model comes from a file that has no record.
     """
 
+    max_bits: ClassVar[int] = LEARNED_BITS  # that the method can make
     normalize: bool = False
     decoder: str = "linear"
     decoder_: Decoder
@@ -190,6 +193,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self.n_bits = n_bits
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @classmethod
+    def check_bits(cls, n_bits: object) -> int:
+        """Return `n_bits` as an int, or say how many bits this method can make."""
+        more = "" if cls.max_bits == MAX_BITS else f"; LSH, ITQ and ThresholdedPCA make up to {MAX_BITS}"
+        return check_n_bits(n_bits, cls.max_bits, more)
 
     def _learn(self, training: Training) -> Learned:
         raise NotImplementedError
@@ -212,7 +221,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raise
 
     def _fit(self, X: npt.ArrayLike) -> Self:
-        n_bits = check_n_bits(self.n_bits)
+        n_bits = self.check_bits(self.n_bits)
         resolve_n_jobs(self.n_jobs)
         rng = self._generator()
         raw = self._validate(X, reset=True)

@@ -5,6 +5,7 @@ Files are read in blocks, so that codes and reconstructions of files larger than
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,20 +16,21 @@ import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
 from auxbit.core.files import check_output
-from auxbit.core.maps import TableDecoder, bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import effective_bits, effective_bits_bound
 from auxbit.hashers.base import CODINGS, Hasher
-from auxbit.hashers.registry import find_method, fit_reporting, load, make_hasher, read_header
+from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
 
 MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
 OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
 LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
+TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to train a model again
 
 
 def fit_file(
@@ -41,7 +43,7 @@ def fit_file(
     parameters : of the estimator. out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit;
     given, rows are not read into memory. scheduler : the address of a Dask scheduler whose workers read them.
     """
-    check_n_bits(n_bits)
+    find_method(method, HASHER_NAMES).check_bits(n_bits)
     check_integer("seed", seed, 0, LARGEST_SEED)
     check_output(out, overwrite=overwrite)
     model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)
@@ -224,3 +226,61 @@ def _error(model: Hasher, X: Array) -> float:
     coding = best_coding(model)
     rows = X if coding == "hash" else X[:: -(-len(X) // OPTIMAL_ROWS)]
     return model._error_of(rows, model.encode(rows, coding=coding))
+
+
+# ---- Models for the codes that rows are to have
+
+
+def as_model(source: Any) -> Hasher | None:
+    """A fitted model, given as such or by its file; None if it is something else."""
+    if isinstance(source, str | os.PathLike) and str(source).endswith(".safetensors"):
+        return load(source)
+    if not isinstance(source, Hasher):
+        return None
+    if not hasattr(source, "encoder_"):
+        raise InvalidInput(f"this {type(source).__name__} is not fitted: call fit first.")
+    return source
+
+
+def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str, float]:
+    """How rows are encoded: as given, else as the model's decoder is meant."""
+    record = model.training_
+    if coding is None and record is not None:
+        coding = record.coding
+    elif coding is None:  # a model that was saved by an older version: tables are fitted to optimal codes
+        coding = best_coding(model)
+    if coding == "hash":
+        return coding, 0.0
+    meant = record.mu if record is not None and record.coding == "optimal" else 0.0
+    return coding, check_mu(meant if mu is None else mu)
+
+
+def suit_coding(
+    model: Hasher, X: Array | None, coding: str | None, mu: float | None, decoder: str | None,
+    progress: Progress,
+) -> tuple[str, float]:  # fmt: skip
+    """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
+    if coding is not None or mu is not None:
+        check_coding(coding or "optimal", mu or 0.0)
+    asked = decoder is not None or mu is not None
+    coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
+    if coding == "optimal":
+        some = None if X is None else X[sample_rows(len(X), TRAINING_ROWS)]
+        suit_decoder(model, some, mu, decoder, progress)
+    return coding, mu
+
+
+def suit_decoder(model: Hasher, X: Array | None, mu: float, kind: str | None, progress: Progress) -> None:
+    """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none."""
+    present = "tables" if isinstance(model.decoder_, TableDecoder) else "linear"
+    record = model.training_
+    suits = record.is_of("optimal", mu) if record is not None else present == "tables"
+    if suits and kind in (None, present):
+        return
+    if X is None:
+        raise InvalidInput(
+            "the model's decoder is not fitted to optimal codes of that kind. Add --data FILE of vectors to "
+            "fit one to, or drop --coding, --mu and --decoder."
+        )
+    progress.stage("fitting the decoder", None)
+    model.fit_decoder(X, kind or present, mu=mu)

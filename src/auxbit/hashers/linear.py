@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.core.checks import Float32, Float64, check_integer
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import MAX_BITS, LinearEncoder
 from auxbit.core.parallel import Workers, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned, Training
@@ -30,10 +30,12 @@ class LSH(Hasher):
 
     Parameters
     ----------
-    n_bits : bits per code, 1 to 1024.
+    n_bits : bits per code, 1 to 8192.
     random_state : seed of the projections.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
+
+    max_bits = MAX_BITS
 
     def _learn(self, training: Training) -> Learned:
         directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
@@ -52,6 +54,8 @@ class ThresholdedPCA(Hasher):
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
+
+    max_bits = MAX_BITS
 
     def _learn(self, training: Training) -> Learned:
         check_axes(training.n_bits, training.X, "thresholded PCA")
@@ -113,6 +117,8 @@ class ITQ(Hasher):
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
+
+    max_bits = MAX_BITS
 
     def __init__(
         self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, random_state: Any = None,

@@ -63,6 +63,13 @@ class Method:
         """The estimator's class."""
         return _imported(f"hashers.{self.home}")
 
+    def check_bits(self, n_bits: object) -> int:
+        """Return `n_bits` as an int, or say how many bits the method can make."""
+        from auxbit.core.maps import check_n_bits
+
+        bits: int = self.load_class().check_bits(n_bits) if self.home else check_n_bits(n_bits)
+        return bits
+
 
 # Okabe and Ito's colours, and three more that stay apart from them under common colour blindness;
 # methods that do not search by Hamming distance are dashed.

@@ -25,7 +25,7 @@ from auxbit.collection.collection import Collection, refuse_existing
 from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
 from auxbit.core import files
 from auxbit.core.checks import Float32, PathLike, check_integer, require
-from auxbit.core.maps import bytes_per_code, check_n_bits
+from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -252,10 +252,9 @@ class Wanted:
 
     def check(self) -> None:
         """Refuse invalid values before any work is done."""
+        method = find_method(self.method or DEFAULT_METHOD, HASHER_NAMES)
         if self.bits is not None:
-            check_n_bits(self.bits)
-        if self.method is not None:
-            find_method(self.method, HASHER_NAMES)
+            method.check_bits(self.bits)
         if self.seed is not None:
             check_integer("seed", self.seed, 0, LARGEST_SEED)
         if self.model is not None and self.features not in (None, "onnx"):

@@ -8,24 +8,34 @@ searching gives exactly these answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from auxbit.core.checks import Bytes, Float32, Float64, Positions, Words
+from auxbit.core.checks import (
+    Array,
+    Bytes,
+    Float32,
+    Float64,
+    Positions,
+    Words,
+    check_finite,
+    check_squares,
+)
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import TILE, first_tile, index_bits, lowest_bit, popcount
 from auxbit.index.bounds import (
     NARROW_LIMIT,
     ROUNDING,
     VALUES,
-    WIDE_ENTRY,
     WIDE_LIMIT,
     measure_tables,
     n_tables,
     round_tables,
     smallest_sum,
     split_codes,
+    widest_entry,
 )
 from auxbit.index.codes import LANES, CodeNorms, LaneMasks, Planes, aligned_zeros, nearest_first
 
@@ -106,7 +116,7 @@ def scan_blocks(
                 ranges[q] = left
                 units[q] = highest / left
                 if wide and widest[q] > 0:
-                    units[q] = min(units[q], WIDE_ENTRY / min(left, widest[q]))
+                    units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
                 round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
             limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
@@ -334,3 +344,44 @@ def _bounds(tables: Float32, norms: CodeNorms) -> tuple[int, Float64]:
 def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tuple[Float32, Positions]:
     """Squared distances: with the offset, at least 0."""
     return np.maximum(distances + offsets[:, None], np.float32(0)), positions
+
+
+# ---- Candidates ranked by their true distances
+
+
+def rank_by_vectors(
+    X: Array, candidates: Positions, vectors_at: Callable[[Positions], Array], k: int, *, normalize: bool,
+    n_jobs: int | None,
+) -> tuple[Float32, Positions]:  # fmt: skip
+    """The k nearest of each query's candidates by ‖x − y‖², and their positions, (q, k).
+
+    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads. normalize : rows are divided by
+    their norms first. Equal distances are ordered by position.
+    """
+    distances = np.zeros((len(X), k), dtype=np.float32)
+    positions = np.zeros((len(X), k), dtype=np.int64)
+
+    def rank(rows: slice) -> None:
+        for row in range(rows.start, rows.stop):
+            near = np.sort(candidates[row])
+            y = vectors_at(near).astype(np.float64)  # float16 squares would overflow
+            x = np.asarray(X[row], dtype=np.float64)
+            if normalize:
+                x, y = _unit(x[None])[0], _unit(y)
+            squared = np.einsum("nd,nd->n", y - x, y - x)
+            best = np.argsort(squared, kind="stable")[:k]
+            check_squares(
+                squared[best], 1.0 if normalize else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
+            )
+            distances[row], positions[row] = squared[best], near[best]
+
+    with Workers(n_jobs) as workers:
+        check_finite(X, workers)
+        workers.run(rank, len(X), 1)
+    return distances, positions
+
+
+def _unit(rows: Float64) -> Float64:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    divided: Float64 = rows / np.where(norms > 0, norms, 1)
+    return divided

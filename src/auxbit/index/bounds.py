@@ -21,6 +21,7 @@ VALUES = 256
 NARROW_LIMIT = 254  # the largest sum of bytes that is known not to be larger
 WIDE_ENTRY = 255 // WIDE_STEP
 WIDE_LIMIT = 49000  # 16 bits have room for 256 entries more, those of 1024 bits by fours
+WIDE_SUM = 96000  # of the largest entries of more tables: a sum of entries as they come is about half of it
 ROUNDING = 1.01 * 2.0**-24  # the relative error of a sum of two numbers in float32, and a little more
 
 
@@ -28,6 +29,15 @@ def n_tables(width: int, bits: int, wide: bool) -> int:
     """How many tables codes of `width` bytes have, without norms; a multiple of four if `wide`."""
     n = -(-8 * width // bits)
     return -(-n // WIDE_STEP) * WIDE_STEP if wide else n
+
+
+@kernel
+def widest_entry(n: int) -> int:
+    """The largest entry of n tables whose sums are wide.
+
+    A sum that 16 bits cannot hold begins at 0 again and passes: that costs an exact distance, not an answer.
+    """
+    return min(WIDE_ENTRY, WIDE_SUM // n)
 
 
 @kernel
@@ -108,7 +118,7 @@ def round_tables(
     table : (width, 256); floors : (64,), of the levels of norms; lowest : (tables,);
     out : 64 entries of norms, if `wide` their upper bytes, then 64 per table, or 256 for whole bytes.
     """
-    top = float(WIDE_ENTRY if wide else NARROW_LIMIT + 1)
+    top = float(widest_entry(len(lowest)) if wide else NARROW_LIMIT + 1)
     first_bytes = (2 if wide else 1) * LANES
     step = LEVELS >> min(bits, 6)  # levels that share an entry
     for v in range(LEVELS):

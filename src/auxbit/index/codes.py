@@ -9,7 +9,8 @@ lane, a 64-bit word per block.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ class CodeBlocks:
     def __init__(self, n_bits: int) -> None:
         self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
         self.size = self.version = 0
-        self._planes = aligned_zeros((0, self.width, LANES))
+        self._planes, self._ours = aligned_zeros((0, self.width, LANES)), True
 
     @classmethod
     def of(cls, codes: Packed, n_bits: int) -> CodeBlocks:
@@ -47,10 +48,23 @@ class CodeBlocks:
 
     @classmethod
     def mapped(cls, planes: Planes, n_bits: int, size: int) -> CodeBlocks:
-        """The blocks of `size` codes that lie in planes already, which are copied only to add to them."""
+        """The blocks of `size` codes that lie in planes already, which are copied before any change."""
         blocks = cls(n_bits)
-        blocks._planes, blocks.size = planes, size
+        blocks.remap(planes, size)
         return blocks
+
+    def remap(self, planes: Planes, size: int) -> None:
+        """The same codes, and perhaps more after them, now lie in these planes: of a file that has grown.
+
+        Planes that are given are never written to; what lies in them past the last code does not matter.
+        """
+        enough = (max(-(-size // LANES), len(planes)), self.width, LANES)
+        if planes.shape != enough or planes.dtype != np.uint8 or size < self.size:  # kernels read by address
+            raise InvalidInput(
+                f"{self.size} of {size} codes of {self.n_bits} bits are not in planes of shape "
+                f"{planes.shape} of {planes.dtype}."
+            )
+        self._planes, self.size, self._ours = planes, size, False
 
     def __len__(self) -> int:
         return self.size
@@ -106,12 +120,14 @@ class CodeBlocks:
         return np.ascontiguousarray(rows[: self.size])
 
     def reserve(self, size: int) -> None:
-        """Make room for `size` codes in all, in memory that may be written to."""
-        needed = -(-size // LANES)
-        if needed > len(self._planes) or not self._planes.flags.writeable:
-            grown = aligned_zeros((max(needed, len(self._planes) * 5 // 4), self.width, LANES))
-            grown[: len(self._planes)] = self._planes
-            self._planes = grown
+        """Make room for `size` codes in all, in memory of ours."""
+        needed, used = -(-size // LANES), self.planes
+        if needed > len(self._planes) or not self._ours:
+            grown = aligned_zeros((max(needed, len(used) * 5 // 4), self.width, LANES))
+            grown[: len(used)] = used
+            if self.size % LANES:
+                grown[len(used) - 1, :, self.size % LANES :] = 0
+            self._planes, self._ours = grown, True
 
 
 class LaneSet:
@@ -222,9 +238,9 @@ def nearest_first(
 
 # ---- Ids by position and positions by id, for hundreds of millions of them
 #
-# Ids that rise with the position, as most do, need nothing but themselves. Others get a sorted copy, 16
-# bytes per id, and a dict of those that came since it was made; a dict of all would take a hundred bytes
-# each.
+# Ids that count the positions take no memory, and those that rise with them nothing but themselves. Others
+# get a sorted copy, 16 bytes per id, and a dict of those that came since it was made; a dict of all would
+# take a hundred bytes each.
 
 NO_ID = -1
 MAX_ID = np.iinfo(np.int64).max
@@ -241,14 +257,22 @@ class IdTable:
     def of(cls, ids: Ids, next_id: int) -> IdTable:
         """The table of ids that are there already, which are not copied until others are added."""
         table = cls()
-        table._ids, table.size, table.next_id = ids, len(ids), next_id
+        table._ids, table._first, table.size, table.next_id = ids, None, len(ids), next_id
         table._rising = table._rise(0, len(ids))
         if not table._rising:
             table._sort()
         return table
 
+    @classmethod
+    def numbered(cls, size: int) -> IdTable:
+        """The table of ids that are positions: 0 to size - 1."""
+        table = cls()
+        table.size = table.next_id = size
+        return table
+
     def _clear(self) -> None:
         self.size = self.next_id = 0
+        self._first: int | None = 0  # the ids are this and the numbers after it, or None: they are in _ids
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._rising = True
         self._sorted: tuple[Ids, Ids] = (self._ids, self._ids)  # ids in order, and their positions
@@ -256,18 +280,25 @@ class IdTable:
 
     @property
     def ids(self) -> Ids:
-        """All ids in the order of their positions, a view."""
+        """All ids in the order of their positions; not to be written to."""
+        if self._first is not None:
+            return np.arange(self._first, self._first + self.size, dtype=np.int64)
         return self._ids[: self.size]
 
     def at(self, positions: npt.NDArray[np.int64]) -> Ids:
         """The ids at these positions; NO_ID for a position of -1."""
         if not self.size:
             return np.full(positions.shape, NO_ID, dtype=np.int64)
-        found: Ids = np.where(positions >= 0, self._ids[np.maximum(positions, 0)], NO_ID)
+        places = np.maximum(positions, 0)
+        ids = self._ids[places] if self._first is None else places + self._first
+        found: Ids = np.where(positions >= 0, ids, NO_ID)
         return found
 
     def find(self, ids: Ids) -> npt.NDArray[np.int64]:
         """The last position of each id, -1 if it never came."""
+        if self._first is not None:
+            places = ids - self._first
+            return np.where((places >= 0) & (places < self.size), places, -1)
         if self._rising:
             return _look_up(ids, self.ids, None)
         found = _look_up(ids, *self._sorted)
@@ -289,22 +320,33 @@ class IdTable:
         if not len(ids):
             return
         first, size = self.size, self.size + len(ids)
-        self._ids = _grown(self._ids, size)
-        self._ids[first:size] = ids
-        rose = self._rising
-        self._rising, self.size = rose and self._rise(first, size), size
-        if not self._rising and (rose or len(self._recent) + len(ids) > max(FEW, first // 8)):
-            self._sort()
-        elif not self._rising:
-            self._recent.update(zip(ids.tolist(), range(first, size), strict=True))
+        if not self._count_on(ids):
+            self._ids = _grown(self._ids if self._first is None else self.ids, size)
+            self._first = None
+            self._ids[first:size] = ids
+            rose = self._rising
+            self._rising, self.size = rose and self._rise(first, size), size
+            if not self._rising and (rose or len(self._recent) + len(ids) > max(FEW, first // 8)):
+                self._sort()
+            elif not self._rising:
+                self._recent.update(zip(ids.tolist(), range(first, size), strict=True))
         self.next_id = max(self.next_id, int(ids.max()) + 1)
 
     def truncate(self, size: int, next_id: int) -> None:
         """Forget the positions from `size` on, as if they had never come."""
-        kept = self._ids[:size].copy()
-        self._clear()
-        self.append(kept)
-        self.next_id = next_id
+        if self._first is None:
+            kept = self._ids[:size].copy()
+            self._clear()
+            self.append(kept)
+        self.size, self.next_id = size, next_id
+
+    def _count_on(self, ids: Ids) -> bool:
+        """Take ids in without memory if, after those before, they are just the next numbers."""
+        first = int(ids[0]) if not self.size else self._first
+        if self._first is None or first is None or ids[0] != first + self.size or (np.diff(ids) != 1).any():
+            return False
+        self._first, self.size = first, self.size + len(ids)
+        return True
 
     def _sort(self) -> None:
         order = np.argsort(self.ids, kind="stable")
@@ -487,17 +529,38 @@ class CodeStore:
 
     def append(self, packed: Packed, ids: Ids) -> None:
         """Add codes at the end, under ids that are not there."""
-        first, next_id = self.codes.size, self.ids.next_id
-        try:
+        with self._all_or_none():
             if self.norms is not None:
                 self.norms.append(packed)
             self.codes.append(packed)
             self.ids.append(ids)
             self.alive.append(len(ids))
-        except BaseException:  # no memory left, or an interrupt: all of them end where they did
+
+    def grow(self, planes: Planes, size: int) -> None:
+        """Take in the codes that follow the others in `planes`, which are not copied, as in CodeBlocks.remap.
+
+        Their ids continue the numbers.
+        """
+        first = self.codes.size
+        with self._all_or_none():
+            self.codes.remap(planes, size)
+            for start in range(first, size, ATTACHED):
+                stop = min(start + ATTACHED, size)
+                if self.norms is not None:
+                    self.norms.append(self.codes.take(np.arange(start, stop)))
+                self.ids.append(self.ids.number_on(stop - start))
+            self.alive.append(size - first)
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Whatever fails in the block, no memory left or an interrupt: all parts end where they did."""
+        first, next_id = self.codes.size, self.ids.next_id
+        try:
+            yield
+        except BaseException:
             if self.norms is not None:
                 self.norms.size = first
-            self.codes.size = first
+            self.codes.size = first  # planes that were mapped again have the same codes up to there
             self.ids.truncate(first, next_id)
             self.alive.truncate(first)
             raise

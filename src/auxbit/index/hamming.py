@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from auxbit.core.checks import (
     LEAST_SQUARED,
+    Array,
     Bytes,
     Distances,
     Ids,
@@ -40,7 +41,7 @@ from auxbit.core.maps import (
     decoder_parts,
     to_words,
 )
-from auxbit.core.parallel import Workers, kernel, resolve_n_jobs
+from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
 from auxbit.data.vectors import as_rows
 from auxbit.errors import IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
@@ -59,50 +60,6 @@ from auxbit.index.codes import (
 
 if TYPE_CHECKING:
     from auxbit.index.multi_index import MultiIndex
-
-# ---- Searches side by side, changes alone
-
-
-class Guard:
-    """Many may read at a time, one may write, and then nobody reads. Writers who wait go first."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._writing = False
-        self._writers_waiting = 0
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Wait until nobody writes or waits to; keep writers out for the length of the block."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Wait until nobody reads or writes; keep all others out for the length of the block."""
-        with self._changed:
-            self._writers_waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._writing and not self._readers)
-                self._writing = True
-            finally:
-                self._writers_waiting -= 1
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
-
 
 # ---- Exact search: the scan, or tables of substrings if they are faster. The answers are the same
 #
@@ -328,6 +285,7 @@ KINDS = ("auto", "linear", "multi")
 FORMER_KINDS = ("hnsw", "ivf")  # of index files: FAISS's approximate indexes, over the same codes
 MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
+TABLE_BYTES = 2**28  # of the tables of queries that are searched by the decoder at once
 
 INDEX = Format(
     "auxbit index", "index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError
@@ -498,7 +456,7 @@ class HammingIndex:
     ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
         """As `search_asymmetric`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
-        rows, tables, offsets = self._query_tables(X)
+        rows = self._query_rows(X)
         if shortlist is not None:
             remedy = f"It must hold the k={k} answers."
             shortlist = check_integer("shortlist", shortlist, k, MOST_ANSWERS, remedy)
@@ -506,18 +464,18 @@ class HammingIndex:
                 raise InvalidInput(
                     "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
                 )
+        queries = None if query_codes is None else check_packed(query_codes, self.n_bits, "query_codes")
+        if queries is not None and len(queries) != len(rows):
+            raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
+        at_once = max(1, TABLE_BYTES // (1024 * bytes_per_code(self.n_bits)))
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-            codes = self._store.codes.planes, self._norms()
-            if query_codes is None:
-                _, allowed, _ = self._store.selection(among, copy_few=False)
-                distances, found = asymmetric.nearest(*codes, allowed, tables, offsets, k, workers)
-            else:
-                queries = check_packed(query_codes, self.n_bits, "query_codes")
-                if len(queries) != len(rows):
-                    raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
-                listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
-                _, near = self._nearest(queries, listed, among, workers)
-                distances, found = asymmetric.rerank(*codes, tables, offsets, near, k, workers)
+            answers = [
+                self._asymmetric(rows[some], None if queries is None else queries[some], k, shortlist, among,
+                                 workers)
+                for some in list(block_slices(len(rows), at_once)) or [slice(0, 0)]
+            ]  # fmt: skip
+            distances = np.concatenate([each for each, _ in answers])
+            found = np.concatenate([each for _, each in answers])
             return distances, self._store.ids.at(found) if as_ids else found
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
@@ -588,15 +546,28 @@ class HammingIndex:
             return distances, np.where(found >= 0, np.append(chosen, -1)[found], -1)
         return self._exact.nearest(codes, allowed, queries, k, workers)
 
+    def _asymmetric(
+        self, rows: Array, queries: Packed | None, k: int, shortlist: int | None, among: Among,
+        workers: Workers,
+    ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
+        """Distances and positions of the k nearest by the decoder, of all codes or of a shortlist."""
+        codes, (tables, offsets) = (self._store.codes.planes, self._norms()), self._query_tables(rows)
+        if queries is None:
+            _, allowed, _ = self._store.selection(among, copy_few=False)
+            return asymmetric.nearest(*codes, allowed, tables, offsets, k, workers)
+        listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
+        _, near = self._nearest(queries, listed, among, workers)
+        return asymmetric.rerank(*codes, tables, offsets, near, k, workers)
+
     def _norms(self) -> CodeNorms:
         if self._store.norms is None:
             remedy = "HammingIndex(n_bits, decoder=hasher.decoder_)"
             raise InvalidInput(f"asymmetric search needs a decoder: {remedy}.")
         return self._store.norms
 
-    def _query_tables(self, X: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        decoder = self._norms().decoder
-        rows, n_dims = np.asarray(as_rows(X)), len(decoder.b)
+    def _query_rows(self, X: npt.ArrayLike) -> Array:
+        """The queries as an array that the decoder can be compared with, (q, D)."""
+        rows, n_dims = np.asarray(as_rows(X)), len(self._norms().decoder.b)
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "
@@ -604,6 +575,10 @@ class HammingIndex:
             )
         with Workers(1, blas=False) as workers:
             check_finite(rows, workers)
+        return rows
+
+    def _query_tables(self, rows: Array) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        decoder = self._norms().decoder
         with np.errstate(over="ignore", invalid="ignore"):
             tables, offsets = decoder.query_tables(rows), decoder.query_offsets(rows)
         largest = decoder.reach
@@ -611,4 +586,4 @@ class HammingIndex:
             largest = max(largest, float(np.abs(decoder.centred(rows)).max(axis=1).min()))
         check_squares(tables, largest)
         check_squares(offsets, largest)
-        return rows, tables, offsets
+        return tables, offsets

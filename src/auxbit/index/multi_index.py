@@ -32,6 +32,7 @@ Numbers = npt.NDArray[np.int64]
 
 MAX_CODES = 2**32 - 1  # positions take 32 bits
 MAX_SUBSTRING = 24  # bits
+ALL_COVERED = 1024  # of more bits substrings leave some out, and tables take no more memory than of these
 LOOK_COST = 4  # of finding out whether a bucket holds codes, in codes read
 
 
@@ -43,17 +44,25 @@ class Tables(NamedTuple):
     offsets: npt.NDArray[np.uint32]  # bucket b of table t: offsets[first[t] + b] up to the next
     first: Numbers  # (m,)
     cuts: Numbers  # (m + 1,), substring t is bits cuts[t]..cuts[t+1]
-    bits: Words  # (m, n_words), the bits of each substring
+    bits: Words  # (m, n_words), the bits of each substring; one more row for those of none, if there are any
     flips: npt.NDArray[np.int32]  # masks of 0, 1, 2… bits, those of equally many bits in rising order
     flips_first: Numbers  # (n_levels,), entry a : where the masks of a bits begin
     n_flips: Numbers  # (m, n_levels), entry t, a : how many masks of a bits, the first, are of substring t
 
 
+def covered_bits(n_bits: int) -> int:
+    """How many bits of a code, the first, are cut into substrings: of long codes as many as memory allows.
+
+    A table holds whole codes. So tables of all bits would take memory that grows with the square of them.
+    """
+    return min(n_bits, ALL_COVERED**2 // n_bits)
+
+
 def choose_n_tables(n: int, n_bits: int) -> int:
     """How many substrings suit n codes: of 16 bits from 2**17 to 2**24 codes."""
-    log_n = math.log2(max(n, 2))
+    log_n, covered = math.log2(max(n, 2)), covered_bits(n_bits)
     length = max(min(max(log_n - 1, 8), 16), log_n - 8)
-    return max(1, round(n_bits / length), -(-n_bits // MAX_SUBSTRING))
+    return max(1, round(covered / length), -(-covered // MAX_SUBSTRING))
 
 
 def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = None) -> Tables:
@@ -61,7 +70,7 @@ def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = No
     if len(codes) > MAX_CODES:
         raise InvalidInput(f"multi-index hashing takes at most {MAX_CODES} codes, got {len(codes)}.")
     n = len(codes)
-    cuts = np.arange(m + 1) * n_bits // m
+    cuts = np.arange(m + 1) * covered_bits(n_bits) // m
     lengths = np.diff(cuts)
     first = np.concatenate([[0], np.cumsum(2**lengths + 1)])
     words = query_words(codes, n_bits)
@@ -72,7 +81,7 @@ def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = No
         offsets=np.empty(first[-1], dtype=np.uint32),
         first=first[:-1].copy(),
         cuts=cuts,
-        bits=_substring_bits(cuts),
+        bits=_substring_bits(cuts, n_bits),
         flips=np.concatenate(flips),
         flips_first=np.cumsum([0] + [len(masks) for masks in flips[:-1]]),
         n_flips=n_flips,
@@ -90,10 +99,11 @@ def make_tables(codes: Packed, n_bits: int, m: int, workers: Workers | None = No
     return tables
 
 
-def _substring_bits(cuts: Numbers) -> Words:
-    """The bits of each substring, (m, n_words)."""
-    bit, n_bits = np.arange(cuts[-1]), int(cuts[-1])
-    within = (bit >= cuts[:-1, None]) & (bit < cuts[1:, None])
+def _substring_bits(cuts: Numbers, n_bits: int) -> Words:
+    """The bits of each substring, and of what lies past the last of them, (m or m + 1, n_words)."""
+    bit = np.arange(n_bits)
+    starts, stops = (cuts, np.append(cuts[1:], n_bits)) if cuts[-1] < n_bits else (cuts[:-1], cuts[1:])
+    within = (bit >= starts[:, None]) & (bit < stops[:, None])
     return query_words(np.packbits(within, axis=1, bitorder="little"), n_bits)
 
 
@@ -150,9 +160,9 @@ def _fill_table(keys: Keys, words: Words, codes: Words, positions: Any, offsets:
 #
 # A search grows the radius of each substring's table; radius[t] is what table t has been read to, -1
 # before. A code that no table has shown differs from the query in more than radius[t] bits of every
-# substring t, so all codes within sum(radius + 1) - 1 have been seen. Answers are kept as keys, row << 48
-# | distance << 32 | position, row being that of the query in its block: the order of keys is the order of
-# answers.
+# substring t, so all codes within sum(radius + 1) - 1 have been seen, whatever the bits of no substring.
+# Answers are kept as keys, row << 48 | distance << 32 | position, row being that of the query in its block:
+# the order of keys is the order of answers.
 
 PROBE_COST = 24  # of a bucket beyond its codes, in codes: a miss of the cache
 AHEAD = 8  # buckets between prefetching one and reading it
@@ -308,7 +318,8 @@ def nearest_block(
     n_tables, n = positions.shape
     probes = np.empty((len(flips) + 1, 2), np.int64)
     places, keys = np.empty((2, ROOM), np.int64)
-    buckets, order, radius = np.zeros((3, n_tables), np.int64)
+    buckets, order = np.zeros((2, n_tables), np.int64)
+    radius = np.empty(len(bits), np.int64)  # stays -1 for bits of no substring
     histogram, state = np.empty(n_bits + 1, np.int64), np.empty(4, np.int64)
     n_finished = most_kept = 0
     for i in range(len(queries)):
@@ -364,7 +375,8 @@ def within_block(
     probes = np.empty((most + 1 if listed else 1, 2), np.int64)
     last = np.empty(n_tables + 1, np.int64)
     places, keys = np.empty((2, ROOM), np.int64)
-    buckets, order, radius = np.zeros((3, n_tables), np.int64)
+    buckets, order = np.zeros((2, n_tables), np.int64)
+    radius = np.empty(len(bits), np.int64)
     found, n_found = np.empty(ROOM, np.int64), 0
     for i in range(len(queries)):
         query, cost, n_probes = queries[i], 0 if listed else n, 0
@@ -523,10 +535,12 @@ def worthwhile(n: int, n_bits: int, *, k: int = 0, radius: int = -1) -> bool:
     return QUERY_COST + probes * (PROBE_COST + LOOK_COST + n / 2**length) <= scan_budget(n, k) / 2
 
 
+@lru_cache(maxsize=1024)  # of long codes it takes milliseconds
 def likely_distance(n: int, n_bits: int, k: int) -> int:
     """The distance of the k-th nearest of n codes that are spread evenly: of others it is rarely larger."""
-    distance, within = 0, 1
-    while n * within < int(k) << n_bits and distance < n_bits:
+    distance, within, at_distance, wanted = 0, 1, 1, int(k) << n_bits
+    while n * within < wanted and distance < n_bits:
+        at_distance = at_distance * (n_bits - distance) // (distance + 1)  # binomials, one from the other
         distance += 1
-        within += math.comb(n_bits, distance)
+        within += at_distance
     return distance

@@ -143,7 +143,7 @@ def tile_blocks(width: int) -> int:
 Hits = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 
-DISTANCE_AT, QUERY_AT = 44, 55
+DISTANCE_AT, QUERY_AT = 41, 55  # 2**41 positions; 14 bits for distances of up to 2**13
 QUERY_GROUP = 2**8  # queries that go over the codes together; a hit has 8 bits for them
 
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.where import Condition, Where
+from auxbit.collection.where import Condition, Node, Where, end_of_prefix
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, check_integer, require
 from auxbit.core.maps import bytes_per_code
@@ -181,22 +181,43 @@ def _check_file(path: Path) -> None:
 # are refused by `add`, so that "a.b" can only mean b within a.
 
 LARGEST = 2**53  # integers below it are doubles
-NOTHING = "id < 0"
-LAST_CHARACTER = 0x10FFFF
-SURROGATES = range(0xD800, 0xE000)
+NOTHING, EVERYTHING = "id < 0", "id >= 0"
+OPPOSITE = {"==": "!=", "!=": "==", "in": "not in", "not in": "in"}
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _PLACE_IN_LIST = re.compile(r"-|-?\d+", re.ASCII)  # Milvus would take it so
 
 
-def expression(where: Any, *, parts_of_text: bool = True) -> str:
-    """The expression, empty for no condition. parts_of_text : whether this Milvus can search inside text."""
+def expression(where: Any, *, parts_of_text: bool = True, any_not: bool = True) -> str:
+    """The expression, empty for no condition.
+
+    parts_of_text : whether this Milvus can search inside text; any_not : whether it can negate everything
+    """
     if where is None:
         return ""
     wanted = Where.of(where)
     if wanted.function is not None:
         raise InvalidInput("a function of Python cannot judge rows in Milvus. Give where as a dict or text.")
-    return " and ".join(f"({_one(each, parts_of_text)})" for each in wanted.conditions)
+    everything = wanted.tree == Where().tree
+    return "" if everything else _tree(wanted.tree, parts_of_text, any_not, negated=False)
+
+
+def _tree(node: Node, parts_of_text: bool, any_not: bool, *, negated: bool) -> str:
+    """The expression for a tree, or for its opposite, in which `not` stands before single conditions only."""
+    if isinstance(node, Condition):
+        if negated and node.operator in OPPOSITE:
+            node = Condition(node.field, OPPOSITE[node.operator], node.value)
+            negated = False
+        found = _one(node, parts_of_text)
+        if negated and not any_not:
+            _refuse(node, "for the opposite of this in a file of Milvus Lite")
+        return f"(not ({found}))" if negated else f"({found})"
+    if node.word == "not":
+        return _tree(node.parts[0], parts_of_text, any_not, negated=not negated)
+    all_must = (node.word == "and") != negated
+    parts = [_tree(part, parts_of_text, any_not, negated=negated) for part in node.parts]
+    joined = (" and " if all_must else " or ").join(parts)
+    return f"({joined or (EVERYTHING if all_must else NOTHING)})"
 
 
 def _one(condition: Condition, parts_of_text: bool) -> str:
@@ -211,7 +232,7 @@ def _one(condition: Condition, parts_of_text: bool) -> str:
         return " or ".join(_contains(condition, x, each, parts_of_text) for each in value) or NOTHING
     groups = [f"{x} {operator} [{', '.join(each)}]" for each in _by_type(condition, value)]
     joint = " or " if operator == "in" else " and "
-    return joint.join(groups) or (NOTHING if operator == "in" else "id >= 0")
+    return joint.join(groups) or (NOTHING if operator == "in" else EVERYTHING)
 
 
 def _by_type(condition: Condition, values: list[Any]) -> list[list[str]]:
@@ -226,12 +247,8 @@ def _by_type(condition: Condition, values: list[Any]) -> list[list[str]]:
 def _starts(condition: Condition, x: str, start: str) -> str:
     """From `start` up to the first text that cannot start so: `like` would take % and _ as wildcards."""
     first = f"{x} >= {_literal(condition, start)}"
-    head = start.rstrip(chr(LAST_CHARACTER))
-    if not head:
-        return first
-    following = ord(head[-1]) + 1
-    following = SURROGATES.stop if following in SURROGATES else following
-    return f"({first} and {x} < {_literal(condition, head[:-1] + chr(following))})"
+    end = end_of_prefix(start)
+    return f"({first} and {x} < {_literal(condition, end)})" if end else first
 
 
 def _contains(condition: Condition, x: str, value: Any, parts_of_text: bool) -> str:
@@ -468,7 +485,8 @@ class MilvusStore(Store):
         """The expression for these conditions, empty for none."""
         if where is None:
             return ""
-        return expression(where, parts_of_text=self._client.version() >= PARTS_OF_TEXT)
+        parts_of_text = self._client.version() >= PARTS_OF_TEXT
+        return expression(where, parts_of_text=parts_of_text, any_not=not self._client.is_file)
 
     def _count(self, condition: str) -> int:
         """How many rows fulfil it."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.where import Condition, Where
+from auxbit.collection.where import Condition, Node, Where
 from auxbit.core.checks import Array, Float32, Packed, check_integer, require
 from auxbit.core.maps import unpack
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
@@ -302,6 +302,7 @@ MEMBER = (
     "CASE WHEN jsonb_typeof({x}) = 'array' THEN {x} ELSE '[]' END) AS item WHERE item = ANY({v}::jsonb[])))"
 )
 TEXT = "({x} #>> '{{}}')"
+NOT = "({} IS NOT TRUE)"  # what is NULL does not hold
 
 
 class Parameters(dict[str, Any]):
@@ -324,8 +325,18 @@ def condition_sql(where: Any, parameters: Parameters) -> Any:
         raise InvalidInput(
             "a function of Python cannot judge rows in PostgreSQL. Give where as a dict or as text."
         )
-    parts = [_one(each, parameters) for each in wanted.conditions]
-    return sql.SQL(" AND ").join(parts) if parts else sql.SQL("TRUE")
+    return _tree(wanted.tree, parameters, sql)
+
+
+def _tree(node: Node, parameters: Parameters, sql: Any) -> Any:
+    if isinstance(node, Condition):
+        return _one(node, parameters)
+    parts = [_tree(part, parameters, sql) for part in node.parts]
+    if node.word == "not":
+        return sql.SQL(NOT).format(parts[0])
+    if node.word == "or":
+        return _any(parts, sql)
+    return sql.SQL("({})").format(sql.SQL(" AND ").join(parts)) if parts else sql.SQL("TRUE")
 
 
 def _one(condition: Condition, parameters: Parameters) -> Any:
@@ -338,11 +349,11 @@ def _one(condition: Condition, parameters: Parameters) -> Any:
     if operator == "exists":
         return of("({x} IS NOT NULL)" if value else "({x} IS NULL)")
     if operator in ("==", "!="):
-        equal = of("({x} = {v}::jsonb", v=parameters.put(json_parameter(value)))
-        return equal + sql.SQL(")" if operator == "==" else ") IS NOT TRUE")
+        equal = of("({x} = {v}::jsonb)", v=parameters.put(json_parameter(value)))
+        return equal if operator == "==" else sql.SQL(NOT).format(equal)
     if operator in ("in", "not in"):
-        any_of = of("({x} = ANY({v}::jsonb[])", v=parameters.put([json_parameter(each) for each in value]))
-        return any_of + sql.SQL(")" if operator == "in" else ") IS NOT TRUE")
+        any_of = of("({x} = ANY({v}::jsonb[]))", v=parameters.put([json_parameter(each) for each in value]))
+        return any_of if operator == "in" else sql.SQL(NOT).format(any_of)
     if operator == "contains":
         return _contains(value, of, parameters, sql)
     if operator == "startswith":

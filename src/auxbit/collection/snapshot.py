@@ -1,0 +1,504 @@
+"""Snapshot: one committed state of a collection, read by a search, and what is kept between searches.
+
+The view maps the flat files and knows which item lies where. It grows with the collection, and is made anew
+for each generation of the files. A snapshot joins it with a connection to the database at the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.collection.storage import CHUNK, LANES, TRIES, State, Storage
+from auxbit.collection.where import Where
+from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, warn
+from auxbit.core.parallel import Guard
+from auxbit.data.records import Row, checked_ids
+from auxbit.data.vectors import nearest
+from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
+
+if TYPE_CHECKING:
+    from auxbit.core.maps import Decoder
+    from auxbit.hashers.base import Hasher
+    from auxbit.index.hamming import HammingIndex
+
+AT_ONCE = 10_000  # ids or numbers in one statement
+
+
+# ---- Ids: integers, text or UUIDs, one kind in a collection
+
+
+def check_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
+    """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
+    given = ids if isinstance(ids, np.ndarray | list) else list(ids)
+    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
+        wanted = f"one per row, {n} of them" if n is not None else "a list"
+        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
+    found = checked_ids(given, "ids")
+    if isinstance(found, np.ndarray):
+        if len(found) and found.min() < 0:
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
+        return found, "integer"
+    if isinstance(found[0], uuid.UUID):
+        return list(map(str, found)), "uuid"
+    try:
+        ("".join(found)).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
+    if "" in found:
+        raise InvalidInput("ids must not be empty text.")
+    return found, "text"
+
+
+def as_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
+    """Ids as answers have them: (n,) int64, or objects, str or UUID."""
+    if kind in (None, "integer"):
+        return np.asarray(ids, dtype=np.int64)
+    out = np.empty(len(ids), dtype=object)
+    out[:] = [uuid.UUID(each) for each in ids] if kind == "uuid" else ids
+    return out
+
+
+def checksum(id_: Any, metadata: str | None) -> int:
+    """What `items` keeps beside a row."""
+    return zlib.crc32(f"{id_}\0{metadata}".encode())
+
+
+def runs(numbers: Ids) -> Iterator[tuple[int, int, int]]:
+    """Where numbers rise by one: the place of the first, how many, and the first number."""
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    starts = np.concatenate([[0], breaks]) if len(numbers) else breaks
+    counts = np.diff(np.append(starts, len(numbers)))
+    yield from zip(starts.tolist(), counts.tolist(), numbers[starts].tolist())
+
+
+# ---- Views
+
+
+class Checked:
+    """The bytes of a flat file, each 64 KB compared with its checksum before its first use."""
+
+    def __init__(self, storage: Storage, name: str, *, lenient: bool) -> None:
+        self._flat, self._lenient, self.name = storage.flat(name), lenient, name
+        self.content: Bytes = np.zeros(0, dtype=np.uint8)
+        self._length = 0
+        self._rows = np.zeros((0, 2), dtype=np.int64)  # of chunks: bytes and checksum
+        self._fine: Mask = np.zeros(0, dtype=np.bool_)
+        self.damage: list[int] = []  # chunks that do not match, if that is to be survived
+
+    def grow(self, connection: sqlite3.Connection, length: int, room: int = 0) -> None:
+        """Map the file again, now that it has `length` committed bytes, with some room behind them."""
+        self.content = self._flat.content(length, room, lenient=self._lenient)
+        full = self._length // CHUNK  # chunks that cannot have changed
+        fresh = connection.execute(
+            "SELECT bytes, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk",
+            (self.name, full),
+        ).fetchall()
+        self._rows = np.concatenate([self._rows[:full], np.array(fresh, dtype=np.int64).reshape(-1, 2)])
+        self._fine = np.concatenate([self._fine[:full], np.zeros(len(fresh), dtype=np.bool_)])
+        self._length = length
+        if self._rows[:, 0].sum() != length:
+            raise Damaged(f"{self._flat.path or self.name} has no checksums for all of its {length:,} bytes.")
+
+    def check(self, chunks: npt.NDArray[np.int64] | None = None) -> None:
+        """Compare chunks, by default all, with their checksums."""
+        wanted = np.arange(len(self._fine)) if chunks is None else chunks
+        for chunk in wanted[~self._fine[wanted]].tolist():
+            size, expected = self._rows[chunk].tolist()
+            if zlib.crc32(self.content[chunk * CHUNK : chunk * CHUNK + size].data) == expected:
+                self._fine[chunk] = True
+            elif self._lenient:
+                self.damage.append(chunk)
+                self._fine[chunk] = True
+            else:
+                raise Damaged(
+                    f"{self._flat.path} is damaged: 64 KB from byte {chunk * CHUNK:,} on do not match their "
+                    'checksum. Restore the file from a copy; or open the rest with damaged="skip" '
+                    "(--skip-damaged)."
+                )
+
+    def check_rows(self, rows: Positions, size: int) -> None:
+        """Compare what holds these rows of `size` bytes each."""
+        if len(rows) and size:
+            first, last = rows * size // CHUNK, ((rows + 1) * size - 1) // CHUNK
+            spans = [first + step for step in range(int((last - first).max()) + 1)]
+            self.check(np.unique(np.concatenate([np.minimum(span, last) for span in spans])))
+
+    def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
+        """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
+        for chunk in self.damage:
+            first, last = chunk * CHUNK // size, -(-(chunk + 1) * CHUNK // size)
+            yield slice(first * rows_each, last * rows_each)
+
+
+class View:
+    """Which item lies where, which are deleted, and the codes and vectors, of one generation."""
+
+    def __init__(self, storage: Storage, state: State, n_jobs: int | None, *, lenient: bool) -> None:
+        from auxbit.index.codes import LaneSet
+
+        self.key, self.commit, self.n_jobs = generation_of(state), -1, n_jobs
+        self.size, self.model_file = 0, state.model
+        self.firsts = self.numbers = np.zeros(0, dtype=np.int64)  # of stretches: position and number
+        self.alive = LaneSet()
+        self.lost = 0
+        self._storage, self._lenient = storage, lenient
+        self._codes = Checked(storage, state.codes, lenient=lenient)
+        self._vectors = Checked(storage, state.vectors_file, lenient=lenient)
+        self._index: HammingIndex | None = None
+        self._model: Hasher | None = None
+        self._making = threading.RLock()  # of the index and the model, by several readers
+
+    def advance(self, connection: sqlite3.Connection, state: State) -> None:
+        """Take in what was added and deleted since, at the state that the connection sees."""
+        fresh = connection.execute(
+            "SELECT first_position, first_number, count FROM stretches WHERE first_position + count > ? "
+            "ORDER BY first_position", (self.size,),
+        ).fetchall()  # fmt: skip
+        kept = len(self.firsts) - (1 if fresh and len(self.firsts) and fresh[0][0] == self.firsts[-1] else 0)
+        table = np.array(fresh, dtype=np.int64).reshape(-1, 3)
+        self.firsts = np.concatenate([self.firsts[:kept], table[:, 0]])
+        self.numbers = np.concatenate([self.numbers[:kept], table[:, 1]])
+        self._codes.grow(connection, state.code_bytes, state.block_bytes)
+        self._lay_last_block(state)
+        if state.vectors is not None:
+            self._vectors.grow(connection, state.vector_bytes)
+        if self._index is None:
+            self.alive.append(state.positions - self.size)
+        else:  # which has the same set of those that are not deleted
+            self._codes.check()
+            with self._index.changing() as store:
+                store.grow(self.planes(state), state.positions)
+        self.size = state.positions
+        gone = connection.execute(
+            "SELECT first_number, count FROM deleted WHERE in_commit > ?", (self.commit,)
+        ).fetchall()
+        if gone:
+            self.discard(self.positions_of(_spread(np.array(gone, dtype=np.int64))))
+        if self._lenient:
+            self._lose_damaged(state)
+        self.commit = state.commit
+
+    def _lay_last_block(self, state: State) -> None:
+        """Put the codes of the block that is not full behind the mapped ones, for ourselves alone."""
+        last = np.frombuffer(state.last_codes, dtype=np.uint8)
+        if len(last) not in (0, state.block_bytes):
+            raise Damaged(f"{self._storage.place}: the codes of the last block are not complete.")
+        self._codes.content[state.code_bytes :][: len(last)] = last
+
+    def _lose_damaged(self, state: State) -> None:
+        self._codes.check()
+        lost = list(self._codes.spoilt(state.block_bytes, LANES))
+        if state.vectors is not None:
+            self._vectors.check()
+            lost += self._vectors.spoilt(state.row_bytes, 1)
+        gone = np.zeros(self.size, dtype=np.bool_)
+        for rows in lost:
+            gone[rows] = True
+        before = self.alive.count
+        self.discard(np.flatnonzero(gone))
+        self.lost += before - self.alive.count
+
+    def discard(self, positions: Positions) -> None:
+        """Note that the items at these positions are deleted."""
+        positions = positions[positions >= 0]
+        self.alive.discard(np.unique(positions[self.alive.holds(positions)]))
+
+    def damage(self) -> list[str]:
+        """What was found to be wrong with the flat files."""
+        each = [(self._codes.name, self._codes.damage), (self._vectors.name, self._vectors.damage)]
+        return [
+            f"{name}: {len(chunks)} times 64 KB do not match their checksums"
+            for name, chunks in each
+            if chunks
+        ]
+
+    # ---- positions and numbers
+
+    def numbers_at(self, positions: Positions) -> Ids:
+        """The numbers of the items at these positions."""
+        place = np.searchsorted(self.firsts, positions, side="right") - 1
+        found: Ids = self.numbers[place] + positions - self.firsts[place]
+        return found
+
+    def positions_of(self, numbers: Ids) -> Positions:
+        """Where items lie, -1 if one is not in the files; deleted ones may still be."""
+        if not len(self.firsts):
+            return np.full(len(numbers), -1, dtype=np.int64)
+        place = np.searchsorted(self.numbers, numbers, side="right") - 1
+        within = numbers - self.numbers[np.maximum(place, 0)]
+        counts = np.diff(np.append(self.firsts, self.size))
+        there = (place >= 0) & (within < counts[place])
+        return np.where(there, self.firsts[place] + within, -1)
+
+    def present(self) -> Positions:
+        """The positions that are not deleted, in order."""
+        from auxbit.index.codes import allowed_positions
+
+        if self.alive.count == self.size:
+            return np.arange(self.size, dtype=np.int64)
+        return allowed_positions(self.alive.masks)
+
+    # ---- codes, vectors, model
+
+    def planes(self, state: State) -> Bytes:
+        """The codes as blocks of byte planes, (n_blocks, width, 64)."""
+        width, blocks = -(-state.n_bits // 8), -(-state.positions // LANES)
+        return self._codes.content[: blocks * width * LANES].reshape(blocks, width, LANES)
+
+    def codes(self, state: State, positions: Positions) -> Packed:
+        """The packed codes at these positions, (n, width)."""
+        blocks = positions // LANES
+        self._codes.check_rows(blocks[blocks < state.positions // LANES], state.block_bytes)
+        return np.ascontiguousarray(self.planes(state)[blocks, :, positions % LANES])
+
+    def vectors(self, state: State, positions: Positions) -> Array:
+        """The vectors at these positions, (n, D), in the type that they are kept in."""
+        self._vectors.check_rows(positions, state.row_bytes)
+        rows = self._vectors.content[: state.vector_bytes].view(state.vectors or "float32")
+        return rows.reshape(state.positions, -1)[positions]
+
+    def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
+        """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
+        from auxbit.index.codes import CodeBlocks, CodeStore, IdTable
+        from auxbit.index.hamming import HammingIndex
+
+        with self._making:
+            if self._index is None:
+                self._codes.check()
+                blocks = CodeBlocks.mapped(self.planes(state), state.n_bits, self.size)
+                store = CodeStore.of(blocks, IdTable.numbered(self.size), self.alive)
+                self._index = HammingIndex.over(store, n_jobs=self.n_jobs)
+            if decoder is not None and self._index.decoder is not decoder:
+                with self._index.changing() as store:
+                    store.attach(decoder)
+            return self._index
+
+    def model(self, state: State) -> Hasher:
+        """The hasher, loaded at first use."""
+        if state.model is None:
+            raise InvalidInput(
+                f"{self._storage.place} has no model: it holds codes alone. Search and add codes=…, or give "
+                "a model to Collection.create."
+            )
+        with self._making:
+            if self._model is None:
+                self._model = self._storage.models.get(state.model) or self._loaded(state, state.model)
+            return self._model
+
+    def _loaded(self, state: State, name: str) -> Hasher:
+        from auxbit.hashers.registry import load
+
+        assert self._storage.folder is not None
+        model = load(self._storage.folder / name)
+        found = model.decoder_.n_bits, int(model.n_features_in_)
+        if found[0] != state.n_bits or state.n_features not in (None, found[1]):
+            # its decoder would be taken to be that of these codes
+            raise CollectionError(
+                f"{self._storage.place}: {name} makes codes of {found[0]} bits from rows of {found[1]}, "
+                f"expected {state.n_bits} bits from {state.n_features}. Restore it from a copy."
+            )
+        model.n_jobs = self.n_jobs
+        return model
+
+    def keep_model(self, before: View) -> None:
+        """Take over the model of the generation before, if it is the same."""
+        if (self.key[0], self.model_file) == (before.key[0], before.model_file):
+            self._model = before._model
+
+
+def generation_of(state: State) -> tuple[str, int]:
+    """What changes with the meaning of positions."""
+    return state.key, state.generation
+
+
+def _spread(rows: npt.NDArray[np.int64]) -> Ids:
+    """All numbers of runs, (n, 2): first and count."""
+    first, counts = rows[:, 0], rows[:, 1]
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before, counts) + np.arange(counts.sum())
+
+
+# ---- Snapshots
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state with a connection and a view at that state, for the length of a read."""
+
+    connection: sqlite3.Connection
+    state: State
+    view: View
+
+    # ---- ids
+
+    def find(self, ids: Ids | list[str]) -> Ids:
+        """The numbers of items by their ids, -1 if one is not there."""
+        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        found = np.full(len(listed), -1, dtype=np.int64)
+        if self.state.own_ids:
+            known: dict[Any, int] = dict(self._select("id, number", "id", listed))
+            found[:] = [known.get(each, -1) for each in listed]
+        if isinstance(ids, np.ndarray) and self.state.ids != "text":
+            rest = np.flatnonzero(found < 0)
+            there = self.view.alive.holds(self.view.positions_of(ids[rest]))
+            rest = rest[there]
+            if self.state.own_ids and len(rest):  # an item with an id of its own is not known by its number
+                own = {number for number, id_ in self._select("number, id", "number", ids[rest].tolist())
+                       if id_ is not None}  # fmt: skip
+                rest = rest[[number not in own for number in ids[rest].tolist()]]
+            found[rest] = ids[rest]
+        return found
+
+    def places(self, ids: Any) -> Positions:
+        """The positions of items by their ids, as the user gives them; InvalidInput if one is not there."""
+        given, kind = check_ids(ids)
+        numbers = np.full(len(given), -1, dtype=np.int64)
+        if len(given) and kind == (self.state.ids or "integer"):
+            numbers = self.find(given)
+        positions = self.view.positions_of(numbers)
+        missing = ~self.view.alive.holds(positions)
+        if missing.any():
+            id_ = given[int(missing.argmax())]
+            kinds = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}
+            why = "" if kind == (self.state.ids or "integer") else f", whose ids are {kinds[self.state.ids]}"
+            raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
+        return positions
+
+    def ids_at(self, positions: Positions) -> Array:
+        """The ids of items at these positions, of the same shape."""
+        numbers = self.view.numbers_at(positions.ravel())
+        if not self.state.own_ids:
+            return as_array(numbers, "integer").reshape(positions.shape)
+        listed = numbers.tolist()
+        own = {number: id_ for number, id_ in self._select("number, id", "number", listed) if id_ is not None}
+        found = as_array([own.get(number, number) for number in listed], self.state.ids)
+        return found.reshape(positions.shape)
+
+    # ---- metadata
+
+    def metadata(self, positions: Positions) -> list[Row]:
+        """The metadata of items at these positions, {} if there are none."""
+        numbers = self.view.numbers_at(positions).tolist() if len(positions) else []
+        found = {}
+        for number, id_, text, check in self._select("number, id, metadata, checksum", "number", numbers):
+            if check is not None and check != checksum(id_, text):
+                raise Damaged(
+                    f"{self.view._storage.place}: item {number if id_ is None else id_!r} does not match its "
+                    "checksum. Restore the collection from a copy."
+                )
+            found[number] = text
+        return [json.loads(found.get(number) or "{}") for number in numbers]
+
+    def matching(self, where: Where) -> Positions:
+        """The positions of items whose metadata `where` asks for, in order."""
+        self._warn_of_unknown(where)
+        if where.function is not None:
+            present = self.view.present()
+            fits = [bool(where.function(row)) for row in self.metadata(present)]
+            return present[np.array(fits, dtype=np.bool_)]
+        condition, parameters = where.sql()
+        by_default = where.matches({})  # items without metadata need no row
+        wanted = f"NOT ({condition})" if by_default else condition
+        rows = self.connection.execute(f"SELECT number FROM items WHERE {wanted}", parameters).fetchall()
+        numbers = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        positions = self.view.positions_of(np.sort(numbers))
+        positions = positions[self.view.alive.holds(positions)]
+        return np.setdiff1d(self.view.present(), positions) if by_default else positions
+
+    def _warn_of_unknown(self, where: Where) -> None:
+        """Say that no item has a field: what is then found is seldom what was meant."""
+        known = {name for (name,) in self.connection.execute("SELECT name FROM fields")}
+        for field in sorted(where.fields):
+            if field not in known and field.partition(".")[0] not in known:
+                there = f" Fields are {', '.join(sorted(known)[:20])}." if known else " No item has metadata."
+                warn(f"no item has the field {field!r}.{nearest(field, known)}{there}")
+
+    def ordered(self, positions: Positions, field: str, descending: bool) -> Positions:
+        """Positions in the order of a field; items without it come last."""
+        from auxbit.collection.where import scalar_sql
+
+        by, way = scalar_sql(field), "DESC" if descending else "ASC"
+        rows = self.connection.execute(
+            f"SELECT number FROM items WHERE {by} IS NOT NULL ORDER BY {by} {way}, number"
+        ).fetchall()
+        found = self.view.positions_of(np.array(rows, dtype=np.int64).ravel())
+        found = found[np.isin(found, positions)]
+        return np.concatenate([found, np.setdiff1d(positions, found)])
+
+    def _select(self, columns: str, key: str, values: Sequence[Any]) -> Iterable[Any]:
+        """Rows of `items` whose key is one of these values."""
+        for start in range(0, len(values), AT_ONCE):
+            some = json.dumps(values[start : start + AT_ONCE])
+            yield from self.connection.execute(
+                f"SELECT {columns} FROM items WHERE {key} IN (SELECT value FROM json_each(?))", (some,)
+            ).fetchall()
+
+
+class Snapshots:
+    """Gives out snapshots of a storage, which share a view as long as nothing is committed."""
+
+    def __init__(self, storage: Storage, n_jobs: int | None, *, lenient: bool = False) -> None:
+        self.storage, self.n_jobs, self.lenient = storage, n_jobs, lenient
+        self._guard = Guard()
+        self._view: View | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[Snapshot]:
+        """The present state."""
+        for attempt in range(TRIES):
+            with self.storage.reading() as (connection, state):
+                try:
+                    self.bring_up(connection, state)
+                except FileNotFoundError as error:
+                    if attempt < TRIES - 1:
+                        continue  # a compaction has removed the files of the state before it
+                    raise Damaged(f"{error.filename} is missing. Restore it from a copy.") from error
+                with self._guard.reading():
+                    view = self._view
+                    if view is not None and (view.key, view.commit) == (generation_of(state), state.commit):
+                        yield Snapshot(connection, state, view)
+                        return
+        raise FileProblem(f"{self.storage.place} changes faster than it can be read. Try again.")
+
+    @contextmanager
+    def within(self, connection: sqlite3.Connection, state: State) -> Iterator[Snapshot]:
+        """The state that a change begins with."""
+        self.bring_up(connection, state)
+        with self._guard.reading():
+            assert self._view is not None
+            yield Snapshot(connection, state, self._view)
+
+    def bring_up(self, connection: sqlite3.Connection, state: State) -> None:
+        """Bring the view up to a state, unless it is there or further."""
+        view = self._view
+        if view is not None and view.key == generation_of(state) and view.commit >= state.commit:
+            return
+        with self._guard.writing():
+            if self._view is None or self._view.key != generation_of(state):
+                fresh = View(self.storage, state, self.n_jobs, lenient=self.lenient)
+                if self._view is not None:
+                    fresh.keep_model(self._view)
+                fresh.advance(connection, state)
+                self._view = fresh
+            elif self._view.commit < state.commit:
+                try:
+                    self._view.advance(connection, state)
+                except BaseException:
+                    self._view = None  # it may be half up to date
+                    raise
+
+    def forget(self) -> None:
+        """Let go of what is mapped."""
+        with self._guard.writing():
+            self._view = None
