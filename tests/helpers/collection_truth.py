@@ -81,7 +81,9 @@ class Contents:
         """With other values of some fields; None removes a field."""
         chosen = set(ids.tolist())
         rows = (
-            {name: value for name, value in (row | fields).items() if value is not None} if id_ in chosen else row
+            {name: value for name, value in (row | fields).items() if value is not None}
+            if id_ in chosen
+            else row
             for id_, row in zip(self.ids.tolist(), self.rows, strict=True)
         )
         return replace(self, rows=tuple(rows))
