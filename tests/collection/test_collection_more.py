@@ -93,7 +93,7 @@ import os, sys
 import numpy as np
 from auxbit import Collection
 from auxbit.errors import InUse
-collection = Collection.create({str(tmp_path / "f")!r}, n_bits=8)
+collection = Collection.create({str(tmp_path / "f")!r}, bits=8)
 collection.add(codes=np.zeros((10, 1), np.uint8))
 child = os.fork()
 if not child:
@@ -128,17 +128,17 @@ def test_a_refresh_that_failed_is_tried_again(filled, digits):
 
 
 def test_alternating_sizes_do_not_leave_many_segments(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=8) as collection:
+    with Collection.create(tmp_path / "c", bits=8) as collection:
         sizes = [1] * 15 + [20]
         sizes = (sizes * 15 + [300]) * 3
         for size in sizes:
             collection.add(codes=np.zeros((size, 1), np.uint8))
-        assert len(collection.manifest.segments) <= upkeep.MOST_PARTS
+        assert len(collection.state.segments) <= upkeep.MOST_PARTS
         assert len(collection) == sum(sizes)
 
 
 def test_metadata_of_scattered_rows_survive_a_compaction(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=8) as collection:
+    with Collection.create(tmp_path / "c", bits=8) as collection:
         rows = [{"text": "ä" * (row % 7), "row": row} if row % 3 else None for row in range(1000)]
         collection.add(codes=np.zeros((1000, 1), np.uint8), metadata=rows)
         kept = np.flatnonzero(np.random.default_rng(0).random(1000) < 0.5)
@@ -168,7 +168,7 @@ def test_what_was_trained_on_does_not_hide_what_was_added(tmp_path, digits):
 
 
 def test_numbers_that_float16_cannot_hold_are_refused_whatever_their_type(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=8, n_features=2, vectors="float16") as collection:
+    with Collection.create(tmp_path / "c", bits=8, n_features=2, vectors="float16") as collection:
         for row in ([70000, 1], [-70000.0, 1], [1j, 1], ["a", "b"]):
             with pytest.raises(InvalidInput, match=r"cannot hold|rows of numbers"):
                 collection.add(np.array([row]), codes=np.zeros((1, 1), np.uint8))
@@ -200,12 +200,12 @@ def test_a_repair_that_fails_can_be_tried_again(filled, digits, monkeypatch):
 
 
 def test_rows_that_were_trained_on_are_merged_as_others_are(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=8) as collection:
+    with Collection.create(tmp_path / "c", bits=8) as collection:
         for _ in range(40):
             collection.add(codes=np.zeros((1, 1), np.uint8), trained=True)
-        assert len(collection.manifest.segments) < 2 * upkeep.MERGED
-        assert collection.manifest.trained_at == 40
+        assert len(collection.state.segments) < 2 * upkeep.MERGED
+        assert collection.state.trained_at == 40
         for _ in range(40):
             collection.add(codes=np.zeros((1, 1), np.uint8))
-        starts = np.cumsum([0, *(part.rows for part in collection.manifest.segments)])
+        starts = np.cumsum([0, *(part.rows for part in collection.state.segments)])
         assert 40 in starts  # the border lies between two segments

@@ -777,14 +777,10 @@ class Collection:
         return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {self.n_bits} bits"
 
     def _repr_html_(self) -> str:
-        import html
+        from auxbit.core.progress import html_table
 
-        rows = {} if self._storage.closed else self.describe()
-        cells = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in rows.items() if value not in (None, [])
-        )  # fmt: skip
-        return f"<strong>{html.escape(repr(self))}</strong><table>{cells}</table>"
+        facts = {} if self._storage.closed else self.describe()
+        return html_table(repr(self), [], [each for each in facts.items() if each[1] not in (None, [])])
 
 
 def load_model(path: PathLike) -> Hasher:
@@ -910,9 +906,9 @@ def _nearest(
     distances: Array
     if mode == "asymmetric":
         index = now.view.index(now.state, now.view.model(now.state).decoder_)
-        distances, found = index.asymmetric_positions(np.asarray(X), wanted, among=among)
+        distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among)
     else:
-        distances, found = now.view.index(now.state).positions(asked.codes(now), wanted, among)
+        distances, found = now.view.index(now.state).search(asked.codes(now), wanted, among=among)
     if n_candidates and X is not None:
         from auxbit.index.asymmetric import rank_by_vectors
 
@@ -1157,12 +1153,13 @@ def _delete(change: Change, numbers: Positions) -> None:
 def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
     """A model fitted to rows."""
     from auxbit.hashers.files import LARGEST_SEED, check_enough_rows
-    from auxbit.hashers.registry import fit_reporting, make_hasher
+    from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
     check_enough_rows(rows.X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
-    model = make_hasher(method, bits or DEFAULT_BITS, n_jobs=n_jobs, **wanted)
+    bits = find_method(method).check_bits(DEFAULT_BITS if bits is None else bits)
+    model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
     fit_reporting(model, rows.X, told, stage=f"fitting {method}")
     return model
 
