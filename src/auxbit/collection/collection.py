@@ -30,6 +30,7 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    without_vectors,
 )
 from auxbit.data.vectors import as_rows
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
@@ -950,7 +951,7 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if not isinstance(ids, str) and ids is not None:
         found = Records(found.X, ids, found.metadata, found.name)
     if metadata is not None and not names:
-        found = Records(found.X, found.ids, metadata_rows(metadata, len(found)), found.name)
+        found = Records(found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name)
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(

@@ -370,6 +370,7 @@ class Snapshot:
         missing = ~self.view.alive.holds(positions)
         if missing.any():
             id_ = given[int(missing.argmax())]
+            id_ = int(id_) if kind == "integer" else id_
             kinds = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}
             why = "" if kind == (self.state.ids or "integer") else f", whose ids are {kinds[self.state.ids]}"
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
