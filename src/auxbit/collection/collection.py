@@ -951,7 +951,9 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if not isinstance(ids, str) and ids is not None:
         found = Records(found.X, ids, found.metadata, found.name)
     if metadata is not None and not names:
-        found = Records(found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name)
+        found = Records(
+            found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name
+        )
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
@@ -1157,11 +1159,12 @@ def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progre
     from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    check_enough_rows(rows.X, rows.name)
+    X = _whole(rows)
+    check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
     bits = find_method(method).check_bits(DEFAULT_BITS if bits is None else bits)
     model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
-    fit_reporting(model, rows.X, told, stage=f"fitting {method}")
+    fit_reporting(model, X, told, stage=f"fitting {method}")
     return model
 
 
