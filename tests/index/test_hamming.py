@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import maps
+from auxbit.core.maps import LinearDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import HammingIndex
 from helpers.index_truth import FAR, check_search, random_codes
@@ -245,5 +246,16 @@ def test_a_copy_is_an_index_of_its_own():
 
 def test_what_an_index_is_shows():
     index = HammingIndex(8, kind="linear")
-    index.add(random_codes(1200, 8))
-    assert repr(index) == "HammingIndex(n_bits=8, kind='linear') of 1,200 codes"
+    codes = random_codes(1200, 8)
+    index.add(codes)
+    # 19 blocks of 64 codes, and a bit for each of them; the ids count, and take nothing
+    assert repr(index) == "HammingIndex(n_bits=8, kind='linear'): 1,200 codes, 1,368 bytes, no decoder"
+    for fact in (("codes", "1,200"), ("bits", "8"), ("kind", "linear"), ("decoder", "none")):
+        assert "<tr><td>{}</td><td>{}</td></tr>".format(*fact) in index._repr_html_()
+    index.add(codes[:2], ids=[7000, 9000])
+    assert index.nbytes == 1368 + 8 * 1202
+    with_decoder = HammingIndex(8, decoder=LinearDecoder(np.eye(8), np.zeros(8)))
+    with_decoder.add(codes)
+    assert repr(with_decoder).endswith("bytes, a decoder")
+    assert with_decoder.nbytes == 1368 + 5 * 64 * 19
+    assert "<td>LinearDecoder</td>" in with_decoder._repr_html_()

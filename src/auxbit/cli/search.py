@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from auxbit.index.answers import Answers
 
 SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_ROWS = 10, 5, 12
-SHOWN_FIELDS, SHOWN_LETTERS = 3, 30  # of metadata
 
 
 def search(
@@ -80,9 +79,9 @@ def print_answers(found: Answers, out: str | None, json: bool) -> None:
     if not about["retrieved"]:
         limits = f" with {about['where']}" if about["where"] else ""
         output.say(f"Nothing is found among {about['items']:,} items{limits}.")
-    elif len(found) > 1:
+    elif found.n_queries > 1:
         _print_queries(found, measure, "items")
-        if len(found) > SHOWN_QUERIES:
+        if found.n_queries > SHOWN_QUERIES:
             output.say("--out FILE writes all of them, --json prints them.")
     else:
         _print_query(found, measure)
@@ -92,14 +91,17 @@ def print_answers(found: Answers, out: str | None, json: bool) -> None:
 
 def _print_json(found: Answers, out: str | None) -> None:
     """What was asked, with all answers if no file has them."""
-    output.print_json(found.about | ({"results": list(found)} if out is None else {"written": out}))
+    output.print_json(found.about | ({"results": list(found.queries())} if out is None else {"written": out}))
 
 
 def _print_query(found: Answers, measure: str) -> None:
     """The answers to the only query, one per line."""
+    from auxbit.index.answers import fields_on_a_line
+
     best = found.first(0, SHOWN_QUERIES)
     _print_columns(
-        ["id", measure, "metadata"], zip(best["ids"], best["distances"], map(_fields, best["metadata"]))
+        ["id", measure, "metadata"],
+        zip(best["ids"], best["distances"], map(fields_on_a_line, best["metadata"])),
     )
     more = found.n_found(0) - len(best["ids"])
     if more:
@@ -108,15 +110,17 @@ def _print_query(found: Answers, measure: str) -> None:
 
 def _print_queries(found: Answers, measure: str, what: str) -> None:
     """The first queries, one per line, with their nearest answers, and the metadata of the nearest."""
+    from auxbit.index.answers import fields_on_a_line
+
     lines = []
-    for query in range(min(SHOWN_QUERIES, len(found))):
+    for query in range(min(SHOWN_QUERIES, found.n_queries)):
         best = found.first(query, SHOWN_NEIGHBOURS)
         near = [f"{id_} ({output.number(far)})" for id_, far in zip(best["ids"], best["distances"])]
-        about = _fields(best["metadata"][0]) if near and "metadata" in best else ""
+        about = fields_on_a_line(best["metadata"][0]) if near and "metadata" in best else ""
         lines.append((str(query), found.n_found(query), "  ".join(near), about))
     _print_columns(["query", "found", f"nearest {what}, with their {measure}", "the nearest"], lines)
-    if len(found) > SHOWN_QUERIES:
-        output.say(f"… and {len(found) - SHOWN_QUERIES:,} queries more.")
+    if found.n_queries > SHOWN_QUERIES:
+        output.say(f"… and {found.n_queries - SHOWN_QUERIES:,} queries more.")
 
 
 def _print_columns(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
@@ -124,17 +128,6 @@ def _print_columns(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     rows = list(rows)
     n = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
     output.print_table(columns[:n], [row[:n] for row in rows])
-
-
-def _fields(metadata: dict[str, Any]) -> str:
-    """Some fields of an item, on one line."""
-    shown = [f"{name}={_short(value)}" for name, value in list(metadata.items())[:SHOWN_FIELDS]]
-    return "  ".join(shown) + (" …" if len(metadata) > SHOWN_FIELDS else "")
-
-
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
 
 
 def duplicates(

@@ -1,7 +1,9 @@
-"""How long work tells of its progress: stages, steps of a stage, and a detail beside them."""
+"""What people are shown: stages and steps of long work, and tables in notebooks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from html import escape
 from typing import Protocol
 
 
@@ -29,3 +31,13 @@ class Silent:
 
     def say(self, detail: str) -> None:
         """Nothing."""
+
+
+def html_table(heading: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table for Jupyter: what is in it is escaped. columns : [] for a table without a head."""
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    body = [line(columns, "th")] * bool(columns) + [line(row, "td") for row in rows]
+    return f"<strong>{escape(heading)}</strong><table>{''.join(body)}</table>"

@@ -285,6 +285,11 @@ class IdTable:
             return np.arange(self._first, self._first + self.size, dtype=np.int64)
         return self._ids[: self.size]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes that ids take; those to find them by not counted."""
+        return 0 if self._first is not None else self.ids.nbytes
+
     def at(self, positions: npt.NDArray[np.int64]) -> Ids:
         """The ids at these positions; NO_ID for a position of -1."""
         if not self.size:
@@ -499,6 +504,12 @@ class CodeStore:
 
     def __len__(self) -> int:
         return self.alive.count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that codes, ids and norms take, without what is spare."""
+        norms = 0 if self.norms is None else self.norms.values.nbytes + self.norms.levels.nbytes
+        return self.codes.planes.nbytes + self.alive.masks.nbytes + self.ids.nbytes + norms
 
     def attach(self, decoder: Decoder) -> None:
         """Compute the norms that asymmetric search with this decoder needs."""

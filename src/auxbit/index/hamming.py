@@ -42,6 +42,7 @@ from auxbit.core.maps import (
     to_words,
 )
 from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
+from auxbit.core.progress import html_table
 from auxbit.data.vectors import as_rows
 from auxbit.errors import IndexFileError, InvalidInput, InvalidParameter
 from auxbit.index import asymmetric, scan
@@ -348,7 +349,18 @@ class HammingIndex:
             return bool(self._store.places(np.array([id_], dtype=np.int64))[0] >= 0)
 
     def __repr__(self) -> str:
-        return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}) of {len(self):,} codes"
+        holds = f"{len(self):,} codes, {self.nbytes:,} bytes, {'no' if self.decoder is None else 'a'} decoder"
+        return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}): {holds}"
+
+    def _repr_html_(self) -> str:
+        decoder = "none" if self.decoder is None else type(self.decoder).__name__
+        facts = [("bits", f"{self.n_bits:,}"), ("codes", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}")]
+        return html_table("HammingIndex", [], [*facts, ("kind", self.kind), ("decoder", decoder)])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that codes, ids and norms take, mapped from files or in memory."""
+        return self._store.nbytes
 
     @property
     def decoder(self) -> Decoder | None:
