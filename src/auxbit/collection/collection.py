@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sqlite3
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.snapshot import Row, Snapshot, Snapshots, as_array, check_ids, checksum, runs
+from auxbit.collection.snapshot import Snapshot, Snapshots, as_array, check_ids, checksum, runs
 from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
 from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
     Records,
+    Row,
     columns_of,
     encode_metadata,
     metadata_rows,
@@ -29,7 +32,7 @@ from auxbit.data.records import (
     read_table,
 )
 from auxbit.data.vectors import as_rows
-from auxbit.errors import AuxbitError, FileProblem, InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from auxbit.collection.statistics import Statistics
@@ -47,6 +50,9 @@ MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
 DEFAULT_METHOD, DEFAULT_BITS = "ba", 32
 LISTED = 100  # items that `list` returns by default
 
+Items = list[Row]  # the class has a method of that name
+Groups = list[Array]
+Lines = list[str]
 Advance = Callable[[int], object]
 Stopped = Callable[[int, int], object]
 
@@ -125,7 +131,7 @@ class Collection:
             )
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
         if model is not None:
-            X = None if rows is None or codes is not None else rows.X
+            X = None if rows is None or codes is not None else _whole(rows)
             coding, mu = suit_coding(model, X, coding, mu, decoder, told)
         state = _first_state(model, vectors, coding, mu, bits, n_features)
         made = cls._made(folder, model, state, n_jobs)
@@ -191,8 +197,8 @@ class Collection:
             self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
             return self.ids[-(len(rows) - first_row) :]
         rows = _records(source, vectors_column, ids, metadata)
-        beside = None if codes is None or packed_only else np.asarray(codes)
-        return self._add(rows, rows.X if packed_only else beside, upsert, trained, attachments)
+        beside = None if codes is None else _whole(rows) if packed_only else np.asarray(codes)
+        return self._add(rows, beside, upsert, trained, attachments, packed_only=packed_only)
 
     def _add_records(
         self, rows: Records, are_codes: bool, upsert: bool, trained: bool, first: int, told: Progress,
@@ -203,7 +209,10 @@ class Collection:
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
         self._storage.lock()  # nobody else may add from here on
         if rows.ids is not None and not upsert:
-            self._refuse_known(rows.ids[first:])
+            given, kind = check_ids(rows.ids[first:])
+            with self._snapshots.taken() as now:
+                if kind == now.state.ids:
+                    _refuse_known(given, now.find(given))
         state = self._storage.state
         are_codes = are_codes or _hold_codes(rows, state)
         before, n = state.positions, len(rows)
@@ -211,7 +220,8 @@ class Collection:
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                self._add(part, part.X if are_codes else None, upsert, trained, None)
+                given = _whole(part) if are_codes else None
+                self._add(part, given, upsert, trained, None, packed_only=are_codes)
                 told.advance(len(part))
         except BaseException:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -220,9 +230,9 @@ class Collection:
 
     def _add(
         self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Sequence[bytes] | None,
+        attachments: Sequence[bytes] | None, *, packed_only: bool,
     ) -> Array:  # fmt: skip
-        n, X = len(rows), None if codes is rows.X else rows.X
+        n, X = len(rows), None if packed_only else _whole(rows)
         given = None if rows.ids is None else check_ids(rows.ids, n)
         listed = None if rows.metadata is None else rows.metadata[:]
         texts = None if listed is None else encode_metadata(listed, n)
@@ -237,15 +247,16 @@ class Collection:
             if not n:
                 return as_array([], state.ids)
             self._append(change, packed, X, numbers)
-            _insert_items(change.connection, numbers, own, texts)
+            try:
+                _insert_items(change.connection, numbers, own, texts)
+            except sqlite3.IntegrityError:
+                _refuse_known(own or [], now.find(own or []))
+                raise
             _note_fields(change, listed)
             if attachments is not None:
                 change.connection.executemany(
                     "INSERT INTO attachments VALUES (?, ?, ?)",
-                    (
-                        (int(number), each, storage.zlib.crc32(each))
-                        for number, each in zip(numbers, attachments)
-                    ),
+                    ((int(number), each, zlib.crc32(each)) for number, each in zip(numbers, attachments)),
                 )
             last = int(numbers[-1]) + 1
             if trained and state.trained == state.next_number:
@@ -426,17 +437,11 @@ class Collection:
             raise InvalidInput(
                 f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
             )
-        with self._storage.changing(what) as change:
-            with self._snapshots.within(change.connection, change.state) as now:
-                yield change, now
-
-    def _refuse_known(self, ids: Any) -> None:
-        known = self.holds(ids)
-        if known.any():
-            raise InvalidInput(
-                f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of the "
-                f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
-            )
+        with (
+            self._storage.changing(what) as change,
+            self._snapshots.within(change.connection, change.state) as now,
+        ):
+            yield change, now
 
     def _trained(
         self, now: Snapshot, rows_of: Callable[[Any], Array], n: int, bits: int | None, method: str | None,
@@ -530,21 +535,21 @@ class Collection:
 
         return Answers(distances, ids, lims=lims, metadata_of=self.metadata, about=about)
 
-    def duplicates(self, r: int = 0) -> list[Array]:
+    def duplicates(self, r: int = 0) -> Groups:
         """The ids of groups of two and more items, joined by chains of codes within distance r."""
         with self._snapshots.taken() as now:
             return [now.ids_at(group) for group in now.view.index(now.state).find_duplicates(r)]
 
     # ---- what is in it
 
-    def get(self, ids: Any, *, vectors: bool = False, codes: bool = False) -> list[Row]:
+    def get(self, ids: Any, *, vectors: bool = False, codes: bool = False) -> Items:
         """Items by their ids: a dict with id and metadata each, and with vector and code if wanted."""
         with self._snapshots.taken() as now:
             return _items(now, now.places(ids), vectors=vectors, codes=codes)
 
     def list(
         self, where: Any = None, *, limit: int | None = LISTED, offset: int = 0, order: str | None = None
-    ) -> list[Row]:
+    ) -> Items:
         """Items in the order they were added in, or by a field, "year", or from its largest, "-year"."""
         with self._snapshots.taken() as now:
             positions = now.view.present() if where is None else now.matching(Where.of(where))
@@ -567,7 +572,7 @@ class Collection:
                 {"id": id_, "metadata": row} for id_, row in zip(batch["ids"].tolist(), batch["metadata"])
             )
 
-    def metadata(self, ids: Any) -> list[Row]:
+    def metadata(self, ids: Any) -> Items:
         """The metadata of items, {} for one without."""
         with self._snapshots.taken() as now:
             return now.metadata(now.places(ids))
@@ -593,8 +598,8 @@ class Collection:
             ).fetchone()
         if row is None:
             raise InvalidInput(f"item {id_!r} has no attachment.")
-        if storage.zlib.crc32(row[0]) != row[1]:
-            raise storage.Damaged(
+        if zlib.crc32(row[0]) != row[1]:
+            raise Damaged(
                 f"{self._storage.place}: the attachment of item {id_!r} does not match its checksum. Restore "
                 "the collection from a copy."
             )
@@ -669,7 +674,7 @@ class Collection:
         with self._snapshots.taken() as now:
             return Statistics.of(now, str(self.path), n_bytes)
 
-    def check(self) -> list[str]:
+    def check(self) -> Lines:
         """Compare every byte with its checksum; returns what is damaged, one line each."""
         with self._storage.reading() as (connection, state):
             found = [f"{storage.DATABASE}: {text}" for (text,) in connection.execute("PRAGMA integrity_check")
@@ -683,7 +688,7 @@ class Collection:
                         f"{storage.DATABASE}: item {number if id_ is None else id_!r} does not match"
                     )
             for number, content, check in connection.execute("SELECT * FROM attachments"):
-                if storage.zlib.crc32(content) != check:
+                if zlib.crc32(content) != check:
                     found.append(f"{storage.DATABASE}: the attachment of item {number} does not match")
             folder = self._storage.folder
             if folder is not None and state.model is not None:
@@ -698,7 +703,7 @@ class Collection:
             return found + now.view.damage()
 
     @property
-    def damage(self) -> list[str]:
+    def damage(self) -> Lines:
         """What was found to be wrong by damaged="skip"."""
         if not self._snapshots.lenient:
             return []
@@ -837,7 +842,7 @@ class Queries:
             model = now.view.model(now.state)
             if not len(self):
                 return np.zeros((0, -(-now.state.n_bits // 8)), dtype=np.uint8)
-            self._packed = model.encode(self.X)
+            self._packed = model.encode(np.asarray(self.X))
         return self._packed
 
     def rows(self, now: Snapshot) -> Array:
@@ -849,8 +854,8 @@ class Queries:
         n_features = now.state.n_features
         if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
             raise InvalidInput(
-                f"X must be rows of {n_features} numbers, shape (q, {n_features}); got shape {self.X.shape} of "
-                f"{self.X.dtype}."
+                f"X must be rows of {n_features} numbers, shape (q, {n_features}); got shape {self.X.shape} "
+                f"of {self.X.dtype}."
             )
         return self.X
 
@@ -860,11 +865,11 @@ def _queries_in(now: Snapshot, source: PathLike) -> tuple[Array | None, Array | 
     from auxbit.data.vectors import read_data
     from auxbit.hashers.files import as_packed
 
-    rows = Records(read_data(str(source)), None, None, str(source))
-    if _hold_codes(rows, now.state):
-        return None, as_packed(rows.X, now.state.n_bits, rows.name)
-    check_finite(rows.X, name=rows.name)
-    return rows.X, None
+    X = read_data(str(source))
+    if _hold_codes(Records(X, None, None, str(source)), now.state):
+        return None, as_packed(X, now.state.n_bits, str(source))
+    check_finite(X, name=str(source))
+    return X, None
 
 
 # ---- Parts of a search
@@ -905,7 +910,7 @@ def _nearest(
     distances: Array
     if mode == "asymmetric":
         index = now.view.index(now.state, now.view.model(now.state).decoder_)
-        distances, found = index.asymmetric_positions(X, wanted, among=among)
+        distances, found = index.asymmetric_positions(np.asarray(X), wanted, among=among)
     else:
         distances, found = now.view.index(now.state).positions(asked.codes(now), wanted, among)
     if n_candidates and X is not None:
@@ -953,18 +958,23 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
-                f"there are {len(each):,} {what} for the {len(found):,} rows of {found.name}: one for each is "
-                "needed."
+                f"there are {len(each):,} {what} for the {len(found):,} rows of {found.name}: give one for "
+                "each."
             )
     return found
+
+
+def _whole(rows: Records) -> Array:
+    """All vectors of rows, or their codes."""
+    return np.asarray(rows.X[:])
 
 
 def _hold_codes(rows: Records, state: State) -> bool:
     """Whether rows of a file are codes, by their shape; refuses rows that are neither."""
     from auxbit.hashers.files import holds_codes
 
-    X, n_bits = rows.X, state.n_bits
-    if state.n_features is not None and not holds_codes(X, n_bits, state.n_features):
+    X: Any = rows.X
+    if state.n_features is not None and not holds_codes(X, state.n_bits, state.n_features):
         if X.shape[1] != state.n_features:
             raise InvalidInput(
                 f"{rows.name} has {X.shape[1]} columns, and the collection is for vectors of "
@@ -1023,8 +1033,8 @@ def _checked_vectors(X: Array | None, now: Snapshot) -> Array:
         if (X[small].astype(kept.dtype) != X[small]).any():
             raise InvalidInput(
                 f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
-                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the model "
-                "is fitted, or create the collection with vectors='float32'."
+                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
+                "model is fitted, or create the collection with vectors='float32'."
             )
     return X
 
@@ -1052,9 +1062,9 @@ def _settle_ids(
             change.update(ids="integer")
         return np.arange(state.next_number, state.next_number + n, dtype=np.int64), None
     ids, kind = given
-    if n and state.ids not in (None, kind):
-        raise InvalidInput(f"the ids of the collection are {state.ids}, and {ids[0]!r} is {kind}.")
     listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    if n and state.ids not in (None, kind):
+        raise InvalidInput(f"the ids of the collection are {state.ids}, and {listed[0]!r} is {kind}.")
     if len(set(listed)) < n:
         twice = next(each for place, each in enumerate(listed) if each in set(listed[:place]))
         raise InvalidInput(f"id {twice!r} comes twice in ids; nothing was added.")
@@ -1062,18 +1072,25 @@ def _settle_ids(
         return np.zeros(0, dtype=np.int64), None
     change.update(ids=kind)
     rising = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
-    if not rising and len(state.key) and state.positions:  # else all are new
+    if upsert or (isinstance(ids, np.ndarray) and not rising):  # of text the database tells what is there
         known = now.find(ids)
-        if (known >= 0).any() and not upsert:
-            raise InvalidInput(
-                f"id {listed[int((known >= 0).argmax())]!r} is already in the collection; nothing was added. "
-                "upsert=True (--upsert) replaces it."
-            )
+        if not upsert:
+            _refuse_known(listed, known)
         _delete(change, np.sort(known[known >= 0]))
     if rising and 1 + np.count_nonzero(np.diff(ids) != 1) <= max(1, n // RUN_ROWS):
         return ids, None
     change.update(own_ids=1)
     return np.arange(state.next_number, state.next_number + n, dtype=np.int64), listed
+
+
+def _refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
+    """Refuse ids that are there: those with a number."""
+    known = numbers >= 0
+    if known.any():
+        raise InvalidInput(
+            f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of the "
+            f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
+        )
 
 
 def _note_stretches(change: Change, first: int, numbers: Positions) -> None:
@@ -1088,7 +1105,7 @@ def _note_stretches(change: Change, first: int, numbers: Positions) -> None:
 
 
 def _insert_items(
-    connection: storage.sqlite3.Connection, numbers: Positions, own: list[Any] | None,
+    connection: sqlite3.Connection, numbers: Positions, own: list[Any] | None,
     texts: Sequence[str | None] | None,
 ) -> None:  # fmt: skip
     """Store ids and metadata of items that have any of their own."""
@@ -1104,18 +1121,14 @@ def _insert_items(
 
 
 def _update_items(
-    connection: storage.sqlite3.Connection, numbers: Positions, texts: Sequence[str | None], replace: bool
+    connection: sqlite3.Connection, numbers: Positions, texts: Sequence[str | None], replace: bool
 ) -> None:
     rows = []
     for number, text in zip(numbers.tolist(), texts):
-        id_, old = connection.execute("SELECT id, metadata FROM items WHERE number = ?", (number,)).fetchone() or (
-            None, None
-        )  # fmt: skip
-        if not replace and text is not None:
-            patched = connection.execute("SELECT json_patch(?, ?)", (old or "{}", text))
-            text = patched.fetchone()[0]
-        elif not replace:
-            text = old
+        found = connection.execute("SELECT id, metadata FROM items WHERE number = ?", (number,)).fetchone()
+        id_, old = found or (None, None)
+        if not replace:
+            text = connection.execute("SELECT json_patch(?, ?)", (old or "{}", text or "{}")).fetchone()[0]
         rows.append((number, id_, text, checksum(id_, text)))
     connection.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)", rows)
 
@@ -1193,8 +1206,8 @@ def _check_retraining(place: str, state: State, X: Array | None, n: int) -> None
         )
     if X is None and state.vectors is None:
         raise InvalidInput(
-            f"{place} keeps no vectors to make new codes from. Give X (--data FILE), with a row for each of its "
-            f'{n:,} items in the order they were added in; or create it with vectors="float16".'
+            f"{place} keeps no vectors to make new codes from. Give X (--data FILE), with a row for each of "
+            f'its {n:,} items in the order they were added in; or create it with vectors="float16".'
         )
     if X is not None and state.vectors is not None:
         raise InvalidInput(f"{place} keeps its vectors: leave X (--data) out.")

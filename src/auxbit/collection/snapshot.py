@@ -60,7 +60,7 @@ def check_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     return found, "text"
 
 
-def as_array(ids: Sequence[Any], kind: str | None) -> Array:
+def as_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
     """Ids as answers have them: (n,) int64, or objects, str or UUID."""
     if kind in (None, "integer"):
         return np.asarray(ids, dtype=np.int64)
@@ -305,7 +305,7 @@ class View:
         if found[0] != state.n_bits or state.n_features not in (None, found[1]):
             # its decoder would be taken to be that of these codes
             raise CollectionError(
-                f"{self._storage.place}: {name} makes codes of {found[0]} bits from rows of {found[1]} numbers, "
+                f"{self._storage.place}: {name} makes codes of {found[0]} bits from rows of {found[1]}, "
                 f"expected {state.n_bits} bits from {state.n_features}. Restore it from a copy."
             )
         model.n_jobs = self.n_jobs

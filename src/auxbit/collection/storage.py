@@ -69,7 +69,7 @@ CREATE TABLE fields (
   name TEXT PRIMARY KEY
 ) WITHOUT ROWID;
 CREATE TABLE stretches (
-  -- Which items lie in the flat files: from first_position on, `count` of them, numbered from first_number on.
+  -- Which items lie in the flat files: `count` from first_position on, numbered from first_number on.
   first_position INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_number INTEGER NOT NULL
 );
 CREATE TABLE deleted (

@@ -6,7 +6,6 @@ This is all that still reads format 1; nothing writes it.
 from __future__ import annotations
 
 import json
-import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,15 +45,18 @@ def upgrade(
             stop = start + part["rows"]
             alive = np.setdiff1d(np.arange(start, stop), gone) - start
             rows, codes = _rows(columns_of(source, part), manifest["n_bits"], alive, part["file"])
-            attached = None if attach is None else attach(rows.metadata)
-            made._add(rows, codes, False, stop <= manifest["trained_at"], attached)
+            attached = None if attach is None else attach(list(rows.metadata or ()))
+            made._add(
+                rows, codes, False, stop <= manifest["trained_at"], attached,
+                packed_only=manifest["vectors"] is None,
+            )  # fmt: skip
             _keep(made, part["errors"])
             told.advance(part["rows"])
             start = stop
         with made._storage.changing(f"upgraded from {source.name}") as change:
             if manifest["model"] is not None:
-                shutil.copyfile(source / manifest["model"], target / "model.0.safetensors")
-                files.sync_file(target / "model.0.safetensors")
+                content = (source / manifest["model"]).read_bytes()
+                files.write_bytes(target / "model.0.safetensors", content)
                 change.update(model="model.0.safetensors")
             change.update(
                 next_number=max(change.state.next_number, manifest["next_id"]), coding=manifest["coding"],
@@ -136,4 +138,4 @@ def _rows(columns: dict[str, Array], n_bits: int, alive: Array, name: str) -> tu
         text, ends = columns["text"].tobytes(), columns["offsets"].tolist()
         metadata = [json.loads(text[ends[row] : ends[row + 1]] or "{}") for row in alive.tolist()]
     X = columns["vectors"][alive] if "vectors" in columns else codes
-    return Records(X, columns["ids"][alive], metadata, name), codes if "vectors" in columns else X
+    return Records(X, columns["ids"][alive], metadata, name), codes

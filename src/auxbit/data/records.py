@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from itertools import chain, islice
@@ -318,6 +318,8 @@ def _values(column: Any, start: int, stop: int) -> list[Any]:
 def _rows_of(columns: Columns, start: int, stop: int) -> list[Row]:
     """Some rows of a table; what is missing is left out."""
     lists = [_values(column, start, stop) for column in columns.values()]
+    if not lists:
+        return [{} for _ in range(start, stop)]
     if any(NoneType in set(map(type, values)) for values in lists):
         return [
             {name: value for name, value in zip(columns, row) if value is not None} for row in zip(*lists)
@@ -325,18 +327,31 @@ def _rows_of(columns: Columns, start: int, stop: int) -> list[Row]:
     return [dict(zip(columns, row)) for row in zip(*lists)]
 
 
-class TableRows(Sequence[Row]):
-    """Rows of a table as dicts, which are made when they are read. take : rows from a number to another."""
+Reader = Callable[[int, int], list[Row]]
 
-    def __init__(self, n: int, take: Callable[[int, int], list[Row]]) -> None:
-        self._n, self._take = n, take
+
+class TableRows(Sequence[Row]):
+    """Rows of a table as dicts, which are made when they are read.
+
+    names : of the columns; reader : for some of these, what reads rows from a number to another.
+    """
+
+    def __init__(self, n: int, names: list[Any], reader: Callable[[list[Any]], Reader]) -> None:
+        self.names, self._n, self._reader, self._take = names, n, reader, reader(names)
 
     @classmethod
     def of(cls, columns: Columns, n: int) -> TableRows:
         """The rows of columns in memory."""
-        if not columns:
-            return cls(n, lambda start, stop: [{} for _ in range(start, stop)])
-        return cls(n, lambda start, stop: _rows_of(columns, start, stop))
+
+        def reader(names: list[Any]) -> Reader:
+            some = {name: columns[name] for name in names}
+            return lambda start, stop: _rows_of(some, start, stop)
+
+        return cls(n, list(columns), reader)
+
+    def only(self, names: list[Any]) -> TableRows:
+        """The same rows with some of the columns."""
+        return TableRows(self._n, names, self._reader)
 
     def __len__(self) -> int:
         return self._n
@@ -359,6 +374,25 @@ class TableRows(Sequence[Row]):
     def __iter__(self) -> Iterator[Row]:
         for start in range(0, self._n, CHUNK_ROWS):
             yield from self[start : start + CHUNK_ROWS]
+
+
+def without_vectors(rows: Any, X: RowSource) -> Any:
+    """Metadata of any kind that encode_metadata takes, without the columns that hold the vectors X."""
+    listed = metadata_rows(rows, len(X))
+    head = listed[:HEAD_ROWS]
+    vectors = X[: len(head)]
+    lists = [name for name, value in (head[0] or {}).items() if _is_vector(value)] if head else []
+    same = [name for name in lists if _are([(row or {}).get(name) for row in head], vectors)]
+    if not same:
+        return rows
+    if isinstance(listed, TableRows):
+        return listed.only([name for name in listed.names if name not in same])
+    return [row and {name: row[name] for name in row if name not in same} for row in listed]
+
+
+def _are(values: list[Any], vectors: Array) -> bool:
+    """Whether these are the vectors, but for rounding."""
+    return _equally_long(values) and len(values[0]) == vectors.shape[1] and np.allclose(values, vectors, 1e-3)
 
 
 # ---- Files of rows
@@ -409,8 +443,8 @@ def read_csv(source: Path) -> Iterator[Row]:
 
 def _csv_cells(source: Path) -> Iterator[dict[str, str]]:
     """The cells of each row that are not empty."""
-    lines = csv.reader(_lines(source, ""), strict=True)
-    empty = 0
+    csv.field_size_limit(max(MOST_CELL, csv.field_size_limit()))  # vectors are long; Python's has one for all
+    lines, empty = csv.reader(_lines(source, ""), strict=True), 0
     try:
         names = _checked_names(source, next(lines, []))
         for cells in lines:
@@ -435,6 +469,7 @@ ROW_FILES: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": read_csv,
 }
 ARROW_FILES = (".arrow", ".feather", ".ipc")
+MOST_CELL = 2**27  # characters of a cell
 
 
 def read_arrow(source: Path) -> Any:
@@ -450,15 +485,20 @@ def read_arrow(source: Path) -> Any:
     return table
 
 
-def _parquet_rows(paths: list[Path], names: list[str] | None = None) -> TableRows:
-    """The rows of Parquet files, decoded while they are read. names : the columns, None for all."""
-    stream = ParquetStream([ParquetColumns(path, names) for path in paths])
+def _parquet_rows(paths: list[Path]) -> TableRows:
+    """The rows of Parquet files, decoded while they are read."""
 
-    def take(start: int, stop: int) -> list[Row]:
-        batches = stream.pieces(start, stop)
-        return [row for batch in batches for row in _rows_of(columns_of(batch) or {}, 0, len(batch))]
+    def reader(names: list[str]) -> Reader:
+        stream = ParquetStream([ParquetColumns(path, names) for path in paths])
 
-    return TableRows(stream.n, take)
+        def take(start: int, stop: int) -> list[Row]:
+            batches = stream.pieces(start, stop)
+            return [row for batch in batches for row in _rows_of(columns_of(batch) or {}, 0, len(batch))]
+
+        return take
+
+    parts = [ParquetColumns(path) for path in paths]
+    return TableRows(sum(sum(part.sizes) for part in parts), parts[0].names, reader)
 
 
 def _lines(source: Path, newline: str) -> Iterator[str]:
@@ -485,7 +525,7 @@ def _is_utf8(line: bytes) -> bool:
 def _parsed(text: str, source: Path, line: int | None = None) -> Any:
     """The JSON value `text`, which is one line of the file or all of it."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         at = f"{source}, line {(line or 1) + error.lineno - 1}, column {error.colno}"
         raise DataFileError(f"{at} is not JSON: {error.msg}.") from error
@@ -495,6 +535,9 @@ def _parsed(text: str, source: Path, line: int | None = None) -> Any:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON, write null")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _object(value: Any, place: str) -> Row:
@@ -595,12 +638,6 @@ def refuse_repeats(ids: AnyIds, name: str) -> None:
                 raise InvalidInput(f"{name} has the id {each!r} twice, in rows {before[each]} and {row}.")
 
 
-def _ids_of_records(values: list[Any], name: str) -> AnyIds:
-    ids = checked_ids(values, name)
-    refuse_repeats(ids, name)
-    return ids
-
-
 def _from_text(cells: list[Any]) -> list[Any]:
     """Cells as integers, if all of them are; their text can be had from these again."""
     if all(cell is not None and _INTEGER.fullmatch(cell) for cell in cells):
@@ -652,6 +689,15 @@ class _Chosen:
         return [name for name in names if name not in taken] if self.metadata is None else self.metadata
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """The columns that are named, as in read_records."""
+
+    vectors: str | None
+    ids: str | None
+    metadata: list[str] | None
+
+
 def read_records(
     source: Any, *, vectors: str | None = None, ids: str | None = None,
     metadata: Sequence[str] | str | None = None,
@@ -665,65 +711,56 @@ def read_records(
     ids : the column of ids, integers, text or UUIDs, each once; None for none.
     metadata : the columns of metadata; None for all others, () for none.
     """
-    wanted = (vectors, ids, [metadata] if isinstance(metadata, str) else metadata)
+    listed = [metadata] if isinstance(metadata, str) else metadata
+    wanted = _Wanted(vectors, ids, None if listed is None else list(listed))
     if isinstance(source, str | os.PathLike):
-        return _read_file(source, *wanted)
+        return _read_file(os.fspath(source), wanted)
     columns = columns_of(source)
     if columns is not None:
-        return _from_table(columns, f"the {type(source).__name__}", *wanted)
+        return _from_table(columns, f"the {type(source).__name__}", wanted)
     if isinstance(source, list | tuple) and any(isinstance(row, Mapping) for row in source[:1]):
-        return _from_rows(iter(source), "the list", *wanted)
-    return _vectors_alone(open_rows(source), "X", *wanted)
+        return _from_rows(iter(source), "the list", wanted)
+    return _vectors_alone(open_rows(source), "X", wanted)
 
 
-def _read_file(
-    path: PathLike, vectors: str | None, ids: str | None, metadata: Sequence[str] | None
-) -> Records:
-    name = os.fspath(path)
+def _read_file(name: str, wanted: _Wanted) -> Records:
     if is_digits(name):
-        return _vectors_alone(read_data(name), name, vectors, ids, metadata)
-    source, vectors = split_key(path, vectors)
-    suffix, wanted = source.suffix.lower(), (vectors, ids, metadata)
+        return _vectors_alone(read_data(name), name, wanted)
+    source, key = split_key(name, wanted.vectors)
+    wanted, suffix = replace(wanted, vectors=key), source.suffix.lower()
     if suffix == ".parquet" or source.is_dir():
-        return _from_parquet(source, *wanted)
+        return _from_parquet(source, wanted)
     check_there(source)
     if suffix == ".csv":
-        return _from_rows(_csv_cells(source), name, *wanted, in_file=True, of_text=True)
+        return _from_rows(_csv_cells(source), name, wanted, in_file=True, of_text=True)
     if suffix in ROW_FILES:
-        return _from_rows(ROW_FILES[suffix](source), name, *wanted, in_file=True)
+        return _from_rows(ROW_FILES[suffix](source), name, wanted, in_file=True)
     if suffix in ARROW_FILES:
-        return _from_table(columns_of(read_arrow(source)) or {}, name, *wanted)
-    X = open_rows(path) if suffix in (".h5", ".hdf5") else read_vectors(source, key=vectors)
-    return _vectors_alone(X, name, None, ids, metadata)
+        return _from_table(columns_of(read_arrow(source)) or {}, name, wanted)
+    X = open_rows(name) if suffix in (".h5", ".hdf5") else read_vectors(source, key=key)
+    return _vectors_alone(X, name, replace(wanted, vectors=None))
 
 
-def _vectors_alone(
-    X: RowSource, name: str, vectors: str | None, ids: str | None, metadata: Sequence[str] | None
-) -> Records:
-    if vectors is not None or ids is not None or metadata:
-        column = vectors or ids or metadata
+def _vectors_alone(X: RowSource, name: str, wanted: _Wanted) -> Records:
+    column = wanted.vectors or wanted.ids or wanted.metadata
+    if column:
         raise InvalidInput(f"{name} holds vectors alone, without columns: there is none {column!r}.")
     return Records(X, None, None, name)
 
 
-def _choose(
-    name: str, names: list[Any], head: list[Row], vectors: str | None, ids: str | None,
-    metadata: Sequence[str] | None,
-) -> _Chosen:  # fmt: skip
+def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _Chosen:
     """Find what is in which column. names : of the columns; head : the first rows."""
+    vectors, ids, metadata = wanted.vectors, wanted.ids, wanted.metadata
     for column in (vectors, ids):
         if column is not None and column not in names:
             raise _no_column(name, column, names)
-    taken = [column for column in (vectors, ids) if column is not None]
-    for column in metadata or ():
-        if column in taken:
-            what = "vectors" if column == vectors else "ids"
-            raise InvalidInput(f"column {column!r} of {name} is that of the {what}, and no metadata as well.")
-    if len(set(taken)) < len(taken):
+    if ids is not None and ids == vectors:
         raise InvalidInput(f"column {ids!r} of {name} cannot be both vectors and ids.")
-    listed = None if metadata is None else list(metadata)
+    for column, what in ((vectors, "vectors"), (ids, "ids")):
+        if column is not None and column in (metadata or ()):
+            raise InvalidInput(f"column {column!r} of {name} is that of the {what}, and no metadata as well.")
     if vectors is not None:
-        return _Chosen([vectors], True, ids, listed)
+        return _Chosen([vectors], True, ids, metadata)
     rest = [column for column in names if column != ids and column not in (metadata or ())]
     lists = [column for column in rest if any(_is_vector(row.get(column)) for row in head)]
     if len(lists) > 1:  # lists of tags, say, are not equally long
@@ -734,9 +771,9 @@ def _choose(
             f"vectors={lists[0]!r}."
         )
     if lists:
-        return _Chosen(lists, True, ids, listed)
+        return _Chosen(lists, True, ids, metadata)
     if rest and all(_is_number(row.get(column)) for row in head for column in rest):
-        return _Chosen(rest, False, ids, listed)
+        return _Chosen(rest, False, ids, metadata)
     raise InvalidInput(
         f"{name} has no column of vectors: none of {_shown(names)} holds equally long lists of numbers, and "
         "not all are numbers."
@@ -765,9 +802,7 @@ def _equally_long(values: list[Any]) -> bool:
     return all(map(_is_vector, values)) and len(set(map(len, values))) == 1
 
 
-def _from_table(
-    columns: Columns, name: str, vectors: str | None, ids: str | None, metadata: Sequence[str] | None
-) -> Records:
+def _from_table(columns: Columns, name: str, wanted: _Wanted) -> Records:
     """The records in columns in memory."""
     n = max(map(len, columns.values()), default=0)
     if n == 0:
@@ -775,22 +810,34 @@ def _from_table(
     short = next((column for column, values in columns.items() if len(values) != n), None)
     if short is not None:
         raise InvalidInput(f"column {short!r} of {name} has {len(columns[short])} values, others {n}.")
-    chosen = _choose(name, list(columns), _rows_of(columns, 0, HEAD_ROWS), vectors, ids, metadata)
-    others = chosen.others(columns)
-    for column in others:
-        if column not in columns:
-            raise _no_column(name, column, columns)
+    rows = TableRows.of(columns, n)
+    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted)
+    metadata = _metadata_of(rows, chosen, name)
     if chosen.of_lists:
-        X = _checked_vectors(as_rows(columns[chosen.vectors[0]], what := _of(name, chosen.vectors[0])), what)
+        what = _of(name, chosen.vectors[0])
+        X = _checked_vectors(as_rows(columns[chosen.vectors[0]], what), what)
     else:
         X = _numbers([columns[column] for column in chosen.vectors], name, chosen.vectors)
-    found = None if ids is None else _ids_of_records(_values(columns[ids], 0, n), _of(name, ids))
-    rows = TableRows.of({column: columns[column] for column in others}, n) if others else None
-    return Records(X, found, rows, name)
+    ids = None if chosen.ids is None else _ids_of(_values(columns[chosen.ids], 0, n), name, chosen.ids)
+    return Records(X, ids, metadata, name)
+
+
+def _metadata_of(rows: TableRows, chosen: _Chosen, name: str) -> TableRows | None:
+    others = chosen.others(rows.names)
+    for column in others:
+        if column not in rows.names:
+            raise _no_column(name, column, rows.names)
+    return rows.only(others) if others else None
 
 
 def _of(name: str, column: Any) -> str:
     return f"column {column!r} of {name}"
+
+
+def _ids_of(values: list[Any], name: str, column: str) -> AnyIds:
+    ids = checked_ids(values, _of(name, column))
+    refuse_repeats(ids, _of(name, column))
+    return ids
 
 
 def _checked_vectors(X: Any, what: str) -> Array:
@@ -805,7 +852,7 @@ def _numbers(columns: list[Any], name: str, names: list[Any]) -> Array:
     arrays = []
     for column, values in zip(names, columns):
         found = np.asarray(values)
-        if found.dtype.kind not in "iuf" or getattr(values, "null_count", 0) > 0:
+        if found.dtype.kind not in "iuf" or (found.dtype.kind == "f" and np.isnan(found).any()):
             listed = _values(values, 0, len(values))
             row = next((row for row, each in enumerate(listed) if not _is_number(each)), 0)
             raise InvalidInput(f"{_of(name, column)} has {listed[row]!r} in row {row}; expected numbers.")
@@ -813,35 +860,25 @@ def _numbers(columns: list[Any], name: str, names: list[Any]) -> Array:
     return np.stack(arrays, axis=1)
 
 
-def _from_parquet(
-    source: Path, vectors: str | None, ids: str | None, metadata: Sequence[str] | None
-) -> Records:
+def _from_parquet(source: Path, wanted: _Wanted) -> Records:
     """The records in a Parquet file or a folder of them; all but the ids is read later, by slices."""
     paths, name = parquet_files(source), str(source)
-    everything = _parquet_rows(paths)
-    if not len(everything):
+    rows = _parquet_rows(paths)
+    if not len(rows):
         raise InvalidInput(f"{name} has no rows.")
-    names = ParquetColumns(paths[0]).names
-    chosen = _choose(name, names, everything[:HEAD_ROWS], vectors, ids, metadata)
-    others = chosen.others(names)
-    for column in others:
-        if column not in names:
-            raise _no_column(name, column, names)
+    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted)
+    metadata = _metadata_of(rows, chosen, name)
     X = ParquetRows(paths, chosen.vectors[0]) if chosen.of_lists else ParquetRows(paths, None, chosen.vectors)
-    found = None
-    if ids is not None:
-        stream = ParquetStream([ParquetColumns(path, [ids]) for path in paths])
-        batches = stream.pieces(0, stream.n)
-        found = _ids_of_records(
-            [each for batch in batches for each in _values(batch.column(0), 0, len(batch))], _of(name, ids)
-        )
-    return Records(X, found, _parquet_rows(paths, others) if others else None, name)
+    if chosen.ids is None:
+        return Records(X, None, metadata, name)
+    batches = ParquetStream([ParquetColumns(path, [chosen.ids]) for path in paths]).pieces(0, len(rows))
+    ids = [each for batch in batches for each in _values(batch.column(0), 0, len(batch))]
+    return Records(X, _ids_of(ids, name, chosen.ids), metadata, name)
 
 
 def _from_rows(
-    rows: Iterator[Any], name: str, vectors: str | None, ids: str | None, metadata: Sequence[str] | None, *,
-    in_file: bool = False, of_text: bool = False,
-) -> Records:  # fmt: skip
+    rows: Iterator[Any], name: str, wanted: _Wanted, *, in_file: bool = False, of_text: bool = False
+) -> Records:
     """The records in rows that come one after another. of_text : values are cells of a .csv."""
     head = list(islice(rows, HEAD_ROWS))
     _refuse_others(head, 0, name)
@@ -849,9 +886,9 @@ def _from_rows(
         raise InvalidInput(f"{name} has no rows.")
     read = [{key: _csv_value(cell) for key, cell in row.items()} for row in head] if of_text else head
     seen = dict.fromkeys(chain.from_iterable(head))
-    chosen = _choose(name, list(seen), read, vectors, ids, metadata)
+    chosen = _choose(name, list(seen), read, wanted)
     parts: list[Array] = []
-    keys: list[Any] = []
+    ids: list[Any] = []
     kept: list[Row] = []
     rows, first = chain(head, rows), 0
     while batch := list(islice(rows, BATCH_ROWS)):
@@ -859,15 +896,16 @@ def _from_rows(
         seen.update(dict.fromkeys(chain.from_iterable(batch)))
         X = _vectors_in(batch, chosen, name, first, parts[0].shape[1] if parts else 0, of_text)
         parts.append(_smaller(X) if in_file else X)
-        keys += [row.get(chosen.ids) for row in batch] if ids is not None else []
+        ids += [] if chosen.ids is None else [row.get(chosen.ids) for row in batch]
         kept += _metadata_in(batch, chosen, of_text)
         first += len(batch)
-    for column in metadata or ():
+    others = chosen.others(seen)
+    for column in others:
         if column not in seen:
             raise _no_column(name, column, seen)
-    found = None if ids is None else _ids_of_records(_from_text(keys) if of_text else keys, _of(name, ids))
     X = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return Records(X, found, kept if chosen.others(seen) else None, name)
+    found = None if chosen.ids is None else _ids_of(_from_text(ids) if of_text else ids, name, chosen.ids)
+    return Records(X, found, kept if others else None, name)
 
 
 def _refuse_others(rows: list[Any], first: int, name: str) -> None:
