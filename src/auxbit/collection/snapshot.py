@@ -280,7 +280,7 @@ class View:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
         self._vectors.check_rows(positions, state.row_bytes)
         rows = self._vectors.content[: state.vector_bytes].view(state.vectors or "float32")
-        return rows.reshape(state.positions, -1)[positions]
+        return rows.reshape(state.positions, state.n_features or 0)[positions]
 
     def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""

@@ -214,6 +214,7 @@ class Flat:
                 end += len(buffer)
             self._reserve(end + room)
             return found.rows
+        is_new = not end
         descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | BINARY, 0o666)
         try:
             os.lseek(descriptor, end, os.SEEK_SET)
@@ -226,6 +227,8 @@ class Flat:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if is_new:
+            files.sync_folder(self.path.parent)  # its name is durable before anything refers to it
         return found.rows
 
     def content(self, length: int, room: int = 0, *, lenient: bool = False) -> Bytes:
@@ -510,8 +513,6 @@ class Storage:
 
     def _commit(self, change: Change) -> None:
         change.update(commit=change.before.commit + 1)
-        if self.folder is not None and change.state.files != change.before.files:
-            files.sync_folder(self.folder)  # new names are durable before anything refers to them
         write_state(change.connection, change.state, change.before)
         report = change.report
         change.connection.execute(
