@@ -41,6 +41,7 @@ CHUNK = 2**16  # bytes of a flat file that share a checksum
 LANES = 64  # codes of a block, see index/codes.py
 WAIT_SECONDS = 10.0  # for a transaction of somebody else
 TRIES = 100  # at a state whose files a compaction removes while they are opened
+MAPPED = 2**28  # bytes of the database that are read where they lie, twice as fast as by copies
 RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
 SCHEMA = """
@@ -378,6 +379,7 @@ def _opened(path: Path, options: str) -> sqlite3.Connection:
 
 def _prepared(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
     try:
+        connection.execute(f"PRAGMA mmap_size = {MAPPED}")
         where.register(connection)
         for each in statements:
             connection.execute(each).fetchall()
