@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from auxbit import Collection, HammingIndex
+from auxbit.collection.storage import DATABASE
 from auxbit.errors import CollectionError, FileProblem, InUse
 from auxbit.hashers import registry
 from helpers.collection_truth import Contents, D, model
@@ -91,9 +93,9 @@ def changes(collection: Collection, n: int, seed: int = 0):
         size = int(rng.integers(1, 20))
         X = rng.normal(size=(size, D)).astype(np.float32)
         if kind in ("add", "upsert"):
-            ids = contents.next_id + np.arange(size)
+            ids = contents.next_number + np.arange(size)
             if kind == "upsert":
-                ids = rng.permutation(contents.next_id + size)[:size]
+                ids = rng.permutation(contents.next_number + size)[:size]
             collection.add(X, ids=ids, upsert=kind == "upsert")
             contents = contents.added(ids, model(contents.model).encode(X), None, X)
         elif kind == "delete":
@@ -102,7 +104,7 @@ def changes(collection: Collection, n: int, seed: int = 0):
             contents = contents.without(gone)
         elif kind == "compact":
             collection.compact()
-        else:
+        elif len(contents.ids):
             new = int(rng.integers(3))
             collection.retrain(model(new))
             contents = contents.retrained(new)
@@ -112,14 +114,15 @@ def changes(collection: Collection, n: int, seed: int = 0):
 def expected_answers(contents: Contents) -> str:
     """The slow truth about answers_of."""
     index = HammingIndex(contents.n_bits, n_jobs=1)
-    index.add(contents.codes, ids=contents.ids)
+    index.add(contents.codes)
     _, near = index.search(model(contents.model).encode(QUERIES), 8)
-    ids, distances = np.full((4, 5), -1), np.full((4, 5), np.inf, np.float32)
+    n = min(5, len(contents.ids))
+    ids, distances = np.zeros((4, n), np.int64), np.zeros((4, n), np.float32)
     for row, (x, found) in enumerate(zip(QUERIES, near, strict=True)):
-        at = np.flatnonzero(np.isin(contents.ids, found[found >= 0]))
+        at = np.sort(found[found >= 0])
         squared = ((contents.vectors[at].astype(np.float64) - x) ** 2).sum(axis=1)
         best = np.argsort(squared, kind="stable")[:5]
-        ids[row, : len(best)], distances[row, : len(best)] = contents.ids[at][best], squared[best]
+        ids[row], distances[row] = contents.ids[at][best], squared[best]
     return " ".join(map(str, [*ids.ravel().tolist(), *distances.ravel().tolist()]))
 
 
@@ -146,7 +149,7 @@ def test_a_reader_in_another_process_sees_committed_states_alone_and_in_order(co
         seen: list[str] = []
         listening = threading.Thread(target=lambda: seen.extend(reader.stdout))
         listening.start()
-        states += changes(collection, 250)
+        states += changes(collection, 150)
         reader.stdin.close()
         listening.join()
         assert reader.wait() == 0, reader.stderr.read()
@@ -194,14 +197,14 @@ def test_a_retraining_while_a_reader_loads_the_model_gives_the_answer_of_a_state
 
 def test_a_second_writer_is_told_which_process_writes_and_may_write_when_that_is_dead(tmp_path):
     path = tmp_path / "c"
-    Collection.create(path, n_bits=16).close()
+    Collection.create(path, bits=16).close()
     with Collection.open(path, n_jobs=1) as second:
         with process(WRITER, path) as first:
             with pytest.raises(InUse, match=rf"is being written to by process {first.pid} on .* one writer"):
                 second.add(codes=CODES)
             assert len(second) == 1  # reading goes on
             with pytest.raises(InUse, match=str(first.pid)):
-                Collection.create(path, n_bits=16, overwrite=True)
+                Collection.create(path, bits=16, overwrite=True)
             os.kill(first.pid, signal.SIGKILL)
             first.wait()
         second.add(codes=CODES)
@@ -209,7 +212,7 @@ def test_a_second_writer_is_told_which_process_writes_and_may_write_when_that_is
 
 
 def test_a_second_writer_in_the_same_process_is_told_so_until_the_first_is_closed(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=16) as first, Collection.open(tmp_path / "c") as second:
+    with Collection.create(tmp_path / "c", bits=16) as first, Collection.open(tmp_path / "c") as second:
         first.add(codes=CODES)
         for change in (second.compact, lambda: second.add(codes=CODES), lambda: second.delete([1])):
             with pytest.raises(InUse, match=rf"process {os.getpid()} \(this process\)"):
@@ -220,18 +223,18 @@ def test_a_second_writer_in_the_same_process_is_told_so_until_the_first_is_close
 
 
 def test_a_reader_of_a_collection_that_is_replaced_sees_the_new_one(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=16, n_jobs=1) as old:
+    with Collection.create(tmp_path / "c", bits=16, n_jobs=1) as old:
         old.add(codes=CODES[:20])
     with Collection.open(tmp_path / "c", n_jobs=1) as reader:
         reader.search(codes=CODES, k=1)
-        with Collection.create(tmp_path / "c", n_bits=16, overwrite=True, n_jobs=1) as new:
+        with Collection.create(tmp_path / "c", bits=16, overwrite=True, n_jobs=1) as new:
             new.add(codes=CODES[20:40])
         np.testing.assert_array_equal(reader.codes(), CODES[20:40])
         assert (reader.search(codes=CODES[20:40], k=1)[0] == 0).all()
 
 
 def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
-    Collection.create(tmp_path / "c", n_bits=16).close()
+    Collection.create(tmp_path / "c", bits=16).close()
     with (
         Collection.open(tmp_path / "c", read_only=True) as reader,
         pytest.raises(CollectionError, match="opened to be read"),
@@ -239,9 +242,138 @@ def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
         reader.add(codes=CODES)
 
 
+# ---- readers that stay
+
+
+def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
+    list(changes(collection, 30))
+    with Collection.open(collection.path, n_jobs=1) as reader, reader._snapshots.taken() as now:
+        before = reader.codes().tolist(), reader.ids.tolist()
+        for _ in range(2):
+            collection.delete(collection.ids[::2])
+            collection.compact()
+        collection.retrain(model(1))
+        present = now.view.present()
+        assert now.view.codes(now.state, present).tolist() == before[0]
+        assert now.ids_at(present).tolist() == before[1]
+        assert now.view.model(now.state).n_bits == now.state.n_bits != 24
+        assert len(now.view.vectors(now.state, present)) == len(present)
+
+
+def test_a_reader_that_has_slept_through_compactions_sees_the_last_state(collection):
+    states = list(changes(collection, 30))
+    with Collection.open(collection.path, n_jobs=1) as reader:
+        assert answers_of(reader) == states[-1]
+        collection.compact()
+        collection.retrain(model(2))
+        collection.add(QUERIES)
+        assert answers_of(reader) == answers_of(collection)
+        assert len(reader) == len(collection)
+
+
+def test_many_threads_read_while_one_adds(collection):
+    """Each sees as many items as were added at some moment, and all their ids."""
+    seen, wrong, stop = set(), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            ids, n = collection.ids, len(collection)
+            seen.add(len(ids))
+            if ids.tolist() != list(range(len(ids))) or n < len(ids) or len(ids) % 5:
+                wrong.append((ids, n))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(60):
+            collection.add(np.ones((5, D), np.float32), metadata=[{"n": 1}] * 5)
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert not wrong
+    assert len(seen) > 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_reads_and_leaves_the_connections_of_its_parent_alone(collection):
+    list(changes(collection, 12))
+    before = answers_of(collection)
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                same = answers_of(collection) == before
+                try:
+                    collection.add(QUERIES)
+                except InUse:  # the parent writes
+                    status = 0 if same else 2
+                collection.close()
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert answers_of(collection) == before
+    collection.add(QUERIES)  # is still the writer
+    assert collection.check() == []
+    with Collection.open(collection.path, n_jobs=1) as reader:
+        assert answers_of(reader) == answers_of(collection)
+
+
+# ---- disks that cannot be written to
+
+
+@contextmanager
+def read_only(path: Path):
+    """The folder on a disk that is mounted to be read alone."""
+    mount = shutil.which("mount")
+    bound = mount and not subprocess.run([mount, "--bind", path, path], capture_output=True).returncode
+    if not bound:
+        pytest.skip("a folder cannot be mounted here: that needs root")
+    try:
+        subprocess.run([mount, "-o", "remount,bind,ro", path], check=True)
+        with pytest.raises(OSError, match="Read-only file system"):
+            (path / "new").touch()
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.parametrize("log", ["no log", "a log", "a log and its index", "an empty log"])
+def test_a_collection_on_a_read_only_disk_is_read_with_all_that_was_committed(tmp_path, log):
+    live, path = tmp_path / "live", tmp_path / "c"
+    with Collection.create(live, model(0), vectors="float16", n_jobs=1) as made:
+        states = list(changes(made, 25))
+        if log in ("a log", "a log and its index"):
+            shutil.copytree(live, path)
+            if log == "a log":
+                (path / f"{DATABASE}-shm").unlink()
+            assert (path / f"{DATABASE}-wal").stat().st_size
+    if not path.exists():
+        shutil.copytree(live, path)
+        assert not (path / f"{DATABASE}-wal").exists()
+    if log == "an empty log":
+        (path / f"{DATABASE}-wal").touch()
+    names = sorted(each.name for each in path.iterdir())
+    with read_only(path):
+        for options in ({}, {"read_only": True}, {"damaged": "skip"}):
+            with Collection.open(path, n_jobs=1, **options) as collection:
+                assert answers_of(collection) == states[-1]
+                assert collection.check() == []
+                assert collection.describe()["items"] == len(collection)
+        with Collection.open(path, n_jobs=1) as collection:
+            with pytest.raises(FileProblem, match="cannot be written to: Read-only file system"):
+                collection.add(QUERIES)
+            assert answers_of(collection) == states[-1]
+    assert sorted(each.name for each in path.iterdir()) == names
+
+
 def test_a_folder_that_may_not_be_written_to_can_be_read(tmp_path):
     path = tmp_path / "c"
-    with Collection.create(path, n_bits=16) as made:
+    with Collection.create(path, bits=16) as made:
         made.add(codes=CODES)
     (path / "writer.lock").unlink()
     path.chmod(0o555)
