@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from auxbit.hashers import registry
 from helpers.collection_truth import Contents, D, model
 
 TESTS = Path(__file__).parents[1]
+MEMORY = Path("/dev/shm")
 QUERIES = np.random.default_rng(1).normal(size=(4, D)).astype(np.float32)
 CODES = np.random.default_rng(2).integers(0, 256, size=(50, 2), dtype=np.uint8)
 
@@ -371,18 +373,57 @@ def test_a_collection_on_a_read_only_disk_is_read_with_all_that_was_committed(tm
     assert sorted(each.name for each in path.iterdir()) == names
 
 
-def test_a_folder_that_may_not_be_written_to_can_be_read(tmp_path):
-    path = tmp_path / "c"
-    with Collection.create(path, bits=16) as made:
-        made.add(codes=CODES)
-    (path / "writer.lock").unlink()
-    path.chmod(0o555)
+@contextmanager
+def as_another_user():
+    """As somebody who may read all in a folder, and write nothing."""
+    if os.getuid() or not MEMORY.is_dir():
+        pytest.skip("only root can become another user")
+    os.seteuid(65534)
     try:
-        if os.access(path, os.W_OK):
-            pytest.skip("root may write everywhere")
-        with Collection.open(path, n_jobs=1) as collection:
-            assert (collection.search(codes=CODES, k=1)[0] == 0).all()
-            with pytest.raises(FileProblem, match="cannot be written to: Permission denied"):
-                collection.add(codes=CODES)
+        yield
     finally:
-        path.chmod(0o755)
+        os.seteuid(0)
+
+
+@pytest.fixture
+def shared_folder():
+    """A folder that all users may read."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_a_folder_of_somebody_else_is_read_while_it_is_written_to(shared_folder):
+    path = shared_folder / "c"
+    with Collection.create(path, model(0), vectors="float16", n_jobs=1) as made:
+        made.add(QUERIES)
+
+    def add_by_its_owner():
+        """The log is then taken into the database, which changes it."""
+        os.seteuid(0)
+        with Collection.open(path, n_jobs=1) as writer:
+            writer.add(QUERIES)
+        os.seteuid(65534)
+
+    with as_another_user(), Collection.open(path, n_jobs=1) as reader:
+        with pytest.raises(FileProblem, match="cannot be written to: Permission denied"):
+            reader.add(QUERIES)
+        assert reader.ids.tolist() == [0, 1, 2, 3]
+        for times in range(2, 5):
+            add_by_its_owner()
+            assert reader.ids.tolist() == list(range(4 * times))
+            assert reader.check() == []
+        with pytest.raises(FileProblem, match="was changed while it was read"), reader._snapshots.taken():
+            add_by_its_owner()
+        assert len(reader) == 20
+        os.seteuid(0)
+        with Collection.open(path, n_jobs=1) as writer:
+            for times in range(6, 9):
+                os.seteuid(0)
+                writer.add(QUERIES)
+                os.seteuid(65534)
+                with Collection.open(path, n_jobs=1) as another:
+                    assert len(another) == len(reader) == 4 * times
+            os.seteuid(0)
+        os.seteuid(65534)
+        assert reader.ids.tolist() == list(range(32))

@@ -308,6 +308,31 @@ def explained(place: object) -> Iterator[None]:
         raise
 
 
+class Frozen(sqlite3.Connection):
+    """To a database as it was, in a folder that we cannot write to: SQLite cannot lock it there.
+
+    Others may, so it is opened again if the files have changed.
+    """
+
+    of: Path
+    seen: tuple[object, ...]
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the database or its log has changed."""
+        return self.seen != _seen(self.of)
+
+
+def _seen(path: Path) -> tuple[object, ...]:
+    """What tells one content of a database, and of its log, from another."""
+    found: list[object] = []
+    for each in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(FileNotFoundError):
+            about = each.stat()
+            found += [each.name, about.st_ino, about.st_size, about.st_mtime_ns]
+    return tuple(found)
+
+
 class Pool:
     """Connections that read, one for each thread that does; of a collection in memory there is only one.
 
@@ -331,8 +356,13 @@ class Pool:
             self._process, self._free = os.getpid(), []
         free = self._free
         connection = free.pop() if free else self._connect()
+        if isinstance(connection, Frozen) and connection.outdated:
+            connection.close()
+            connection = self._connect()
         try:
             yield connection
+            if isinstance(connection, Frozen) and connection.outdated:
+                raise FileProblem(f"{connection.of} was changed while it was read. Try again.")
         finally:
             if self._closed:
                 connection.close()
@@ -349,7 +379,7 @@ class Pool:
 def connect(folder: Path | None, *, write: bool = False) -> sqlite3.Connection:
     """A connection to the database of a folder; it must be there. None: one in memory."""
     if folder is None:
-        return _prepared(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+        return _prepared(_opened(None))
     path = folder / DATABASE
     if write:
         return _prepared(_opened(path, "mode=rw"), "PRAGMA synchronous=FULL", "PRAGMA cache_size=-65536")
@@ -364,23 +394,27 @@ def connect(folder: Path | None, *, write: bool = False) -> sqlite3.Connection:
 
 def _of_read_only_disk(path: Path) -> sqlite3.Connection:
     """SQLite cannot share a log on such a disk: without one it needs none, else both are copied."""
-    log = path.with_name(f"{path.name}-wal")
+    log, seen = path.with_name(f"{path.name}-wal"), _seen(path)
     if not log.exists() or not log.stat().st_size:
-        return _prepared(_opened(path, "immutable=1"), "SELECT 1 FROM sqlite_schema")
-    with tempfile.TemporaryDirectory() as temporary:
-        for each in (path, log):
-            Path(temporary, each.name).write_bytes(each.read_bytes())
-        with contextlib.closing(_opened(Path(temporary, path.name), "mode=rw")) as copied:
-            connection = connect(None)
-            copied.backup(connection)
+        connection = _prepared(_opened(path, "immutable=1", factory=Frozen), "SELECT 1 FROM sqlite_schema")
+    else:
+        connection = _prepared(_opened(None, factory=Frozen))
+        with tempfile.TemporaryDirectory() as temporary:
+            for each in (path, log):
+                Path(temporary, each.name).write_bytes(each.read_bytes())
+            with contextlib.closing(_opened(Path(temporary, path.name), "mode=rw")) as copied:
+                copied.backup(connection)
+    assert isinstance(connection, Frozen)
+    connection.of, connection.seen = path, seen
     return connection
 
 
-def _opened(path: Path, options: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?{options}", uri=True, isolation_level=None, check_same_thread=False,
-        timeout=WAIT_SECONDS,
+def _opened(path: Path | None, options: str = "", **more: Any) -> sqlite3.Connection:
+    made: sqlite3.Connection = sqlite3.connect(
+        ":memory:" if path is None else f"{path.absolute().as_uri()}?{options}", uri=True,
+        isolation_level=None, check_same_thread=False, timeout=WAIT_SECONDS, **more,
     )  # fmt: skip
+    return made
 
 
 def _prepared(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
