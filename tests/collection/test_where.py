@@ -332,6 +332,8 @@ def test_a_list_may_be_long_and_many_conditions_too():
     assert mask_of({"b": {"startswith": [f"t{i}" for i in range(5, 3000)]}}, rows) == [
         any(f"t{i}".startswith(f"t{k}") for k in range(5, 50)) for i in range(50)
     ]
+    for count in (100, 101, 1100):  # which would be too deep, but not too long
+        assert mask_of({"a": [i + 0.5 for i in range(count)]}, [{"a": 3.5}, {"a": 3}]) == [True, False]
     for count in (MOST_TERMS, MOST_TERMS + 1, 5000):
         assert mask_of({"or": [{"a": 25 + i} for i in range(count)]}, rows) == [i >= 25 for i in range(50)]
         assert mask_of([f"a!={25 + i}" for i in range(count)], rows) == [i < 25 for i in range(50)]
@@ -420,6 +422,13 @@ def test_values_are_converted_as_metadata_are():
     assert mask_of({"n": {3, 5}}, rows) == [True, False]
     assert mask_of({"n": range(4, 9)}, rows) == [False, True]
     assert mask_of({"path": PurePosixPath("a/b")}, rows) == [True, False]
+
+
+def test_a_list_inside_of_a_list_is_not_its_text():
+    rows = [{"a": [["x"], {"b": 1}]}, {"a": ['["x"]']}, {"a": '["x"]{"b":1}'}]
+    assert mask_of({"a": {"contains": '["x"]'}}, rows) == [False, True, True]
+    assert mask_of({"a": {"contains": ['{"b":1}', "1"]}}, rows) == [False, False, True]
+    assert mask_of({"a": {"contains": [["x"]]}}, rows) == [True, False, False]
 
 
 def test_a_literal_name_goes_before_the_dots_row_by_row():
@@ -666,6 +675,8 @@ def test_what_is_written_is_read_again(tree):
 
 
 @given(tree=trees(conditions()), rows=ROWS)
+@example(tree=("a", "!=", [1, 2]), rows=[{"a": [1, 2]}, {"a": 1}, {}])
+@example(tree=("a", "contains", [[1, 2]]), rows=[{"a": [[1, 2]]}, {"a": [1]}, {}])
 def test_what_is_written_means_the_same_when_it_is_read_again(tree, rows):
     again = Where.of(str(Where([node_of(tree)])))
     assert [again.matches(row) for row in rows] == [tree_holds(row, tree) for row in rows]
