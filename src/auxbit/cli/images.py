@@ -126,7 +126,7 @@ def search(
     with output.Stages("searching"), Pictures.open(folder, n_jobs=jobs) as pictures:
         results = pictures.search(query, k, mode=mode)
         items = len(pictures)
-        optimal = pictures.collection.manifest.coding == "optimal"
+        optimal = pictures.collection.state.coding == "optimal"
         mode = mode or ("asymmetric" if optimal else "hamming")
     if json:
         found = {"query": query, "mode": mode, "items": items}
@@ -186,7 +186,7 @@ def _print(report: Report, folder: str, json: bool) -> None:
     from auxbit.images.pictures import Pictures
 
     with Pictures.open(folder) as pictures:
-        state, recipe = pictures.collection.manifest, pictures.recipe.document()
+        state, recipe = pictures.collection.state, pictures.recipe.document()
         method = label_of(pictures.collection.model)
     if json:
         bad = [{"file": name, "reason": reason} for name, reason in report.bad]

@@ -369,7 +369,7 @@ class Snapshot:
         positions = self.view.positions_of(numbers)
         missing = ~self.view.alive.holds(positions)
         if missing.any():
-            id_ = given[int(missing.argmax())]
+            id_ = np.asarray(given, dtype=object)[missing.argmax()]
             kinds = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}
             why = "" if kind == (self.state.ids or "integer") else f", whose ids are {kinds[self.state.ids]}"
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
