@@ -53,8 +53,9 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
     "collection": ("Keep codes, ids, metadata and vectors in a folder that survives crashes.", (
-        collection.create, collection.add, collection.search, collection.delete, collection.stats,
-        collection.compact, collection.retrain, collection.check,
+        collection.create, collection.add, collection.search, collection.get, collection.list_,
+        collection.update, collection.delete, collection.duplicates, collection.index, collection.stats,
+        collection.compact, collection.retrain, collection.check, collection.upgrade,
     )),
     "images": ("Make folders of pictures searchable by what they look like.", (
         images.create, images.add, images.search, images.compare,
@@ -71,7 +72,7 @@ def group(name: str) -> typer.Typer:
     about, commands = GROUPS[name]
     made = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
     for command in commands:
-        made.command(command.__name__)(command)
+        made.command(command.__name__.rstrip("_"))(command)  # list_ is no list
     return made
 
 

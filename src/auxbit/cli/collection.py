@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +12,15 @@ from typer import Argument, Option
 from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.models import applicable
-from auxbit.cli.options import check_k_or_radius, choice, refuse
-from auxbit.cli.search import print_answers
+from auxbit.cli.options import check_k_or_radius, choice, refuse, words
+from auxbit.cli.search import print_answers, print_groups
 
 if TYPE_CHECKING:
+    from auxbit import Collection
     from auxbit.collection.statistics import Statistics
     from auxbit.hashers.drift import Measure
 
-KINDS = {"positions": "deletions", "total": "all on disk"}  # of what takes room on disk
+SHOWN_ITEMS, SHOWN_FIELDS, SHOWN_LETTERS = 20, 6, 40
 
 
 # ---- create and add
@@ -27,13 +29,16 @@ KINDS = {"positions": "deletions", "total": "all on disk"}  # of what takes room
 def create(
     out: Annotated[str, Argument(metavar="OUT", help="The folder to make the collection in.")],
     data: Annotated[str | None, Option(
-        "--data", "-d", metavar="FILE", help=f"The first rows. {opt.DATA_HELP}"
+        "--data", "-d", metavar="FILE", help=f"The first rows. {opt.RECORDS_HELP}"
     )] = None,
+    vectors_column: opt.VectorsColumn = None,
+    id_column: opt.IdColumn = None,
+    metadata_columns: opt.MetadataColumns = None,
     model: Annotated[str | None, Option(
         metavar="MODEL", show_default="fitted to --data", help="A model file, as written by fit."
     )] = None,
     bits: Annotated[int | None, Option(
-        metavar="N", show_default="32", help="Bits per code, 1 to 1024. With neither --data nor --model: a "
+        metavar="N", show_default="32", help="Bits per code, 1 to 8192. With neither --data nor --model: a "
         "collection for codes that are made elsewhere."
     )] = None,
     method: opt.OptionalMethod = None,
@@ -62,28 +67,45 @@ def create(
 ) -> None:  # fmt: skip
     """Make a collection, and add the first rows.
 
-    It keeps a copy of the model, which encodes all that is added later.
+    It keeps a copy of the model, which encodes all that is added later. Of a file with columns, one holds the
+    vectors, --id-column the ids, and the others become metadata.
     """
     trains = data is not None and model is None and not codes
-    _check_sources(data, model, bits, codes, {"--ids": ids, "--metadata": metadata})
+    of_rows = {
+        "--vectors-column": vectors_column, "--id-column": id_column, "--metadata-columns": metadata_columns,
+        "--ids": ids, "--metadata": metadata,
+    }  # fmt: skip
+    _check_sources(data, model, bits, codes, of_rows)
     _check_model_options(model, bits, codes, trains, {"--method": method, "--normalize": normalize or None})
     _check_coding_options(model, codes, trains, vectors, coding, {"--mu": mu, "--decoder": decoder})
     if normalize:
         applicable(method or "ba", normalize=True)
-    from auxbit.collection import build
+    rows = _rows_of(ids, metadata, id_column, metadata_columns)
+    from auxbit import Collection
+    from auxbit.collection.storage import is_collection
 
-    def stopped(row: int, n_rows: int) -> None:
-        options = [word for name, value in (("--ids", ids), ("--metadata", metadata)) if value is not None
-                   for word in (name, value)] + ["--codes"] * codes  # fmt: skip
-        again = ("collection", "add", out, "--data", data or "", *options, "--from-row", str(row))
-        output.say_resume(f"{row:,} of {n_rows:,} rows are in.", output.shell(*again))
-
-    with output.Stages("making") as stages:
-        facts = build.create(
-            out, data, model=model, method=method, n_bits=bits, seed=seed, normalize=normalize, ids=ids,
-            metadata=metadata, codes=codes, vectors=None if vectors == "none" else vectors, coding=coding,
-            mu=mu, decoder=decoder, overwrite=force, n_jobs=jobs, progress=stages, stopped=stopped,
-        )  # fmt: skip
+    reached: list[tuple[int, int]] = []
+    try:
+        with (
+            output.Stages("making") as stages,
+            Collection.create(
+                out, None if codes else data, codes=data if codes else None, model=model, method=method,
+                bits=bits, random_state=seed, normalize=normalize, vectors_column=vectors_column, **rows,
+                vectors=None if vectors == "none" else vectors, coding=coding, mu=mu, decoder=decoder,
+                overwrite=force, n_jobs=jobs, progress=stages, stopped=lambda *at: reached.append(at),
+            ) as made,
+        ):  # fmt: skip
+            facts = made.describe()
+            first = made.list(limit=1)
+    except BaseException:
+        if reached and is_collection(Path(out)):
+            given = [
+                word for option, value in of_rows.items() if value is not None for word in (option, value)
+            ]
+            again = ["--data", data or "", *given, *["--codes"] * codes, "--from-row", str(reached[0][0])]
+            done = f"{reached[0][0]:,} of {reached[0][1]:,} rows are in."
+            output.say_resume(done, output.shell("collection", "add", out, *again))
+        raise
     if json:
         output.print_json(facts)
         return
@@ -92,16 +114,36 @@ def create(
         [
             ("collection", out),
             ("items", f"{facts['items']:,}"),
+            *([("ids", f"{facts['ids']}, as {first[0]['id']}")] if first else []),
+            *([("metadata", ", ".join(facts["fields"]))] if facts["fields"] else []),
             ("codes", f"{facts['bits']} bits" + (", optimal" if facts["coding"] == "optimal" else "")),
             ("model", f"{facts['method']}, {source}" if facts["method"] else "none: it holds codes alone"),
             ("vectors", _kept(facts)),
         ]
     )
-    if data is not None:
-        output.say_next("collection", "search", out, "--queries", data, *["--codes"] * codes)
-    else:
+    if data is None:
         file = ["rows.npy"] if model is not None else ["codes.npy", "--codes"]
         output.say_next("collection", "add", out, "--data", *file)
+    elif id_column is not None and first:
+        output.say_next("collection", "search", out, "--id", str(first[0]["id"]))
+    else:
+        column = [] if vectors_column is None else ["--vectors-column", vectors_column]
+        output.say_next("collection", "search", out, "--queries", data, *column, *["--codes"] * codes)
+
+
+def _rows_of(
+    ids: str | None, metadata: str | None, id_column: str | None, metadata_columns: str | None
+) -> dict[str, Any]:
+    """The ids and metadata of rows, as create and add take them: files of their own, or columns."""
+    both = "the ids come from a column or from a file of their own: give one of them."
+    refuse(ids is not None and id_column is not None, "--ids", both)
+    both = "metadata come from columns or from a file of their own: give one of them."
+    refuse(metadata is not None and metadata_columns is not None, "--metadata", both)
+    columns = None if metadata_columns is None else words(metadata_columns)
+    return {
+        "ids": id_column if ids is None else Path(ids),
+        "metadata": columns if metadata is None else Path(metadata),
+    }
 
 
 def _kept(facts: dict[str, Any]) -> str:
@@ -155,7 +197,10 @@ def _check_coding_options(
 def add(
     context: typer.Context,
     folder: opt.Folder,
-    data: Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {opt.DATA_HELP}")],
+    data: opt.Records,
+    vectors_column: opt.VectorsColumn = None,
+    id_column: opt.IdColumn = None,
+    metadata_columns: opt.MetadataColumns = None,
     codes: opt.RowsAreCodes = False,
     ids: opt.Ids = None,
     metadata: opt.Metadata = None,
@@ -172,24 +217,29 @@ def add(
 
     Each batch of 131,072 rows is on disk before the next begins. If it is stopped, it says how to resume.
     """
-    refuse(upsert and ids is None, "--upsert", "rows are replaced by their ids: add --ids FILE.")
-    from auxbit.collection import build
+    by_ids = "rows are replaced by their ids: add --id-column NAME or --ids FILE."
+    refuse(upsert and ids is None and id_column is None, "--upsert", by_ids)
+    rows = _rows_of(ids, metadata, id_column, metadata_columns)
+    from auxbit import Collection
 
     def stopped(row: int, n_rows: int) -> None:
         if row > from_row:
             done = f"{row:,} of {n_rows:,} rows are in."
             output.say_resume(done, output.given_again(context, "--from-row", row))
 
-    with output.Stages("reading") as stages:
-        done = build.add(
-            folder, data, ids=ids, metadata=metadata, codes=codes, upsert=upsert, first=from_row, n_jobs=jobs,
-            progress=stages, stopped=stopped,
+    with output.Stages("reading") as stages, Collection.open(folder, n_jobs=jobs) as items:
+        before = len(items)
+        added = items.add(
+            None if codes else data, codes=data if codes else None, vectors_column=vectors_column, **rows,
+            upsert=upsert, first_row=from_row, progress=stages, stopped=stopped,
         )  # fmt: skip
+        n = len(items)
+    done = {"collection": folder, "added": len(added), "replaced": before + len(added) - n, "items": n}
     if json:
-        output.print_json(done)
+        output.print_json(done | {"first_row": from_row})
         return
     replaced = f", {done['replaced']:,} of them in place of old ones" if done["replaced"] else ""
-    output.say(f"{folder}: {done['added']:,} rows added{replaced}; {done['items']:,} items.")
+    output.say(f"{folder}: {len(added):,} rows added{replaced}; {n:,} items.")
 
 
 # ---- search
@@ -198,8 +248,9 @@ def add(
 def search(
     folder: opt.Folder,
     queries: Annotated[str | None, Option(
-        "--queries", "-q", metavar="FILE", help=f"The rows to search for. {opt.DATA_HELP}"
+        "--queries", "-q", metavar="FILE", help=f"The rows to search for. {opt.RECORDS_HELP}"
     )] = None,
+    vectors_column: opt.VectorsColumn = None,
     id_: opt.LikeItem = None,
     codes: opt.RowsAreCodes = False,
     k: opt.Nearest = None,
@@ -217,28 +268,226 @@ def search(
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest items to each query."""
-    refuse((queries is None) == (id_ is None), "--queries", "give --queries FILE or --id N, one of them.")
+    refuse((queries is None) == (id_ is None), "--queries", "give --queries FILE or --id ID, one of them.")
+    of_file = vectors_column is not None and queries is None
+    refuse(of_file, "--vectors-column", "it is about the rows of --queries: add these.")
     by_vectors = mode == "asymmetric" or rerank is not None
     check_k_or_radius(k, radius, ("--mode asymmetric and --rerank", by_vectors))
-    from auxbit.collection import build
     from auxbit.core.files import check_output
     from auxbit.index.answers import ENDINGS
 
     if out is not None:
         check_output(out, overwrite=force, endings=ENDINGS)
-    with build.open_collection(folder, read_only=True, skip_damaged=skip_damaged, n_jobs=jobs) as items:
+    with _opened(folder, skip_damaged=skip_damaged, jobs=jobs) as items:
         with output.Stages("searching"):
-            if queries is not None:
-                asked = build.read_queries(items, queries, codes=codes)
+            asked: dict[str, Any] = {"where": where or None, "vectors_column": vectors_column}
+            if id_ is not None:
+                asked["like"] = items.parse_ids([id_])[0]
             else:
-                asked = build.stored_item(items, id_ or 0)
-            found = build.search(
-                items, asked, 10 if k is None else k, radius=radius, mode=mode, rerank=rerank, where=where
-            )
+                asked["codes" if codes else "X"] = queries
+            if radius is not None:
+                found = items.search_radius(r=radius, **asked)
+            else:
+                candidates = False if rerank is None else rerank
+                found = items.search(k=10 if k is None else k, mode=mode, rerank=candidates, **asked)
             if out is not None:
                 found.write(out, overwrite=force)
         _warn_of(items.damage)
         print_answers(found, out, json)
+
+
+def _opened(folder: str, *, skip_damaged: bool = False, jobs: int | None = None) -> Collection:
+    """A collection that is read."""
+    from auxbit import Collection
+
+    return Collection.open(folder, read_only=True, damaged="skip" if skip_damaged else "error", n_jobs=jobs)
+
+
+def duplicates(
+    folder: opt.Folder,
+    radius: Annotated[int, Option(help="How many bits the codes of near-duplicates may differ in.")] = 0,
+    jobs: opt.Jobs = None,
+    json: opt.Json = False,
+) -> None:
+    """Find groups of items whose codes are equal, or nearly so."""
+    with output.Stages("comparing codes"), _opened(folder, jobs=jobs) as items:
+        groups, n = [group.tolist() for group in items.duplicates(radius)], len(items)
+    if json:
+        output.print_json({"collection": folder, "items": n, "radius": radius, "groups": groups})
+        return
+    print_groups(groups, "items", n, radius)
+    if groups:
+        output.say_next("collection", "get", folder, *map(str, groups[0][:2]))
+
+
+# ---- get, list and update
+
+
+def get(
+    folder: opt.Folder,
+    ids: Annotated[list[str], Argument(metavar="ID…", help="The ids of items.")],
+    json: opt.JsonLines = False,
+) -> None:
+    """Show items by their ids, with all of their metadata."""
+    with _opened(folder) as items:
+        found = items.get(items.parse_ids(ids))
+    if json:
+        output.print_json_lines(found)
+        return
+    for place, item in enumerate(found):
+        if place:
+            output.say()
+        output.print_facts(
+            [("id", item["id"]), *((name, _shown(each)) for name, each in item["metadata"].items())]
+        )
+
+
+def list_(
+    folder: opt.Folder,
+    where: opt.Where = None,
+    limit: Annotated[int | None, Option(
+        metavar="N", show_default=f"{SHOWN_ITEMS}, with --json all", help="How many items at most."
+    )] = None,
+    offset: Annotated[int, Option(metavar="N", min=0, help="How many to leave out before.")] = 0,
+    order: Annotated[str | None, Option(
+        metavar="FIELD", show_default="as they were added",
+        help="Sort by a field of the metadata, or from its largest value: --order=-year."
+    )] = None,
+    json: opt.JsonLines = False,
+) -> None:  # fmt: skip
+    """List items with their metadata."""
+    with _opened(folder) as items:
+        most = SHOWN_ITEMS if limit is None and not json else limit
+        found = items.list(where or None, limit=most, offset=offset, order=order)
+        if json:
+            output.print_json_lines(found)
+            return
+        n = len(items) if not where else items.count(where)
+    _print_items(found)
+    more = n - offset - len(found)
+    what = "items" if not where else "items that fit"
+    if not found:
+        output.say(f"None of {n:,} {what}." if n else f"{folder} has no {what}.")
+    elif more > 0:
+        next_ = output.shell("collection", "list", folder, "--offset", str(offset + len(found)))
+        output.say(f"{len(found):,} of {n:,} {what}; --limit and --offset show more, --json all: {next_}")
+    else:
+        output.say(f"{n:,} {what}.")
+
+
+def _print_items(items: list[dict[str, Any]]) -> None:
+    """A line per item, a column per field; those that most of them have."""
+    counts: dict[str, int] = {}
+    for item in items:
+        for name in item["metadata"]:
+            counts[name] = counts.get(name, 0) + 1
+    shown = sorted(counts, key=lambda name: -counts[name])[:SHOWN_FIELDS]
+    fields = [name for name in counts if name in shown]
+    more = ["…"] if len(counts) > len(fields) else []
+    lines = [
+        [item["id"] if isinstance(item["id"], int) else str(item["id"])]
+        + [_shown(item["metadata"].get(name, ""), SHOWN_LETTERS) for name in fields]
+        + [
+            "…" if len(item["metadata"]) > sum(name in item["metadata"] for name in fields) else ""
+            for _ in more
+        ]
+        for item in items
+    ]
+    if lines:
+        output.print_table(["id", *fields, *more], lines)
+
+
+def _shown(value: Any, most: int | None = None) -> Any:
+    """A value of metadata for people: text as it is, numbers as they are, others as JSON."""
+    import json
+
+    if not isinstance(value, str):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value if most is not None else str(value)
+        value = json.dumps(value, ensure_ascii=False)
+    return value if most is None or len(value) <= most else value[: most - 1] + "…"
+
+
+def update(
+    folder: opt.Folder,
+    ids: opt.IdList = None,
+    ids_file: opt.IdsFile = None,
+    where: opt.Where = None,
+    set_: Annotated[list[str] | None, Option(
+        "--set", metavar="FIELD=VALUE", help="Set a field: text, or JSON as year=2010, tags=[\"a\"] or "
+        "old=true; a.b=1 sets b within a. May be given several times."
+    )] = None,
+    remove: Annotated[list[str] | None, Option(
+        "--remove", metavar="FIELD", help="Remove a field. May be given several times."
+    )] = None,
+    metadata: Annotated[str | None, Option(
+        "--metadata", metavar="FILE", help="Set the fields of a file, one row for each of the ids: .jsonl or "
+        ".json of objects, .csv, .parquet or .arrow."
+    )] = None,
+    id_column: Annotated[str | None, Option(
+        "--id-column", metavar="NAME", help="The column of --metadata that says which item a row is for."
+    )] = None,
+    json: opt.Json = False,
+) -> None:  # fmt: skip
+    """Change the metadata of items; codes, vectors and other fields stay."""
+    _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None, "--id-column": id_column})
+    fields = set_ or remove
+    refuse(bool(fields) == (metadata is not None), "--set", "give --set and --remove, or --metadata FILE.")
+    refuse(id_column is not None and metadata is None, "--id-column", "it is a column of --metadata FILE.")
+    refuse(where and metadata is not None, "--where", "rows of --metadata are for ids: give these.")
+    patch = Path(metadata) if metadata is not None else _patch(set_ or [], remove or [])
+    from auxbit import Collection
+
+    with output.Stages("updating"), Collection.open(folder) as items:
+        which = id_column or (None if where else _wanted(items, ids, ids_file))
+        n = items.update_metadata(which, patch, where=where or None)
+    if json:
+        output.print_json({"collection": folder, "updated": n})
+    else:
+        output.say(f"{folder}: the metadata of {n:,} items are updated.")
+
+
+def _patch(sets: list[str], removed: list[str]) -> dict[str, Any]:
+    """What --set and --remove say, as a merge patch of JSON: null removes a field."""
+    patch: dict[str, Any] = {}
+    changes = [(text, *text.partition("=")) for text in sets]
+    for text, field, sign, _ in changes:
+        refuse(not sign or not field.strip(), "--set", f"{text!r} is not like year=2010.")
+    for field, value in [(field, _value(value)) for _, field, _, value in changes] + [
+        (field, None) for field in removed
+    ]:
+        *outer, last = field.strip().split(".")
+        place = patch
+        for name in outer:
+            place = place.setdefault(name, {})
+            refuse(not isinstance(place, dict), "--set", f"{field!r} is within a field that is set as well.")
+        refuse(last in place, "--set", f"{field!r} is given twice.")
+        place[last] = value
+    return patch
+
+
+def _value(text: str) -> Any:
+    """A value that was typed: JSON if it is that, else text."""
+    import json
+
+    try:
+        return json.loads(text, parse_constant=float)  # of NaN, which is no JSON
+    except ValueError:
+        return text
+
+
+def _wanted(items: Collection, ids: str | None, ids_file: str | None) -> Any:
+    """The ids that were typed, or those of a file."""
+    from auxbit.data.records import read_ids
+
+    return items.parse_ids(words(ids or "") if ids_file is None else list(read_ids(ids_file)))
+
+
+def _one_of(**options: Any) -> None:
+    """Refuse options of which none or several are given."""
+    if sum(value is not None for value in options.values()) != 1:
+        *first, last = options
+        raise typer.BadParameter(f"say which items are meant by one of {', '.join(first)} and {last}.")
 
 
 # ---- delete, compact and retrain
@@ -246,20 +495,17 @@ def search(
 
 def delete(
     folder: opt.Folder,
-    ids: Annotated[str | None, Option("--ids", metavar="N,…", help="Ids to delete, as 1,2,3.")] = None,
-    ids_file: Annotated[str | None, Option(metavar="FILE", help="An .npy file of ids to delete.")] = None,
+    ids: opt.IdList = None,
+    ids_file: opt.IdsFile = None,
     where: opt.Where = None,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before deleting by --where.")] = False,
     json: opt.Json = False,
 ) -> None:
     """Delete items by their ids or metadata, all or none of them."""
-    if sum(bool(each is not None and each != []) for each in (ids, ids_file, where)) != 1:
-        raise typer.BadParameter("say what to delete by one of --ids, --ids-file and --where.")
-    wanted: Any = None if ids is None else _integers(ids)
-    from auxbit.collection import build
-    from auxbit.data.records import read_ids
+    _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None})
+    from auxbit import Collection
 
-    with build.open_collection(folder) as items:
+    with Collection.open(folder) as items:
         if where:
             items.lock()  # so that what is counted is what is deleted
             found = items.count(where)
@@ -270,9 +516,9 @@ def delete(
             )  # fmt: skip
             if found and not yes:
                 typer.confirm(f"Delete {there}?", abort=True, err=True)
-            deleted = items.delete(where=where)
+            deleted = items.delete(where=where) if found else 0
         else:
-            deleted = items.delete(wanted if ids_file is None else read_ids(ids_file))
+            deleted = items.delete(_wanted(items, ids, ids_file))
         left = len(items)
     if json:
         output.print_json({"collection": folder, "deleted": deleted, "items": left})
@@ -286,11 +532,21 @@ def _at_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _integers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a list of ids like 1,2,3.", param_hint="--ids") from error
+def index(
+    folder: opt.Folder,
+    field: Annotated[str, Argument(metavar="FIELD", help="A field of the metadata, as year or place.city.")],
+    remove: Annotated[bool, Option("--remove", help="Remove the index.")] = False,
+    json: opt.Json = False,
+) -> None:
+    """Make conditions on a field of the metadata fast."""
+    from auxbit import Collection
+
+    with output.Stages("indexing"), Collection.open(folder) as items:
+        items.index_field(field, remove=remove)
+    if json:
+        output.print_json({"collection": folder, "field": field, "indexed": not remove})
+    else:
+        output.say(f"{folder}: {field} has {'no' if remove else 'an'} index now.")
 
 
 def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
@@ -298,21 +554,22 @@ def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt
 
     Searches continue meanwhile. It takes as much disk again until it is done.
     """
-    from auxbit.collection import build
+    from auxbit import Collection
 
+    damaged = "skip" if skip_damaged else "error"
     with (
-        build.open_collection(folder, skip_damaged=skip_damaged) as items,
+        Collection.open(folder, damaged=damaged) as items,
         output.Stages("compacting", len(items)) as stages,
     ):
         damage = items.damage
         done: dict[str, Any] = {
-            "collection": str(items.path),
+            "collection": folder,
             "items": len(items),
-            "dropped": items.manifest.n_positions - len(items),
-            "bytes_before": items.manifest.n_bytes,
+            "dropped": items.state.positions - len(items),
+            "bytes_before": items.n_bytes,
         }
         items.compact(advance=stages.advance)
-        done |= {"bytes_after": items.manifest.n_bytes, "damage": damage}
+        done |= {"bytes_after": items.n_bytes, "damage": damage}
     if json:
         output.print_json(done)
         return
@@ -346,12 +603,11 @@ def retrain(
     """
     given = model is not None and (bits is not None or method is not None)
     refuse(given, "--model", "it is fitted already: leave --bits and --method out.")
-    from auxbit.collection import build
+    from auxbit import Collection
 
-    with output.Stages("retraining") as stages:
-        facts = build.retrain(
-            folder, data, model=model, method=method, n_bits=bits, seed=seed, n_jobs=jobs, progress=stages
-        )
+    with output.Stages("retraining") as stages, Collection.open(folder, n_jobs=jobs) as items:
+        items.retrain(model, X=data, method=method, bits=bits, random_state=seed, progress=stages)
+        facts = items.describe()
     if json:
         output.print_json(facts)
         return
@@ -366,9 +622,7 @@ def retrain(
 
 def stats(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
     """Show sizes, and whether the model still fits what is added."""
-    from auxbit.collection.build import open_collection
-
-    with open_collection(folder, read_only=True, skip_damaged=skip_damaged) as items:
+    with _opened(folder, skip_damaged=skip_damaged) as items:
         with output.Stages("measuring"):
             found = items.stats()
         damage = items.damage
@@ -386,8 +640,8 @@ def stats(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.J
             ("dimensions", found.n_features),
             ("coding", found.coding),
             ("vectors", found.vectors or "not kept"),
-            ("segments", found.segments),
-            *((KINDS.get(kind, kind), output.size(n)) for kind, n in found.bytes.items()),
+            ("ids", found.ids),
+            *((f"{kind} on disk", output.size(n)) for kind, n in found.bytes.items()),
             ("added since training", f"{found.added:,}"),
         ]
     )
@@ -439,17 +693,16 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
 
     Every byte is compared with its checksum; the exit code is 1 if one differs.
     """
-    from auxbit.collection.build import open_collection
-
-    with output.Stages("checking"), open_collection(folder, read_only=True, skip_damaged=True) as items:
-        state, damage, lost, n_items = items.manifest, items.damage, items.lost, len(items)
+    with output.Stages("checking"), _opened(folder, skip_damaged=True) as items:
+        damage, state, n_bytes = items.check(), items.state, items.n_bytes
+        lost = items.lost if damage else 0
+    n_items, n_files = state.items - lost, len(state.files) + 1
     of_model = any(state.model is not None and state.model in line for line in damage)
-    n_files = len(state.files) + 1
     if json:
-        sizes = {"items": n_items, "lost": lost, "files": n_files, "bytes": state.n_bytes}
+        sizes = {"items": n_items, "lost": lost, "files": n_files, "bytes": n_bytes}
         output.print_json({"collection": folder} | sizes | {"damage": damage, "model_is_damaged": of_model})
     elif not damage:
-        output.say(f"{folder} is whole: {n_items:,} items, {output.size(state.n_bytes)}, {n_files} files.")
+        output.say(f"{folder} is whole: {n_items:,} items, {output.size(n_bytes)}, {n_files} files.")
     else:
         output.say(f"{folder} is damaged; of {n_items + lost:,} items {lost:,} are lost:")
         for line in damage:
@@ -468,3 +721,22 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
 def _warn_of(damage: list[str]) -> None:
     for line in damage:
         output.note(line, "warning")
+
+
+def upgrade(
+    old: Annotated[str, Argument(metavar="OLD", help="The folder of a collection of an older version.")],
+    new: Annotated[str, Argument(metavar="NEW", help="The folder to write it to; OLD stays as it is.")],
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Bring a collection of an older version into the present format."""
+    from auxbit.images.pictures import upgrade
+
+    with output.Stages("reading") as stages:
+        facts = upgrade(old, new, overwrite=force, n_jobs=jobs, progress=stages)
+    if json:
+        output.print_json(facts)
+        return
+    output.say(f"{new}: {facts['items']:,} items of {old}, which is as it was.")
+    output.say_next("collection", "check", new)

@@ -56,7 +56,7 @@ def export(
 
 
 def _onnx_file(source: str, out: str, force: bool) -> dict[str, Any]:
-    from auxbit.collection.build import load_model
+    from auxbit.collection.collection import load_model
     from auxbit.core.files import check_output, format_of
     from auxbit.errors import InvalidInput
     from auxbit.export import to_onnx

@@ -158,14 +158,23 @@ def decode(
 
 
 def info(
-    file: Annotated[str, Argument(metavar="FILE", help="A model, an index or a file of vectors.")],
+    file: Annotated[str, Argument(
+        metavar="FILE", help="A model, an index, a file of vectors or the folder of a collection."
+    )],
     json: opt.Json = False,
-) -> None:
-    """Say what a model, index or data file is."""
+) -> None:  # fmt: skip
+    """Say what a model, index, data file or collection is."""
     from auxbit.core.files import format_of
 
     kind, facts = format_of(file), dict[str, Any]()
-    if kind == "auxbit index":
+    if Path(file).is_dir():
+        from auxbit import Collection
+
+        with Collection.open(file, read_only=True) as collection:
+            facts = {"file": file, "kind": "collection"} | collection.describe()
+            facts |= {"megabytes": round(collection.n_bytes / 1e6, 3)}
+            del facts["collection"]
+    elif kind == "auxbit index":
         from auxbit.index import HammingIndex
 
         index = HammingIndex.load(file)
@@ -224,4 +233,4 @@ def _name(name: str) -> str:
 def _value(value: object) -> object:
     if isinstance(value, dict):
         return ", ".join(f"{key}={output.number(item)}" for key, item in value.items()) or "none"
-    return value
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else value

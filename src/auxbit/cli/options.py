@@ -75,10 +75,17 @@ DATA_HELP = (
     "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
     "file.npz:name. Or the word digits: scikit-learn's handwritten digits."
 )
-METADATA_HELP = "Metadata, one for each row: .jsonl or .json of objects, .csv or .parquet."
+RECORDS_HELP = (
+    "A file of rows with columns: .parquet, .jsonl, .csv, .arrow; or of vectors alone: .npy, .npz, .fvecs, "
+    ".bvecs, .ivecs, .h5, one of several arrays as file.npz:name. Or the word digits: scikit-learn's "
+    "handwritten digits."
+)
+METADATA_HELP = "Metadata, one for each row: .jsonl or .json of objects, .csv, .parquet or .arrow."
 WHERE_HELP = (
-    "Only items with such metadata: label=cat, label=cat,dog, label!=cat, 'year>=2000', name~part, "
-    "name^=start, label? or !label. May be given several times; then all must hold."
+    "Only items with such metadata: 'lang=de and year>=2010', 'lang=de,en or not year<2010', "
+    "'(label=cat or label=dog) and name^=start', with = != < <= > >= ~ (contains) ^= (starts with), label? "
+    "(has the field) and !label (has it not). A comma is between values, and else means and. May be given "
+    "several times; then all must hold."
 )
 
 Data = Annotated[str, Argument(metavar="DATA", help=DATA_HELP)]
@@ -88,9 +95,27 @@ Queries = Annotated[str, Option("--queries", "-q", help=f"The rows to search for
 RowsAreCodes = Annotated[
     bool, Option("--codes", help="The file holds codes, as written by encode, and not vectors.")
 ]
+Records = Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {RECORDS_HELP}")]
+VectorsColumn = Annotated[str | None, Option(
+    "--vectors-column", metavar="NAME", show_default="the only one of lists of numbers",
+    help="The column of the file that holds the vectors."
+)]  # fmt: skip
+IdColumn = Annotated[str | None, Option(
+    "--id-column", metavar="NAME", help="The column of the file that holds ids: integers or text."
+)]  # fmt: skip
+MetadataColumns = Annotated[str | None, Option(
+    "--metadata-columns", metavar="NAME,…", show_default="all others",
+    help="The columns of the file to keep as metadata; '' for none."
+)]  # fmt: skip
 Ids = Annotated[str | None, Option(
     "--ids", metavar="FILE", show_default="the next numbers",
-    help="An .npy file with an integer for each row."
+    help="A file with an id for each row: .npy of integers or text, or .txt with one per line."
+)]  # fmt: skip
+IdList = Annotated[str | None, Option(
+    "--ids", metavar="ID,…", help="Ids, separated by commas, as 1,2,3 or doc-1,doc-2."
+)]  # fmt: skip
+IdsFile = Annotated[str | None, Option(
+    "--ids-file", metavar="FILE", help="A file of ids: .npy of integers or text, or .txt with one per line."
 )]  # fmt: skip
 Metadata = Annotated[str | None, Option("--metadata", metavar="FILE", help=METADATA_HELP)]
 Where = Annotated[list[str] | None, Option("--where", metavar="COND", help=WHERE_HELP)]
@@ -136,7 +161,7 @@ AnswersOut = Annotated[str | None, Option(
     "--out", "-o", metavar="FILE",
     help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file."
 )]  # fmt: skip
-LikeItem = Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")]
+LikeItem = Annotated[str | None, Option("--id", metavar="ID", help="Search for what is like this item.")]
 TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
 Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]
 Radius = Annotated[int, Option(help="Hamming radius.")]
@@ -147,4 +172,5 @@ Seeds = Annotated[int, Option(min=1, help="How many seeds to average over.")]
 NpyOut = Annotated[str, Option("--out", "-o", help="The .npy file to write.")]
 Force = Annotated[bool, Option("--force", help="Overwrite what exists.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else on stdout.")]
+JsonLines = Annotated[bool, Option("--json", help="Print one JSON object per item, each on its line.")]
 Jobs = Annotated[int | None, Option(help="Threads.", show_default="all cores")]

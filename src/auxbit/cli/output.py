@@ -20,6 +20,7 @@ from rich.text import Text
 
 SHOW_AFTER = 1.0  # seconds: what is over by then needs no progress bar
 WIDE = 100  # the width of tables if stdout is a file or a pipe
+CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")  # a terminal would act on those of metadata
 
 _err = Console(stderr=True, highlight=False)  # it follows sys.stderr, which tests replace
 
@@ -40,6 +41,12 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
 
 
+def print_json_lines(documents: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON document per line on stdout."""
+    for document in documents:
+        sys.stdout.write(json.dumps(_plain(document), ensure_ascii=False, allow_nan=False) + "\n")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout; columns of text are flush left, of numbers flush right."""
     rows = [list(row) for row in rows]
@@ -48,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         is_text = any(isinstance(row[place], str) for row in rows)
         table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text or place == 0)
     for row in rows:
-        table.add_row(*(Text(number(cell)) for cell in row))
+        table.add_row(*(Text(number(cell).translate(CONTROLS)) for cell in row))
     _out().print(table)
 
 
@@ -70,7 +77,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     facts = list(facts)
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        say(f"{name:<{width}}  {number(value)}")
+        say(f"{name:<{width}}  {number(value).translate(CONTROLS)}")
 
 
 def error_label(result: Mapping[str, Any]) -> str:

@@ -162,16 +162,21 @@ def duplicates(
         found = {"bits": hasher.n_bits, "n_rows": len(index), "radius": radius, "groups": groups}
         output.print_json(found | ({} if out is None else {"written": out}))
         return
-    groups.sort(key=len, reverse=True)
+    print_groups(groups, "rows", len(index), radius)
+    output.say(f"Written to {out}." if out else "--out groups.csv writes all of them, --json prints them.")
+
+
+def print_groups(groups: list[list[Any]], what: str, n: int, radius: int) -> None:
+    """The largest groups of near-duplicates, one per line, and how many there are."""
+    groups = sorted(groups, key=len, reverse=True)
     rows = [
         (str(len(group)), "  ".join(map(str, group[:SHOWN_ROWS])) + (" …" if len(group) > SHOWN_ROWS else ""))
         for group in groups[:SHOWN_QUERIES]
     ]
     if rows:
-        output.print_table(["rows", "which"], rows)
-    n_rows = sum(map(len, groups))
-    output.say(f"{n_rows:,} of {len(index):,} rows are in {len(groups):,} groups within radius {radius}.")
-    output.say(f"Written to {out}." if out else "--out groups.csv writes all of them, --json prints them.")
+        output.print_table([what, "which"], rows)
+    inside = sum(map(len, groups))
+    output.say(f"{inside:,} of {n:,} {what} are in {len(groups):,} groups within radius {radius}.")
 
 
 def evaluate(

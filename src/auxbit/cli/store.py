@@ -78,12 +78,12 @@ def push(
         with_vectors and not is_collection, "--with-vectors",
         "it is for the folder of a collection: give --vectors FILE.",
     )  # fmt: skip
-    from auxbit.collection.build import open_collection
+    from auxbit import Collection
     from auxbit.stores import push as pushing
 
     with ExitStack() as opened:
         if is_collection:
-            collection = opened.enter_context(open_collection(source, read_only=True))
+            collection = opened.enter_context(Collection.open(source, read_only=True))
             rows = pushing.of_collection(collection, vectors=with_vectors)
         else:
             rows = pushing.of_files(source, n_bits=bits, ids=ids, metadata=metadata, vectors=vectors)
@@ -145,7 +145,7 @@ def search(
 ) -> None:  # fmt: skip
     """Find the nearest items to each query, in the store."""
     check_k_or_radius(k, radius, ("--rerank", rerank is not None))
-    from auxbit.collection.build import load_model
+    from auxbit.collection.collection import load_model
     from auxbit.core.files import check_output
     from auxbit.index.answers import ENDINGS
     from auxbit.stores.push import search_file

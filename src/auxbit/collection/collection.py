@@ -7,7 +7,7 @@ import secrets
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.snapshot import Snapshot, Snapshots, as_array, check_ids, checksum, runs
+from auxbit.collection.snapshot import Snapshot, Snapshots, as_array, check_ids, checksum, runs, typed_ids
 from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
 from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
@@ -30,6 +30,7 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    without_vectors,
 )
 from auxbit.data.vectors import as_rows
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
@@ -95,8 +96,8 @@ class Collection:
 
     @classmethod
     def create(
-        cls, path: PathLike | None, source: Any = None, *, bits: int | None = None, ids: Any = None,
-        metadata: Any = None, vectors_column: str | None = None, codes: Any = None,
+        cls, path: PathLike | None, source: Any = None, *, model: Any = None, bits: int | None = None,
+        ids: Any = None, metadata: Any = None, vectors_column: str | None = None, codes: Any = None,
         vectors: str | None = None, method: str | None = None, normalize: bool = False,
         coding: str | None = None, mu: float | None = None, decoder: str | None = None,
         n_features: int | None = None, random_state: int = 0, overwrite: bool = False,
@@ -107,6 +108,7 @@ class Collection:
         source : the first rows: an array, a DataFrame, a file …, all that `add` takes, to which a model is
             fitted; or a fitted model or its file. Without it codes of `bits` are kept, made elsewhere, and
             vectors of `n_features` numbers.
+        model : a fitted model or its file, which encodes the rows of `source`.
         bits, method, normalize, random_state : of the model that is fitted; by default 32 bits of "ba".
         ids, metadata, vectors_column, codes, stopped : of the first rows, as in `add`.
         vectors : keep them as "float32" or "float16", for re-ranking and retraining; None: keep codes only.
@@ -119,11 +121,13 @@ class Collection:
             storage.refuse_existing(folder, overwrite=overwrite)
         from auxbit.hashers.files import as_model, suit_coding
 
-        rows, model = None, as_model(source)
-        if codes is not None:
-            rows = _records(codes, None, ids, metadata)
-        elif source is not None and model is None:
-            rows = _records(source, vectors_column, ids, metadata)
+        rows = None
+        if model is None and (model := as_model(source)) is not None:
+            source = None
+        elif model is not None:
+            model = _given_model(model)
+        if codes is not None or source is not None:
+            rows = _records(source if codes is None else codes, vectors_column, ids, metadata)
         trains = rows is not None and model is None and codes is None
         if rows is not None and trains:
             wanted = {"method": method, "random_state": random_state} | (
@@ -131,7 +135,9 @@ class Collection:
             )
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
         if model is not None:
-            X = None if rows is None or codes is not None else _whole(rows)
+            X = None
+            if rows is not None and codes is None and not _hold_codes(rows, *_sizes(model)):
+                X = _whole(rows)
             coding, mu = suit_coding(model, X, coding, mu, decoder, told)
         state = _first_state(model, vectors, coding, mu, bits, n_features)
         made = cls._made(folder, model, state, n_jobs)
@@ -195,7 +201,7 @@ class Collection:
         if isinstance(source, str | os.PathLike):
             rows = _records(source, vectors_column, ids, metadata)
             self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
-            return self.ids[-(len(rows) - first_row) :]
+            return self.ids[len(self) - (len(rows) - first_row) :]
         rows = _records(source, vectors_column, ids, metadata)
         beside = None if codes is None else _whole(rows) if packed_only else np.asarray(codes)
         return self._add(rows, beside, upsert, trained, attachments, packed_only=packed_only)
@@ -214,7 +220,7 @@ class Collection:
                 if kind == now.state.ids:
                     _refuse_known(given, now.find(given))
         state = self._storage.state
-        are_codes = are_codes or _hold_codes(rows, state)
+        are_codes = are_codes or _hold_codes(rows, state.n_bits, state.n_features)
         before, n = state.positions, len(rows)
         told.stage("adding", n - first)
         try:
@@ -223,9 +229,13 @@ class Collection:
                 given = _whole(part) if are_codes else None
                 self._add(part, given, upsert, trained, None, packed_only=are_codes)
                 told.advance(len(part))
-        except BaseException:
+        except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
                 stopped(first + self._storage.state.positions - before, n)
+            if isinstance(error, InvalidInput):  # a batch counts its own rows
+                if not are_codes:
+                    check_finite(rows.X, name=rows.name)
+                encode_metadata(rows.metadata, n)
             raise
 
     def _add(
@@ -304,11 +314,17 @@ class Collection:
     ) -> int:
         """Change metadata without touching codes and vectors; returns how many items.
 
-        metadata : a dict or a frame with a row for each of the ids, or one dict for all. Its fields are set,
-        those that are None are removed (RFC 7396), and others stay; with `replace` they are removed, too.
+        metadata : a dict or a frame with a row for each of the ids, or a file of them (a Path); or one dict
+        for all. ids : or the name of their field in these rows. Fields are set, those that are None are
+        removed (RFC 7396), and others stay; with `replace` they are removed, too.
         """
         if (ids is None) == (where is None):
             raise InvalidInput("say which items to update: ids, or where=…")
+        if isinstance(metadata, os.PathLike):
+            metadata = read_table(metadata)
+        if isinstance(ids, str):
+            ids, metadata = _ids_within(metadata, ids)
+            ids = self.parse_ids(ids)
         with self._changing("metadata updated") as (change, now):
             positions = now.places(ids) if where is None else now.matching(Where.of(where))
             one_for_all = isinstance(metadata, dict) and not any(
@@ -327,7 +343,8 @@ class Collection:
     def index_field(self, field: str, *, remove: bool = False) -> None:
         """Make conditions on a metadata field fast by an index, or remove that."""
         name = '"field ' + field.replace('"', '""') + '"'
-        with self._changing("field indexed") as (change, _):
+        with self._changing("field indexed") as (change, now):
+            now.warn_of_unknown([field])
             change.connection.execute(
                 f"DROP INDEX IF EXISTS {name}" if remove
                 else f"CREATE INDEX IF NOT EXISTS {name} ON items ({scalar_sql(field)})"
@@ -350,7 +367,7 @@ class Collection:
         self._snapshots.lenient = False
 
     def retrain(
-        self, model: Hasher | None = None, *, X: Any = None, bits: int | None = None,
+        self, model: Any = None, *, X: Any = None, bits: int | None = None,
         method: str | None = None, random_state: int | None = None, advance: Advance | None = None,
         step: Callable[[str], object] | None = None, progress: Progress | None = None,
     ) -> Hasher:  # fmt: skip
@@ -361,7 +378,8 @@ class Collection:
         X : (n, D) or a file, in the order of `ids`, if the collection keeps no vectors. Searches continue
             meanwhile. advance, step : called with numbers of rows, and with what is being done.
         """
-        from auxbit.hashers.files import as_model, coding_of
+        from auxbit.core.parallel import sample_rows
+        from auxbit.hashers.files import TRAINING_ROWS, coding_of, suit_decoder
 
         told = progress or Silent()
         n, advance = len(self), advance or told.advance
@@ -374,15 +392,18 @@ class Collection:
             def rows_of(some: Any) -> Array:
                 return given[some] if given is not None else now.view.vectors(state, positions[some])
 
-            new = as_model(model) or self._trained(
+            new = _given_model(model) if model is not None else self._trained(
                 now, rows_of, len(positions), bits, method, random_state, told
-            )
+            )  # fmt: skip
             if state.n_features not in (None, new.n_features_in_):
                 raise InvalidInput(
                     f"the model is for rows of {new.n_features_in_} numbers, the collection for "
                     f"{state.n_features}."
                 )
             coding, mu = state.coding, state.mu
+            if coding == "optimal" and model is not None:
+                some = rows_of(sample_rows(len(positions), TRAINING_ROWS))
+                suit_decoder(new, np.asarray(some, dtype=np.float32), mu, None, told)
             if state.model is None:  # its codes were made elsewhere, or are still to be made
                 coding, mu = coding_of(new, None, None)
             step("encoding")
@@ -465,12 +486,11 @@ class Collection:
             )
         X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
         check_enough_rows(X, self._storage.place)
+        n_bits = state.n_bits if bits is None else bits
         if method is not None:
-            made = make_hasher(
-                method, bits or state.n_bits, random_state=random_state or 0, n_jobs=self.n_jobs
-            )
+            made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
         else:
-            made = clone(now.view.model(state)).set_params(n_bits=bits or state.n_bits)
+            made = clone(now.view.model(state)).set_params(n_bits=n_bits)
             if random_state is not None:
                 made.set_params(random_state=random_state)
         fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
@@ -485,12 +505,13 @@ class Collection:
 
     def search(
         self, X: Any = None, k: int = 10, *, codes: Any = None, like: Any = None, mode: str | None = None,
-        rerank: bool | int = False, where: Any = None,
+        rerank: bool | int = False, where: Any = None, vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
         """The k nearest items to each query, nearest first: `distances, ids = collection.search(X)`.
 
-        X : (q, D), a single vector (D,), which gets one row of answers, or a file; or codes : (q, width)
-        uint8; or like : the id of an item. With fewer than k items all are returned.
+        X : (q, D), a single vector (D,), which gets one row of answers, or a file, of which `vectors_column`
+        holds the vectors; or codes : (q, width) uint8, or a file of them; or like : the id of an item. With
+        fewer than k items all are returned.
         mode : "hamming", distances in bits, int32; or "asymmetric", by the squared distance from x itself to
             what the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
         rerank : True, or a number of candidates (10 k): that many are found by `mode` and ranked again by
@@ -501,7 +522,7 @@ class Collection:
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
         with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like)
+            asked = Queries.of(now, X, codes, like, vectors_column)
             if mode is None:
                 by_decoder = now.state.coding == "optimal" and asked.X is not None
                 mode = "asymmetric" if by_decoder else "hamming"
@@ -515,11 +536,12 @@ class Collection:
         return self._answers(distances, ids, None, about)
 
     def search_radius(
-        self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None
-    ) -> Answers:
+        self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
+        vectors_column: str | None = None,
+    ) -> Answers:  # fmt: skip
         """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
         with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like)
+            asked = Queries.of(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
             index = now.view.index(now.state)
             lims, distances, found = index.search_radius(asked.codes(now), r, among=_among(now, wanted))
@@ -664,10 +686,15 @@ class Collection:
 
                 method = label_of(now.view.model(state))
             fields = [name for (name,) in now.connection.execute("SELECT name FROM fields ORDER BY name")]
+            indexes = now.connection.execute(
+                "SELECT substr(name, 7) FROM sqlite_master WHERE type = 'index' AND name LIKE 'field %' "
+                "ORDER BY 1"
+            )
+            indexed = [name for (name,) in indexes]
         return {
             "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
             "dimensions": state.n_features, "method": method, "coding": state.coding, "mu": state.mu,
-            "vectors": state.vectors, "ids": state.ids, "fields": fields,
+            "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
         }  # fmt: skip
 
     def stats(self) -> Statistics:
@@ -748,6 +775,15 @@ class Collection:
         """Bits of a code."""
         return self._storage.state.n_bits
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on disk, or in memory."""
+        return self._storage.bytes()["total"]
+
+    def parse_ids(self, texts: Iterable[Any]) -> Sequence[Any]:
+        """Ids that were typed, or read from text without types, as the collection has them."""
+        return typed_ids(texts, self._storage.state.ids)
+
     def lock(self) -> None:
         """Become the writer now, rather than at the first change; InUse if another process is."""
         self._storage.lock()
@@ -807,14 +843,16 @@ class Queries:
         self.X, self._packed, self.single = X, packed, single
 
     @classmethod
-    def of(cls, now: Snapshot, X: Any, codes: Any, like: Any) -> Queries:
+    def of(cls, now: Snapshot, X: Any, codes: Any, like: Any, column: str | None = None) -> Queries:
         """The queries as they are given, by exactly one of X, codes and like, or X with its codes."""
         from auxbit.core.maps import check_packed
 
         if like is not None:
             return cls._of_item(now, now.places([like]))
         if isinstance(X, str | os.PathLike):
-            X, codes = _queries_in(now, X)
+            X, codes = _queries_in(now, X, column, are_codes=False)
+        elif isinstance(codes, str | os.PathLike):
+            X, codes = _queries_in(now, codes, column, are_codes=True)
         if X is None and codes is None:
             raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
         rows = None if X is None else np.asarray(as_rows(X))
@@ -860,15 +898,17 @@ class Queries:
         return self.X
 
 
-def _queries_in(now: Snapshot, source: PathLike) -> tuple[Array | None, Array | None]:
+def _queries_in(
+    now: Snapshot, source: PathLike, column: str | None, *, are_codes: bool
+) -> tuple[Array | None, Array | None]:
     """The rows of a file as vectors, or as codes if they have the shape of these."""
-    from auxbit.data.vectors import read_data
     from auxbit.hashers.files import as_packed
 
-    X = read_data(str(source))
-    if _hold_codes(Records(X, None, None, str(source)), now.state):
-        return None, as_packed(X, now.state.n_bits, str(source))
-    check_finite(X, name=str(source))
+    rows = read_records(source, vectors=column, metadata=())
+    X = _whole(rows)
+    if are_codes or _hold_codes(rows, now.state.n_bits, now.state.n_features):
+        return None, as_packed(X, now.state.n_bits, rows.name)
+    check_finite(X, name=rows.name)
     return X, None
 
 
@@ -941,9 +981,9 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     names = isinstance(metadata, str) or (
         isinstance(metadata, list | tuple) and all(isinstance(each, str) for each in metadata)
     )
-    if isinstance(metadata, str | os.PathLike) and Path(metadata).suffix:  # a file, not a column
+    if _is_file(metadata):
         metadata, names = read_table(metadata), False
-    if isinstance(ids, str) and Path(ids).suffix:
+    if _is_file(ids):
         ids = read_ids(ids)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
     if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
@@ -954,7 +994,9 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if not isinstance(ids, str) and ids is not None:
         found = Records(found.X, ids, found.metadata, found.name)
     if metadata is not None and not names:
-        found = Records(found.X, found.ids, metadata_rows(metadata, len(found)), found.name)
+        found = Records(
+            found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name
+        )
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
@@ -964,21 +1006,40 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     return found
 
 
+def _ids_within(metadata: Any, field: str) -> tuple[list[Any], list[Row]]:
+    """The ids that rows of metadata have as a field, and the rows without it."""
+    columns = columns_of(metadata)
+    n = len(metadata) if columns is None else max(map(len, columns.values()), default=0)
+    rows = [dict(row) for row in metadata_rows(metadata, n)]
+    for number, row in enumerate(rows):
+        if field not in row:
+            there = ", ".join(map(repr, row)) or "none"
+            raise InvalidInput(f"row {number} has no field {field!r}, the id of its item; it has {there}.")
+    return [row.pop(field) for row in rows], rows
+
+
+def _is_file(source: Any) -> bool:
+    """Whether it names a file, and not a column."""
+    return isinstance(source, os.PathLike) or (
+        isinstance(source, str) and bool(Path(source).suffix) and Path(source).is_file()
+    )
+
+
 def _whole(rows: Records) -> Array:
     """All vectors of rows, or their codes."""
     return np.asarray(rows.X[:])
 
 
-def _hold_codes(rows: Records, state: State) -> bool:
+def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
     """Whether rows of a file are codes, by their shape; refuses rows that are neither."""
     from auxbit.hashers.files import holds_codes
 
     X: Any = rows.X
-    if state.n_features is not None and not holds_codes(X, state.n_bits, state.n_features):
-        if X.shape[1] != state.n_features:
+    if n_features is not None and not holds_codes(X, n_bits, n_features):
+        if X.shape[1] != n_features:
             raise InvalidInput(
-                f"{rows.name} has {X.shape[1]} columns, and the collection is for vectors of "
-                f"{state.n_features}. Use data like those of its model, or create another collection."
+                f"{rows.name} has {X.shape[1]} columns, and the collection is for vectors of {n_features}. "
+                "Use data like those of its model, or create another collection."
             )
         return False
     return True
@@ -1155,17 +1216,33 @@ def _delete(change: Change, numbers: Positions) -> None:
 # ---- Models and states
 
 
+def _given_model(model: Any) -> Hasher:
+    """A fitted model, given as such or by its file or its collection."""
+    from auxbit.hashers.files import as_model
+
+    found = load_model(model) if isinstance(model, str | os.PathLike) else as_model(model)
+    if found is None:
+        raise InvalidParameter("model", type(model).__name__, "a fitted model or its file")
+    return found
+
+
+def _sizes(model: Hasher) -> tuple[int, int]:
+    """Bits of the codes of a model, and numbers of its rows."""
+    return model.decoder_.n_bits, int(model.n_features_in_)
+
+
 def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
     """A model fitted to rows."""
     from auxbit.hashers.files import LARGEST_SEED, check_enough_rows
     from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    check_enough_rows(rows.X, rows.name)
+    X = _whole(rows)
+    check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
     bits = find_method(method).check_bits(DEFAULT_BITS if bits is None else bits)
     model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
-    fit_reporting(model, rows.X, told, stage=f"fitting {method}")
+    fit_reporting(model, X, told, stage=f"fitting {method}")
     return model
 
 

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from auxbit.index.hamming import HammingIndex
 
 AT_ONCE = 10_000  # ids or numbers in one statement
+KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}  # of ids
 
 
 # ---- Ids: integers, text or UUIDs, one kind in a collection
@@ -67,6 +68,19 @@ def as_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
     out = np.empty(len(ids), dtype=object)
     out[:] = [uuid.UUID(each) for each in ids] if kind == "uuid" else ids
     return out
+
+
+def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
+    """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
+    made: Callable[[str], Any] = str if kind == "text" else uuid.UUID if kind == "uuid" else int
+    found = []
+    for each in values:
+        try:
+            found.append(made(str(each)))
+        except ValueError as error:
+            what = f"{each!r} is not in the collection, whose ids are {KINDS[kind]}."
+            raise InvalidInput(what) from error
+    return found
 
 
 def checksum(id_: Any, metadata: str | None) -> int:
@@ -266,7 +280,7 @@ class View:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
         self._vectors.check_rows(positions, state.row_bytes)
         rows = self._vectors.content[: state.vector_bytes].view(state.vectors or "float32")
-        return rows.reshape(state.positions, -1)[positions]
+        return rows.reshape(state.positions, state.n_features or 0)[positions]
 
     def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
@@ -369,9 +383,15 @@ class Snapshot:
         positions = self.view.positions_of(numbers)
         missing = ~self.view.alive.holds(positions)
         if missing.any():
+<<<<<<< HEAD
             id_ = np.asarray(given, dtype=object)[missing.argmax()]
             kinds = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}
             why = "" if kind == (self.state.ids or "integer") else f", whose ids are {kinds[self.state.ids]}"
+=======
+            id_ = given[int(missing.argmax())]
+            id_ = int(id_) if kind == "integer" else id_
+            why = "" if kind == (self.state.ids or "integer") else f", whose ids are {KINDS[self.state.ids]}"
+>>>>>>> collections
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
         return positions
 
@@ -402,7 +422,7 @@ class Snapshot:
 
     def matching(self, where: Where) -> Positions:
         """The positions of items whose metadata `where` asks for, in order."""
-        self._warn_of_unknown(where)
+        self.warn_of_unknown(where.fields)
         if where.function is not None:
             present = self.view.present()
             fits = [bool(where.function(row)) for row in self.metadata(present)]
@@ -417,10 +437,10 @@ class Snapshot:
         positions = positions[self.view.alive.holds(positions)]
         return np.setdiff1d(self.view.present(), positions) if by_default else positions
 
-    def _warn_of_unknown(self, where: Where) -> None:
+    def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""
         known = {name for (name,) in self.connection.execute("SELECT name FROM fields")}
-        for field in sorted(where.fields):
+        for field in sorted(fields):
             if field not in known and field.partition(".")[0] not in known:
                 there = f" Fields are {', '.join(sorted(known)[:20])}." if known else " No item has metadata."
                 warn(f"no item has the field {field!r}.{nearest(field, known)}{there}")
@@ -429,6 +449,7 @@ class Snapshot:
         """Positions in the order of a field; items without it come last."""
         from auxbit.collection.where import scalar_sql
 
+        self.warn_of_unknown([field])
         by, way = scalar_sql(field), "DESC" if descending else "ASC"
         rows = self.connection.execute(
             f"SELECT number FROM items WHERE {by} IS NOT NULL ORDER BY {by} {way}, number"

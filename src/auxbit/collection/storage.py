@@ -217,6 +217,7 @@ class Flat:
                 end += len(buffer)
             self._reserve(end + room)
             return found.rows
+        is_new = not end
         descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | BINARY, 0o666)
         try:
             os.lseek(descriptor, end, os.SEEK_SET)
@@ -229,6 +230,8 @@ class Flat:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if is_new:
+            files.sync_folder(self.path.parent)  # its name is durable before anything refers to it
         return found.rows
 
     def content(self, length: int, room: int = 0, *, lenient: bool = False) -> Bytes:
@@ -444,6 +447,7 @@ class Storage:
             lay_out(only, state or State(1))
         else:
             check_folder(folder)
+        self._path = "" if folder is None else str(folder / DATABASE)
         self._file = self._found_file()
         self._pool = Pool(lambda: connect(folder), only)
         self._state: State | None = None
@@ -455,7 +459,7 @@ class Storage:
         if self.folder is None:
             return None
         try:
-            found = os.stat(self.folder / DATABASE)
+            found = os.stat(self._path)
         except OSError as error:
             check_folder(self.folder)
             raise FileProblem(f"{self.place} cannot be read: {error.strerror}.") from error
@@ -490,8 +494,9 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        with self.reading() as (_, state):
-            return state
+        self._check_usable()
+        with explained(self.place), self._pool.borrowed() as connection:
+            return read_state(connection, None if connection.in_transaction else self._state)
 
     def lock(self) -> None:
         """Become the writer, until close; InUse if another process is."""
@@ -530,8 +535,6 @@ class Storage:
 
     def _commit(self, change: Change) -> None:
         change.update(commit=change.before.commit + 1)
-        if self.folder is not None and change.state.files != change.before.files:
-            files.sync_folder(self.folder)  # new names are durable before anything refers to them
         write_state(change.connection, change.state, change.before)
         report = change.report
         change.connection.execute(

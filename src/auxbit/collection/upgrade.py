@@ -30,17 +30,18 @@ Attach = Callable[[list[dict[str, Any]]], Sequence[bytes | None]]
 
 def upgrade(
     old: PathLike, new: PathLike, *, attach: Attach | None = None,
-    finish: Callable[[Collection], object] | None = None, n_jobs: int | None = None,
-    progress: Progress | None = None,
+    finish: Callable[[Collection], object] | None = None, overwrite: bool = False,
+    n_jobs: int | None = None, progress: Progress | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the collection of format 1 in the folder `old` to the folder `new`; `old` stays as it is.
 
     attach : metadata of items, which it may change, to the bytes that are attached to them. finish : called
-    with the new collection before that appears in `new`, whole. Returns what `describe` does.
+    with the new collection before that appears in `new`, whole. overwrite : replace a collection in `new`.
+    Returns what `describe` does.
     """
     source, target, told = Path(old), Path(new).absolute(), progress or Silent()
     manifest = read_manifest(source)
-    storage.refuse_existing(Path(new), overwrite=False)
+    storage.refuse_existing(Path(new), overwrite=overwrite)
     temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
     told.stage("upgrading", sum(part["rows"] for part in manifest["segments"]))
     try:
@@ -48,17 +49,29 @@ def upgrade(
             _copy(source, manifest, made, attach, told)
             if finish is not None:
                 finish(made)
-        os.replace(temporary, target)
+        _rename(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    files.sync_folder(target.parent)
     with Collection(new, read_only=True) as made:
         return made.describe()
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    """Give the new collection its name, in place of one that nobody writes to."""
+    aside = temporary.with_suffix(".old")
+    if storage.is_collection(target):
+        with Collection(target) as replaced:
+            replaced.lock()
+            os.replace(target, aside)
+    os.replace(temporary, target)
+    shutil.rmtree(aside, ignore_errors=True)
+    files.sync_folder(target.parent)
 
 
 def _copy(
     source: Path, manifest: dict[str, Any], made: Collection, attach: Attach | None, told: Progress
 ) -> None:
+    """Add the rows of all segments but those that are deleted, and then the model."""
     removed = [columns_of(source, part)["positions"] for part in manifest["removed"]]
     gone = np.concatenate([np.zeros(0, dtype=np.int64), *removed])
     start = 0

@@ -300,16 +300,17 @@ FORMER_HEADER, FORMER_MAGIC = struct.Struct("<4sII"), b"axT1"  # magic, length, 
 
 
 def upgrade(
-    old: PathLike, new: PathLike, *, n_jobs: int | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
+    old: PathLike, new: PathLike, *, overwrite: bool = False, n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Write the collection of format 1 in the folder `old`, of pictures or not, to the folder `new`.
 
-    `old` stays as it is. Returns what `describe` of the new collection does.
+    `old` stays as it is. overwrite : replace a collection in `new`. Returns what `describe` of it does.
     """
     folder = Path(old)
     about = _former_about(folder)
     if about is None:
-        return former.upgrade(folder, new, n_jobs=n_jobs, progress=progress)
+        return former.upgrade(folder, new, overwrite=overwrite, n_jobs=n_jobs, progress=progress)
 
     def finish(made: Collection) -> None:
         for name in BESIDE:
@@ -319,7 +320,7 @@ def upgrade(
 
     return former.upgrade(
         folder, new, attach=lambda rows: _former_thumbnails(folder / FORMER_PACK, rows), finish=finish,
-        n_jobs=n_jobs, progress=progress,
+        overwrite=overwrite, n_jobs=n_jobs, progress=progress,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.collection import Collection
+from auxbit.collection.snapshot import KINDS
 from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
@@ -58,7 +59,12 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
 
     Vectors are divided by their norms if the model does so, as the collection's own re-ranking does.
     """
-    state = collection.manifest
+    state = collection.state
+    if state.ids not in (None, "integer"):
+        raise InvalidInput(
+            f"the ids of {collection.path} are {KINDS[state.ids]}, and stores keep integers. Create a "
+            "collection of the same rows with numbered ids, and keep these as a field of its metadata."
+        )
     if vectors and state.vectors is None:
         raise InvalidInput(f"{collection.path} keeps no vectors: push its codes alone.")
     normalize = vectors and state.model is not None and bool(collection.model.scaling_.normalize)
@@ -73,7 +79,7 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
         return batch
 
     what = "vectors" if vectors else "codes"
-    identity = f"collection {state.key} {state.generation} {state.changes} {what}"
+    identity = f"collection {state.key} {state.generation} {state.commit} {what}"
     return Source(identity, state.n_bits, state.n_features if vectors else None, ids, read)
 
 
