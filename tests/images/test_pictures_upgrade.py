@@ -40,7 +40,9 @@ def test_the_sample_is_read_as_it_was_written(old: Path, tmp_path: Path) -> None
     assert contents(old) == before
     assert (found["items"], found["bits"], found["method"]) == (10, 8, "ITQ")
     assert [(each.what, each.done, each.total) for each in told.stages] == [("upgrading", 10, 10)]
-    rows = [{name: value for name, value in row.items() if name != "thumbnail"} for row in EXPECTED["metadata"]]
+    rows = [
+        {name: value for name, value in row.items() if name != "thumbnail"} for row in EXPECTED["metadata"]
+    ]
     with Pictures.open(tmp_path / "new.auxbit") as pictures:
         collection = pictures.collection
         assert collection.ids.tolist() == EXPECTED["ids"]
@@ -117,7 +119,9 @@ def test_thumbnails_that_are_cut_short_or_missing_say_so(old: Path, tmp_path: Pa
 def test_what_cannot_be_upgraded_is_refused(old: Path, tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="is not a collection of format 1"):
         upgrade(tmp_path / "nowhere", tmp_path / "new.auxbit")
-    with pytest.raises(CollectionError, match="has the format of an older version.*auxbit collection upgrade"):
+    with pytest.raises(
+        CollectionError, match=r"has the format of an older version.*auxbit collection upgrade"
+    ):
         upgrade(old, old)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "diary.txt").write_text("mine")

@@ -6,8 +6,8 @@ import os
 import shutil
 import sqlite3
 import threading
-from contextlib import closing
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest

@@ -108,7 +108,7 @@ def add(
 def search(
     folder: Pets,
     picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
-    id_: opt.LikeItem = None,
+    id_: Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")] = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
     mode: Annotated[str | None, choice(
         "hamming", "asymmetric", "reranked", show_default="asymmetric", help="By the distance of codes in "

@@ -383,15 +383,9 @@ class Snapshot:
         positions = self.view.positions_of(numbers)
         missing = ~self.view.alive.holds(positions)
         if missing.any():
-<<<<<<< HEAD
-            id_ = np.asarray(given, dtype=object)[missing.argmax()]
-            kinds = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}
-            why = "" if kind == (self.state.ids or "integer") else f", whose ids are {kinds[self.state.ids]}"
-=======
             id_ = given[int(missing.argmax())]
             id_ = int(id_) if kind == "integer" else id_
             why = "" if kind == (self.state.ids or "integer") else f", whose ids are {KINDS[self.state.ids]}"
->>>>>>> collections
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
         return positions
 

@@ -494,9 +494,8 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        self._check_usable()
-        with explained(self.place), self._pool.borrowed() as connection:
-            return read_state(connection, None if connection.in_transaction else self._state)
+        with self.reading() as (_, state):
+            return state
 
     def lock(self) -> None:
         """Become the writer, until close; InUse if another process is."""

@@ -217,7 +217,7 @@ class Pictures:
             return self.collection.attachment(id_)
         except InvalidInput as error:
             raise Damaged(
-                f"{self.path}: the thumbnail of item {id_} is missing. Restore the collection, or {MAKE_AGAIN}"
+                f"{self.path}: the thumbnail of item {id_} is missing. Restore it, or {MAKE_AGAIN}"
             ) from error
 
     def original(self, id_: int) -> bytes:

@@ -231,7 +231,7 @@ def item_routes(site: Site) -> APIRouter:
         v: Annotated[str, Query(max_length=64, description="Of the address in listings: may be kept")] = "",
     ) -> Response:
         """The small picture of an item."""
-        content, tag = consistently(collection, lambda: (site.thumbnail(id), version_of(site.metadata(id))))
+        content, tag = consistently(collection, lambda: site.thumbnail(id))
         return thumbnail_answer(request, content, tag, FOREVER if v and v == tag else REVALIDATE)
 
     @router.get("/items/{id}/picture", response_class=Response, responses=pictures(415, 413))

@@ -472,15 +472,16 @@ class Site:
 
     def metadata(self, id_: int) -> dict[str, Any]:
         """The metadata of an item; a problem if it is not there."""
-        if id_ not in self.collection:
-            raise not_found(f"Item {id_}")
-        return self.collection.metadata([id_])[0]
-
-    def thumbnail(self, id_: int) -> bytes:
-        """The small picture of an item."""
-        self.metadata(id_)
         try:
-            return self.pictures.thumbnail(id_)
+            return self.collection.metadata([id_])[0]
+        except InvalidInput:
+            raise not_found(f"Item {id_}") from None
+
+    def thumbnail(self, id_: int) -> tuple[bytes, str]:
+        """The small picture of an item, and its version."""
+        version = version_of(self.metadata(id_))
+        try:
+            return self.pictures.thumbnail(id_), version
         except InvalidInput as error:  # an item that was added without a picture
             raise Problem(404, "not_found", str(error)) from error
 
