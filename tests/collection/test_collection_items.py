@@ -6,6 +6,7 @@ import json
 import sqlite3
 import uuid
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH, Collection
+from auxbit.collection.collection import load_model
 from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
 
 
@@ -432,3 +434,48 @@ def test_a_model_file_or_a_model_may_be_the_source(tmp_path, digits):
             np.testing.assert_array_equal(collection.codes(), model.encode(digits[:9]))
     with pytest.raises(FileProblem, match="does not exist"):
         Collection.create(None, tmp_path / "n.safetensors")
+
+
+def test_a_model_is_fitted_to_the_rows_of_a_file_by_default(folder, digits):
+    np.save("some.npy", digits[:200])
+    with Collection.create("new", "some.npy", method="itq", bits=8, random_state=1) as new:
+        wanted = ITQ(8, random_state=1).fit(digits[:200]).encode(digits[:200])
+        np.testing.assert_array_equal(new.codes(), wanted)
+        assert new.state.trained == 200
+        facts = new.describe()
+        assert (facts["items"], facts["bits"], facts["method"], facts["coding"]) == (200, 8, "ITQ", "hash")
+    assert load_model("new").n_bits == 8
+
+
+def test_a_bad_row_of_a_file_is_named_by_its_place_in_the_file(folder, model, digits, monkeypatch):
+    monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 100)
+    bad = digits[:300].copy()
+    bad[250, 3] = np.nan
+    np.save("bad.npy", bad)
+    np.save("ids.npy", np.arange(5000, 5300))
+    Path("rows.jsonl").write_text("".join(json.dumps({"row": row}) + "\n" for row in range(300)))
+    beside = {"ids": "ids.npy", "metadata": "rows.jsonl"}
+    told = []
+    with Collection.create("papers", model) as papers:
+        with pytest.raises(InvalidInput, match=r"bad.npy contains NaN at row 250, column 3"):
+            papers.add("bad.npy", **beside, stopped=lambda row, n: told.append((row, n)))
+        assert told == [(200, 300)]
+        papers.add("queries.npy", **beside, first_row=200)
+        assert papers.metadata([5123]) == [{"row": 123}]
+        with pytest.raises(InvalidInput, match="id 5000 is already in the collection, and 300 of the 300"):
+            papers.add("queries.npy", **beside)
+        papers.add("queries.npy", **beside, upsert=True)
+        assert len(papers) == 300
+
+
+def test_retraining_may_change_the_method_and_the_bits(place, model, digits):
+    with Collection.create(place, model, vectors="float32") as collection:
+        collection.add(digits[300:])
+        collection.retrain(method="lsh", bits=24, random_state=5)
+        wanted = LSH(24, random_state=5).fit(digits[300:]).encode(digits[300:])
+        np.testing.assert_array_equal(collection.codes(), wanted)
+        collection.retrain(bits=12)
+        assert collection.describe()["method"] == "LSH"
+        assert collection.n_bits == 12
+        with pytest.raises(InvalidInput, match="keeps its vectors: leave X"):
+            collection.retrain(X=digits[300:])

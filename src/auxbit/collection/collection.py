@@ -218,7 +218,7 @@ class Collection:
             given, kind = check_ids(rows.ids[first:])
             with self._snapshots.taken() as now:
                 if kind == now.state.ids:
-                    _refuse_known(given, now.find(given))
+                    _refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
         are_codes = are_codes or _hold_codes(rows, state.n_bits, state.n_features)
         before, n = state.positions, len(rows)
