@@ -731,7 +731,7 @@ def upgrade(
     json: opt.Json = False,
 ) -> None:
     """Bring a collection of an older version into the present format."""
-    from auxbit.collection.upgrade import upgrade
+    from auxbit.images.pictures import upgrade
 
     with output.Stages("reading") as stages:
         facts = upgrade(old, new, overwrite=force, n_jobs=jobs, progress=stages)

@@ -176,8 +176,8 @@ class Collection:
 
     def add(
         self, X: Any = None, *, codes: Any = None, ids: Any = None, metadata: Any = None,
-        vectors_column: str | None = None, attachments: Sequence[bytes] | None = None, upsert: bool = False,
-        trained: bool = False, first_row: int = 0, progress: Progress | None = None,
+        vectors_column: str | None = None, attachments: Sequence[bytes | None] | None = None,
+        upsert: bool = False, trained: bool = False, first_row: int = 0, progress: Progress | None = None,
         stopped: Stopped | None = None,
     ) -> Array:  # fmt: skip
         """Add rows, all or none; they are on disk when it returns their ids.
@@ -190,8 +190,8 @@ class Collection:
             the numbers. An id that is there already is an error; with `upsert` its row is replaced.
         metadata : a list with a dict for each row, a dict with a list for each field, or a DataFrame; of rows
             with columns the names of those to keep, by default all others.
-        attachments : bytes for each row, which `attachment` gives back. trained : the model was fitted to
-            these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
+        attachments : bytes or None for each row, which `attachment` gives. trained : the model was fitted
+            to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
         stopped : called if a file ends early, with the row to resume from and the number of rows.
         """
         packed_only = X is None and codes is not None
@@ -240,7 +240,7 @@ class Collection:
 
     def _add(
         self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Sequence[bytes] | None, *, packed_only: bool,
+        attachments: Sequence[bytes | None] | None, *, packed_only: bool,
     ) -> Array:  # fmt: skip
         n, X = len(rows), None if packed_only else _whole(rows)
         given = None if rows.ids is None else check_ids(rows.ids, n)
@@ -266,7 +266,11 @@ class Collection:
             if attachments is not None:
                 change.connection.executemany(
                     "INSERT INTO attachments VALUES (?, ?, ?)",
-                    ((int(number), each, zlib.crc32(each)) for number, each in zip(numbers, attachments)),
+                    (
+                        (int(number), each, zlib.crc32(each))
+                        for number, each in zip(numbers, attachments)
+                        if each is not None
+                    ),
                 )
             last = int(numbers[-1]) + 1
             if trained and state.trained == state.next_number:
@@ -333,7 +337,7 @@ class Collection:
             if len(positions):
                 _update_items(change.connection, now.view.numbers_at(positions), texts, replace)
                 _note_fields(change, listed)
-                change.update()
+                change.update(updated=change.before.commit + 1)
         return len(positions)
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
@@ -1144,8 +1148,9 @@ def _refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
     """Refuse ids that are there: those with a number."""
     known = numbers >= 0
     if known.any():
+        first = np.asarray(ids, dtype=object)[known.argmax()]
         raise InvalidInput(
-            f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of the "
+            f"id {first!r} is already in the collection, and {int(known.sum()):,} of the "
             f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
         )
 
