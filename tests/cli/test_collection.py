@@ -17,15 +17,20 @@ import pytest
 import auxbit
 from auxbit import Collection, HammingIndex
 from auxbit.cli.reference import reference
-from auxbit.collection import build
+from auxbit.collection.storage import State
+from auxbit.collection import collection as collections
 from helpers.cli_runner import run
 from helpers.collection_runner import c, c_json, items, metadata_of
 
-COMMANDS = ("create", "add", "search", "delete", "stats", "compact", "retrain", "check")
+COMMANDS = (
+    "create", "add", "search", "get", "list", "update", "delete", "duplicates", "index", "stats", "compact",
+    "retrain", "check", "upgrade",
+)  # fmt: skip
 
 
-def manifest() -> bytes:
-    return Path("papers/manifest.jsonl").read_bytes()
+def state() -> State:
+    with Collection.open("papers", read_only=True) as papers:
+        return papers.state
 
 
 # ---- the group
@@ -59,15 +64,16 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("search", "--id", 1), ("add", "--data", "base.npy"), ("delete", "--ids", 1),
-        ("stats",), ("compact",), ("retrain",), ("check",),
+        ("search", "--id", 1), ("add", "--data", "base.npy"), ("delete", "--ids", 1), ("get", 1), ("list",),
+        ("update", "--ids", 1, "--set", "a=1"), ("duplicates",), ("index", "a"), ("stats",), ("compact",),
+        ("retrain",), ("check",),
     ],
     ids=lambda command: command[0],
 )  # fmt: skip
 def test_a_folder_that_is_no_collection_says_how_to_make_one(made: Path, command: tuple[object, ...]) -> None:
     missing = c(command[0], "paper", *command[1:], code=1).stderr
     assert "Did you mean papers?" in missing
-    assert "auxbit collection create paper --data" in missing
+    assert "`auxbit collection create`" in missing
     Path("plain").mkdir()
     assert "plain is not a collection" in c(command[0], "plain", *command[1:], code=1).stderr
     assert not any(Path("plain").iterdir())
@@ -210,7 +216,7 @@ def test_add_puts_vectors_or_codes_with_ids_and_metadata_in(made: Path, digits: 
 def test_batches_of_any_size_give_the_same_collection(
     made: Path, monkeypatch: pytest.MonkeyPatch, digits: Any
 ) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
     c("create", "parts", "--data", "base.npy", "--metadata", "base.jsonl", "--model", "m.safetensors")
     c("add", "parts", "--data", "queries.npy", "--from-row", 250)
     c("add", "papers", "--data", "queries.npy", "--from-row", 250)
@@ -221,8 +227,8 @@ def test_batches_of_any_size_give_the_same_collection(
 
 
 def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
-    before = manifest()
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
+    before = state()
     np.save("narrow.npy", np.zeros((300, 63)))
     np.save("twice.npy", np.append(np.arange(5000, 5299), 5000))
     np.save("known.npy", np.append(np.arange(5000, 5299), 7))
@@ -242,7 +248,7 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
         ((*rows, "--codes"), "2 columns of uint8"),
     ):
         assert message in c("add", "papers", *options, code=1).stderr
-        assert manifest() == before
+        assert state() == before
     for options in ((*rows, "--from-row", 301), (*rows, "--from-row", -1), (*rows, "--upsert")):
         c("add", "papers", *options, code=2)
 
@@ -250,7 +256,7 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
 def test_an_error_in_the_middle_says_where_it_stopped_and_how_to_go_on(
     made: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
     bad = digits[:300].copy()
     bad[234, 5] = np.nan
     np.save("my rows.npy", bad)
