@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference clean
+.PHONY: help demo test test-slow lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -26,6 +26,9 @@ browser:  # for the tests of the web page, which are skipped if there is none
 
 pytest: $(VENV)/test browser
 	$(BIN)/pytest -n 2 -q
+
+test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer
+	$(BIN)/pytest -q -m slow
 
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
 	$(BIN)/python benchmarks/speed.py

@@ -1,14 +1,17 @@
 """The figures of docs/collections.md: `python benchmarks/collection.py NAME`, raw results in docs/results/.
 
 open     opening a collection of ten million codes: time and memory before the first search
-add      codes added per second, durable at return, with and without vectors and metadata
+add      items added per second, durable at return; beside SQLite's own bulk insert of the same rows
 search   searching through a collection against the index in memory
+where    conditions with and without an index on the field, beside the same question to SQLite itself
 rerank   precision and cost of re-ranking with vectors on disk
+large    a hundred million codes: opening and searching them
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -25,6 +28,7 @@ from real_data import sift_photos
 from record import Results, run, table
 
 MILLIONS = 10
+ABOUT = ("command", "machine")
 BATCH = 100_000
 # run in a process of its own: what is in memory there, and when
 OPENING = """
@@ -43,8 +47,9 @@ collection.search(codes=query, k=10)
 first = time.perf_counter()
 collection.search(codes=query, k=10)
 again = time.perf_counter()
+own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) / 1024
 print(json.dumps({"codes": n, "import": imported - begun, "open": opened - imported, "mb": resident,
-                  "first_search": first - before, "second_search": again - first}))
+                  "first_search": first - before, "second_search": again - first, "own_mb": own}))
 """
 
 
@@ -53,109 +58,170 @@ def random_codes(n: int, seed: int, bits: int = 64) -> np.ndarray:
 
 
 def fill(folder: Path, millions: int) -> Collection:
-    collection = Collection.create(folder, n_bits=64)
+    collection = Collection.create(folder, bits=64)
     for batch in range(millions * 1_000_000 // BATCH):
         collection.add(codes=random_codes(BATCH, batch))
     return collection
 
 
 def opening(results: Results) -> str:
-    """A new process opens ten million 64-bit codes and searches; as added in batches, and compacted."""
-    with tempfile.TemporaryDirectory() as temporary, fill(Path(temporary) / "c", MILLIONS) as collection:
-        for state in ("as added", "compacted"):
-            if state == "compacted":
-                collection.compact()
-            segments = collection.stats().segments
-            for _ in range(3):
-                command = [sys.executable, "-c", OPENING, str(collection.path)]
-                found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-                results.add(state=state, segments=segments, **found)
-    columns = ("import", "open", "mb", "first_search", "second_search")
-    rows = []
-    for state in ("as added", "compacted"):
-        least = {name: results.least(name, state=state) for name in columns}
-        rows.append(
-            (
-                state,
-                results.where(state=state)[0]["segments"],
-                f"{1000 * least['import']:.0f} ms",
-                f"{1000 * least['open']:.1f} ms",
-                f"{least['mb']:.0f} MB",
-                f"{least['first_search']:.2f} s",
-                f"{1000 * least['second_search']:.1f} ms",
-            )
-        )
-    return table(("codes", "segments", "import", "open", "resident", "first search", "second"), rows)
+    """A new process opens ten million 64-bit codes and searches; the best of three."""
+    return opened(results, MILLIONS)
+
+
+def large(results: Results) -> str:
+    """A new process opens a hundred million 64-bit codes (800 MB) and searches; the best of three."""
+    return opened(results, 100)
+
+
+def opened(results: Results, millions: int) -> str:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "c"
+        fill(folder, millions).close()
+        for _ in range(3):
+            command = [sys.executable, "-c", OPENING, str(folder)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            results.add(**found)
+    least = {name: min(row[name] for row in results.rows) for name in results.rows[0] if name not in ABOUT}
+    head = ("codes", "import", "open", "resident", "first search", "second", "memory of its own")
+    row = (
+        f"{least['codes']:,}",
+        f"{1000 * least['import']:.0f} ms",
+        f"{1000 * least['open']:.1f} ms",
+        f"{least['mb']:.0f} MB",
+        f"{least['first_search']:.2f} s",
+        f"{1000 * least['second_search']:.1f} ms",
+        f"{least['own_mb']:.0f} MB",
+    )
+    return table(head, [row])
 
 
 def adding(results: Results) -> str:
-    """Two million 64-bit codes in batches of 100,000, each durable at return; merging is part of it."""
+    """Items in batches of 100,000, each durable at return; 64-bit codes, CPU time and wall time."""
+    numbers = np.random.default_rng(0).permutation(20 * BATCH)
+    names = [
+        [f"doc-{number}" for number in numbers[start : start + BATCH]]
+        for start in range(0, 20 * BATCH, BATCH)
+    ]
+    rows = [{"row": row, "name": f"item {row}"} for row in range(BATCH)]
+    vectors = np.random.default_rng(0).random((BATCH, 128), dtype=np.float32)
     cases: dict[str, Callable[[int], dict[str, Any]]] = {
-        "codes": lambda seed: {},
-        "codes, ids in any order": lambda seed: {"ids": shuffled[seed * BATCH : (seed + 1) * BATCH]},
-        "codes, metadata of two fields": lambda seed: {"metadata": rows},
+        "codes, ids numbered by us": lambda seed: {},
+        "codes, integers as ids in any order": lambda seed: {
+            "ids": numbers[seed * BATCH : (seed + 1) * BATCH]
+        },
+        "codes, text ids, two fields of metadata": lambda seed: {"ids": names[seed], "metadata": rows},
         "codes, vectors of 128 numbers, float16": lambda seed: {"X": vectors},
     }
-    shuffled = np.random.default_rng(0).permutation(20 * BATCH)
-    rows = {"row": np.arange(BATCH), "name": [f"item {row}" for row in range(BATCH)]}
-    vectors = np.random.default_rng(0).random((BATCH, 128), dtype=np.float32)
     for case, more in cases.items():
         options = {"n_features": 128, "vectors": "float16"} if "vectors" in case else {}
-        n_batches = 20 if case in ("codes", "codes, ids in any order") else 5
-        batches = [random_codes(BATCH, seed) for seed in range(n_batches)]
+        batches = [random_codes(BATCH, seed) for seed in range(10)]
         with (
             tempfile.TemporaryDirectory() as temporary,
-            Collection.create(Path(temporary) / "c", n_bits=64, **options) as collection,
+            Collection.create(Path(temporary) / "c", bits=64, **options) as collection,
         ):
             wall, cpu = time.perf_counter(), time.process_time()
             for seed, codes in enumerate(batches):
                 collection.add(codes=codes, **more(seed))
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        n = n_batches * BATCH
-        results.add(case=case, codes=n, seconds=wall, cpu_seconds=cpu, a_second=n / wall)
+            noted(results, case, wall, cpu)
+    with tempfile.TemporaryDirectory() as temporary:
+        plain = sqlite3.connect(Path(temporary) / "plain.sqlite", isolation_level=None)
+        for setting in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -65536"):
+            plain.execute(f"PRAGMA {setting}")
+        plain.execute("CREATE TABLE items (number INTEGER PRIMARY KEY, id UNIQUE, metadata TEXT)")
+        wall, cpu = time.perf_counter(), time.process_time()
+        for seed in range(10):
+            plain.execute("BEGIN")
+            of_batch = zip(range(seed * BATCH, (seed + 1) * BATCH), names[seed], map(json.dumps, rows))
+            plain.executemany("INSERT INTO items VALUES (?, ?, ?)", of_batch)
+            plain.execute("COMMIT")
+        noted(results, "SQLite alone: the same text ids and metadata, no codes", wall, cpu)
+        plain.close()
     made = [
         (row["case"], f"{row['a_second']:,.0f}", f"{row['codes'] / row['cpu_seconds']:,.0f}")
         for row in results.rows
     ]
-    return table(("rows of", "a second", "a CPU-second"), made)
+    return table(("items", "per second", "per CPU-second"), made)
+
+
+def noted(results: Results, case: str, wall: float, cpu: float) -> None:
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    results.add(case=case, codes=10 * BATCH, seconds=wall, cpu_seconds=cpu, a_second=10 * BATCH / wall)
 
 
 def searching(results: Results) -> str:
-    """The k = 10 nearest of a million codes: CPU time through a collection over that of HammingIndex."""
-    with tempfile.TemporaryDirectory() as temporary, fill(Path(temporary) / "c", 1) as collection:
-        index = HammingIndex(64)
-        index.add(collection.codes())
-        for state in ("as added", "compacted", "after one more addition"):
-            if state == "compacted":
-                collection.compact()
-            if state == "after one more addition":
-                collection.add(codes=random_codes(1000, 99))
-                index.add(random_codes(1000, 99))
+    """The k = 10 nearest 64-bit codes: CPU time through a collection and of HammingIndex, one thread."""
+    for kind, millions in (("numbers", 1), ("text", 1), ("numbers", 10)):
+        n = millions * 1_000_000
+        index = HammingIndex(64, n_jobs=1)
+        with (
+            tempfile.TemporaryDirectory() as temporary,
+            Collection.create(Path(temporary) / "c", bits=64, n_jobs=1) as collection,
+        ):
+            for start in range(0, n, BATCH):
+                codes = random_codes(BATCH, start)
+                named = [f"doc-{number}" for number in range(start, start + BATCH)]
+                collection.add(codes=codes, ids=named if kind == "text" else None)
+                index.add(codes)
             for n_queries in (1, 100):
                 queries = random_codes(n_queries, 7)
-                repeats = 300 if n_queries == 1 else 20
 
-                def theirs(queries: np.ndarray = queries) -> Any:
+                def theirs(queries: np.ndarray = queries, index: HammingIndex = index) -> Any:
                     return index.search(queries, 10)
 
-                def ours(queries: np.ndarray = queries) -> Any:
+                def ours(queries: np.ndarray = queries, collection: Collection = collection) -> Any:
                     return collection.search(codes=queries, k=10)
 
-                for found, wanted in zip(ours(), theirs(), strict=True):
-                    np.testing.assert_array_equal(found, wanted)
-                sides = median_seconds((ours, theirs), repeats)
-                results.add(state=state, queries=n_queries, collection=sides[0], index=sides[1])
+                np.testing.assert_array_equal(ours().distances, theirs()[0])
+                sides = median_seconds((ours, theirs), 300 if n_queries == 1 else 20)
+                results.add(ids=kind, codes=n, queries=n_queries, collection=sides[0], index=sides[1])
     rows = [
         (
-            row["state"],
+            f"{row['codes']:,}",
+            row["ids"],
             row["queries"],
             f"{1000 * row['index']:.3f} ms",
             f"{1000 * row['collection']:.3f} ms",
-            f"{row['collection'] / row['index']:.3f}",
+            f"{row['collection'] / row['index']:.2f}",
         )
         for row in results.rows
     ]
-    return table(("collection", "queries at once", "index", "collection", "ratio"), rows)
+    return table(("codes", "ids", "queries at once", "index", "collection", "ratio"), rows)
+
+
+def conditions(results: Results) -> str:
+    """A million items with two fields: the count that a condition finds, CPU time, median of five."""
+    n = 1_000_000
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Collection.create(Path(temporary) / "c", bits=64) as collection,
+    ):
+        for start in range(0, n, BATCH):
+            rows = [{"year": 1000 + row % 1000, "name": f"item {row}"} for row in range(start, start + BATCH)]
+            collection.add(codes=random_codes(BATCH, start), metadata=rows)
+        plain = sqlite3.connect(Path(temporary) / "c" / "collection.sqlite")
+        asked = {"year = 1500": "= 1500", "year >= 1990": ">= 1990", "year >= 1900": ">= 1900"}
+        for state in ("no index", "index on year"):
+            if state != "no index":
+                collection.index_field("year")
+            for where, sql in asked.items():
+                question = f"SELECT count(*) FROM items WHERE metadata ->> '$.year' {sql}"
+                sides = median_seconds(
+                    (
+                        lambda where=where: collection.count(where),
+                        lambda q=question: plain.execute(q).fetchall(),
+                    ),
+                    5,
+                )
+                found = collection.count(where)
+                results.add(state=state, where=where, found=found, collection=sides[0], sqlite=sides[1])
+        plain.close()
+    made = [
+        (row["state"], row["where"], f"{row['found']:,}", f"{1000 * row['collection']:.1f} ms",
+         f"{1000 * row['sqlite']:.1f} ms" if row["state"] == "no index" else "")
+        for row in results.rows
+    ]  # fmt: skip
+    return table(("", "condition", "items found", "collection", "SQLite alone"), made)
 
 
 def median_seconds(sides: tuple[Callable[[], Any], ...], repeats: int) -> list[float]:
@@ -196,8 +262,16 @@ def reranking(results: Results) -> str:
         for row in results.rows
         if row["rerank"] or row["vectors"] == "float32"
     ]
-    return table(("vectors on disk", "candidates", "precision", "CPU a query"), rows)
+    return table(("vectors on disk", "candidates", "precision", "CPU per query"), rows)
 
 
 if __name__ == "__main__":
-    run("collection", {"open": opening, "add": adding, "search": searching, "rerank": reranking})
+    jobs = {
+        "open": opening,
+        "add": adding,
+        "search": searching,
+        "where": conditions,
+        "rerank": reranking,
+        "large": large,
+    }
+    run("collection", jobs)

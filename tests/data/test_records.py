@@ -102,6 +102,7 @@ SOURCES = {
     "pandas of lists": lambda tmp: pd.DataFrame(ROWS),
     "polars": lambda tmp: pl.DataFrame(COLUMNS | {"embedding": pl.Series(X)}),
     "polars of lists": lambda tmp: pl.DataFrame(ROWS),
+    "polars, lazy": lambda tmp: pl.LazyFrame(ROWS),
     "Arrow": lambda tmp: table(),
     "Arrow in chunks": lambda tmp: pa.concat_tables([table().slice(0, 60), table().slice(60)]),
     "Arrow, fixed size": lambda tmp: table(kind=pa.list_(pa.float32(), D)),

@@ -11,10 +11,12 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,11 @@ from typing import Any
 from helpers.collection_truth import Contents, change, difference, found_after
 
 ROUNDS_OF_A_FOLDER = 25
-CALLS = ("open", "close", "write", "lseek", "fsync", "replace", "link", "unlink", "mkdir")
+CALLS = ("open", "close", "write", "lseek", "fsync", "ftruncate", "replace", "link", "unlink", "mkdir")
 
 
 def be_killed_at(call: int, before: bool) -> None:
-    """Let this process be killed at its n-th call of the system, before or after it, or in the middle."""
+    """Let this process be killed at its n-th call of the system or statement of SQL, before or after it."""
     calls = count()
 
     def counted(real: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -44,6 +46,12 @@ def be_killed_at(call: int, before: bool) -> None:
     for name in CALLS:
         setattr(os, name, counted(getattr(os, name), name))
 
+    class Counted(sqlite3.Connection):
+        execute = counted(sqlite3.Connection.execute, "execute")
+        executemany = counted(sqlite3.Connection.executemany, "executemany")
+
+    sqlite3.connect = partial(sqlite3.connect, factory=Counted)
+
 
 def write_on(path: Path, contents: Contents | None, seed: int, number: int, acknowledge: int) -> None:
     """Make changes one after another, for as long as this process lives."""
@@ -57,21 +65,22 @@ def write_on(path: Path, contents: Contents | None, seed: int, number: int, ackn
 
 def warm_up(path: Path) -> None:
     """Import and compile all that a writer needs, so that each need not do it anew."""
-    contents, collection = None, None
-    for number in range(40):
-        make, contents = change(contents, 0, number)
-        collection = make(path, collection)
-    found = difference(collection, contents) or collection.check()
-    collection.close()
-    shutil.rmtree(path)
-    if found:
-        raise SystemExit(f"without a crash: {found}")
+    for seed in range(3):
+        contents, collection = None, None
+        for number in range(20):
+            make, contents = change(contents, seed, number)
+            collection = make(path, collection)
+        found = difference(collection, contents) or collection.check()
+        collection.close()
+        shutil.rmtree(path)
+        if found:
+            raise SystemExit(f"without a crash: {found}")
 
 
 def killed_writer(path: Path, contents: Contents | None, seed: int, number: int, rng: random.Random) -> int:
     """Fork a writer and kill it; returns how many changes it has acknowledged."""
     heard, acknowledge = os.pipe()
-    by_itself, call, before = rng.random() < 0.5, int(rng.expovariate(1 / 60)), rng.random() < 0.5
+    by_itself, call, before = rng.random() < 0.5, int(rng.expovariate(1 / 150)), rng.random() < 0.5
     child = os.fork()
     if not child:
         signal.alarm(20)

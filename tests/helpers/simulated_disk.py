@@ -3,15 +3,20 @@
 While it is recorded, calls of the os module are made and journalled; fsync only notes what it makes durable.
 A crash at any point of the journal leaves of each file what was last synced, and of each later write all,
 nothing or a part; and of each folder the names as they were last synced, and of later changes any.
+
+SQLite calls nothing of ours. It is trusted to commit a transaction as one event, after which the database has
+its new content for good; its log is not seen.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -91,8 +96,19 @@ class SimulatedDisk:
         """Journal what this process does, until the end of the block."""
         names = ("open", "close", "write", "fsync", "ftruncate", "replace", "rename", "link", "unlink",
                  "remove", "mkdir", "rmdir")  # fmt: skip
-        with mock.patch.multiple(
-            os, **{name: self._around(getattr(os, name), getattr(self, f"_{name}")) for name in names}
+        disk = self
+
+        class Journalled(sqlite3.Connection):
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                done = super().execute(statement, *parameters)
+                if statement == "COMMIT":
+                    disk._committed(self)
+                return done
+
+        calls = {name: self._around(getattr(os, name), getattr(self, f"_{name}")) for name in names}
+        with (
+            mock.patch.multiple(os, **calls),
+            mock.patch.object(sqlite3, "connect", partial(sqlite3.connect, factory=Journalled)),
         ):
             yield
 
@@ -142,6 +158,12 @@ class SimulatedDisk:
             self._note("write", node, (0, content))
         if ("folders" if is_folder else "files") not in self.lies:
             self._note("sync", node, None)
+
+    def _committed(self, connection: sqlite3.Connection) -> None:
+        path = connection.execute("PRAGMA database_list").fetchone()[2]
+        if place := self._place(path) if path else None:
+            node = self._discover(*place, Path(path))
+            self._note("commit", node, connection.serialize())
 
     def _replace(self, real: Any, source: Any, target: Any, **options: Any) -> None:
         before, after = self._place(source), self._place(target)
@@ -240,6 +262,8 @@ class _State:
         elif kind == "sync":
             self.nodes[node].durable = self.nodes[node].whole()
             self.nodes[node].pending = []
+        elif kind == "commit":
+            self.nodes[node].durable = what
 
     def files(self) -> dict[str, bytes]:
         whole = _tree(self.nodes, ROOT, "", lambda node: node.whole())

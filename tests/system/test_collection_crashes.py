@@ -27,11 +27,20 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_kill_loses_no_acknowledged_change_and_leaves_none_by_half(folder, seed):
-    done = run(str(TESTS / "helpers" / "crash_writer.py"), folder, "100", str(seed))
+def kill(folder: str, rounds: int, seed: int) -> None:
+    done = run(str(TESTS / "helpers" / "crash_writer.py"), folder, str(rounds), str(seed))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("100 kills"), done.stdout
+    assert done.stdout.startswith(f"{rounds} kills"), done.stdout
+
+
+def test_a_kill_loses_no_acknowledged_change_and_leaves_none_by_half(folder):
+    kill(folder, 50, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_three_hundred_kills_lose_nothing(folder, seed):
+    kill(folder, 100, seed)
 
 
 BROKEN = """

@@ -40,6 +40,7 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    without_vectors,
 )
 from auxbit.data.vectors import as_rows
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
@@ -231,7 +232,7 @@ class Collection:
             given, kind = check_ids(rows.ids[first:])
             with self._snapshots.taken() as now:
                 if kind == now.state.ids:
-                    _refuse_known(list(rows.ids[first:]), now.find(given))
+                    _refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
         are_codes = _hold_codes(rows, state.n_bits, None if are_codes else state.n_features)
         before, n = state.positions, len(rows)
@@ -822,14 +823,10 @@ class Collection:
         return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {self.n_bits} bits"
 
     def _repr_html_(self) -> str:
-        import html
+        from auxbit.core.progress import html_table
 
-        rows = {} if self._storage.closed else self.describe()
-        cells = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in rows.items() if value not in (None, [])
-        )  # fmt: skip
-        return f"<strong>{html.escape(repr(self))}</strong><table>{cells}</table>"
+        facts = {} if self._storage.closed else self.describe()
+        return html_table(repr(self), [], [each for each in facts.items() if each[1] not in (None, [])])
 
 
 def load_model(path: PathLike) -> Hasher:
@@ -959,9 +956,9 @@ def _nearest(
     distances: Array
     if mode == "asymmetric":
         index = now.view.index(now.state, now.view.model(now.state).decoder_)
-        distances, found = index.asymmetric_positions(np.asarray(X), wanted, among=among)
+        distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among)
     else:
-        distances, found = now.view.index(now.state).positions(asked.codes(now), wanted, among)
+        distances, found = now.view.index(now.state).search(asked.codes(now), wanted, among=among)
     if n_candidates and X is not None:
         from auxbit.index.asymmetric import rank_by_vectors
 
@@ -1003,7 +1000,9 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if not isinstance(ids, str) and ids is not None:
         found = Records(found.X, ids, found.metadata, found.name)
     if metadata is not None and not names:
-        found = Records(found.X, found.ids, metadata_rows(metadata, len(found)), found.name)
+        found = Records(
+            found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name
+        )
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
@@ -1257,13 +1256,15 @@ def _sizes(model: Hasher) -> tuple[int, int]:
 def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
     """A model fitted to rows."""
     from auxbit.hashers.files import LARGEST_SEED, check_enough_rows
-    from auxbit.hashers.registry import fit_reporting, make_hasher
+    from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    check_enough_rows(rows.X, rows.name)
+    X = _whole(rows)
+    check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
-    model = make_hasher(method, DEFAULT_BITS if bits is None else bits, n_jobs=n_jobs, **wanted)
-    fit_reporting(model, _whole(rows), told, stage=f"fitting {method}")
+    bits = find_method(method).check_bits(DEFAULT_BITS if bits is None else bits)
+    model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
+    fit_reporting(model, X, told, stage=f"fitting {method}")
     return model
 
 

@@ -280,7 +280,7 @@ class View:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
         self._vectors.check_rows(positions, state.row_bytes)
         rows = self._vectors.content[: state.vector_bytes].view(state.vectors or "float32")
-        return rows.reshape(state.positions, -1)[positions]
+        return rows.reshape(state.positions, state.n_features or 0)[positions]
 
     def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
@@ -384,6 +384,7 @@ class Snapshot:
         missing = ~self.view.alive.holds(positions)
         if missing.any():
             id_ = given[int(missing.argmax())]
+            id_ = int(id_) if kind == "integer" else id_
             why = "" if kind == (self.state.ids or "integer") else f", whose ids are {KINDS[self.state.ids]}"
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
         return positions
@@ -423,8 +424,9 @@ class Snapshot:
         condition, parameters = where.sql()
         by_default = where.matches({})  # items without metadata need no row
         wanted = f"NOT ({condition})" if by_default else condition
-        rows = self.connection.execute(f"SELECT number FROM items WHERE {wanted}", parameters).fetchall()
-        numbers = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        # as one text: a tuple for each of many numbers would take longer than finding them
+        row = self.connection.execute(f"SELECT group_concat(number) FROM items WHERE {wanted}", parameters)
+        numbers = np.fromstring(row.fetchone()[0] or "", dtype=np.int64, sep=",")
         positions = self.view.positions_of(np.sort(numbers))
         positions = positions[self.view.alive.holds(positions)]
         return np.setdiff1d(self.view.present(), positions) if by_default else positions

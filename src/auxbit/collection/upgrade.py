@@ -6,6 +6,7 @@ This is all that still reads format 1; nothing writes it.
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,30 +40,48 @@ def upgrade(
     removed = [columns_of(source, part)["positions"] for part in manifest["removed"]]
     gone = np.concatenate([np.zeros(0, dtype=np.int64), *removed])
     told.stage("upgrading", sum(part["rows"] for part in manifest["segments"]))
-    with Collection._made(target, None, _state(manifest), n_jobs) as made:
-        start = 0
-        for part in manifest["segments"]:
-            stop = start + part["rows"]
-            alive = np.setdiff1d(np.arange(start, stop), gone) - start
-            rows, codes = _rows(columns_of(source, part), manifest["n_bits"], alive, part["file"])
-            attached = None if attach is None else attach(list(rows.metadata or ()))
-            made._add(
-                rows, codes, False, stop <= manifest["trained_at"], attached,
-                packed_only=manifest["vectors"] is None,
-            )  # fmt: skip
-            _keep(made, part["errors"])
-            told.advance(part["rows"])
-            start = stop
-        with made._storage.changing(f"upgraded from {source.name}") as change:
-            if manifest["model"] is not None:
-                content = (source / manifest["model"]).read_bytes()
-                files.write_bytes(target / "model.0.safetensors", content)
-                change.update(model="model.0.safetensors")
-            change.update(
-                next_number=max(change.state.next_number, manifest["next_id"]), coding=manifest["coding"],
-                mu=manifest["mu"],
-            )  # fmt: skip
-        return made.describe()
+    made = Collection._made(target, None, _state(manifest), n_jobs)
+    try:
+        with made:
+            _copy(source, manifest, gone, made, attach, told)
+            return made.describe()
+    except BaseException:
+        if not overwrite:
+            shutil.rmtree(target)
+        raise
+
+
+def _copy(
+    source: Path,
+    manifest: dict[str, Any],
+    gone: Array,
+    made: Collection,
+    attach: Attach | None,
+    told: Progress,
+) -> None:
+    """Add the rows of all segments but those that are gone, and then the model."""
+    start = 0
+    for part in manifest["segments"]:
+        stop = start + part["rows"]
+        alive = np.setdiff1d(np.arange(start, stop), gone) - start
+        rows, codes = _rows(columns_of(source, part), manifest["n_bits"], alive, part["file"])
+        attached = None if attach is None else attach(list(rows.metadata or ()))
+        made._add(
+            rows, codes, False, stop <= manifest["trained_at"], attached,
+            packed_only=manifest["vectors"] is None,
+        )  # fmt: skip
+        _keep(made, part["errors"])
+        told.advance(part["rows"])
+        start = stop
+    with made._storage.changing(f"upgraded from {source.name}") as change:
+        if manifest["model"] is not None:
+            content = (source / manifest["model"]).read_bytes()
+            files.write_bytes(Path(str(made.path)) / "model.0.safetensors", content)
+            change.update(model="model.0.safetensors")
+        change.update(
+            next_number=max(change.state.next_number, manifest["next_id"]), coding=manifest["coding"],
+            mu=manifest["mu"],
+        )  # fmt: skip
 
 
 def _keep(made: Collection, errors: dict[str, Any]) -> None:

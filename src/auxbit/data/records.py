@@ -278,6 +278,8 @@ def columns_of(table: Any) -> Columns | None:
     """The columns of a frame, a table of Arrow or a dict of columns; None if it is none of these."""
     if isinstance(table, Mapping):
         return {name: _column(values, f"metadata field {name!r}") for name, values in table.items()}
+    if package_of(table) == "polars" and hasattr(table, "collect"):  # a lazy frame
+        table = table.collect()
     if package_of(table) not in ("pandas", "polars", "pyarrow") or not hasattr(table, "columns"):
         return None
     if package_of(table) != "pandas":

@@ -86,9 +86,10 @@ class _Trained(Hasher):
     ) -> Self:  # fmt: skip
         """Learn the hash function from the rows of X, (n, D); y is ignored.
 
-        X : an array in memory. Or rows that are read out of core, about twice per iteration: the path of an
-            .npy, .fvecs, .bvecs, .parquet (or a folder of such) or .h5 file, or anything with `shape` and
-            row slices; or a dask array, whose chunks stay where they are.
+        X : an array or a frame in memory, or a column of vectors, as df["embedding"]. Or rows that are read
+            out of core, about twice per iteration: the path of an .npy, .fvecs, .bvecs, .parquet (or a folder
+            of such) or .h5 file, or anything with `shape` and row slices; or a dask array, whose chunks stay
+            where they are.
         memory : how much all arrays may take, "1GB"; if given, an array is read out of core as well.
         checkpoint : a folder in which the state is kept after each iteration; with `resume`, a fit that was
             interrupted resumes from there, to the same model.

@@ -204,7 +204,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         raise NotImplementedError
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Learn the hash function from the rows of X, (n, D); y is ignored.
+        """Learn the hash function from the rows of X; y is ignored.
+
+        X : (n, D), an array or a frame of numbers; or a column of n vectors, as df["embedding"]: a Series of
+            pandas or polars, an Arrow array, a list. The same in all other methods that take rows.
 
         All or nothing: if it fails, a model fitted before stays as it was.
         """

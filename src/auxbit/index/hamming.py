@@ -417,17 +417,11 @@ class HammingIndex:
         fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
         these, a list of ids (some may be missing), or one truth value per code in the order of `ids`.
         """
-        return self.positions(query_codes, k, among, as_ids=True)
-
-    def positions(
-        self, query_codes: npt.ArrayLike, k: int, among: Among = None, *, as_ids: bool = False
-    ) -> tuple[Distances, Ids]:
-        """As `search`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             distances, found = self._nearest(queries, k, among, workers)
-            return distances, self._store.ids.at(found) if as_ids else found
+            return distances, self._store.ids.at(found)
 
     def search_radius(
         self, query_codes: npt.ArrayLike, r: int, *, among: Among = None
@@ -460,13 +454,6 @@ class HammingIndex:
         query_codes=hasher.encode(X) in two stages: the `shortlist`, by default the 10 k nearest in Hamming
         distance, is ranked again by the decoder. Missing answers: id -1 at distance inf.
         """
-        return self.asymmetric_positions(X, k, query_codes, shortlist, among, as_ids=True)
-
-    def asymmetric_positions(
-        self, X: npt.ArrayLike, k: int, query_codes: npt.ArrayLike | None = None,
-        shortlist: int | None = None, among: Among = None, *, as_ids: bool = False,
-    ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
-        """As `search_asymmetric`, with positions instead of ids, and -1 for none."""
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows = self._query_rows(X)
         if shortlist is not None:
@@ -488,7 +475,7 @@ class HammingIndex:
             ]  # fmt: skip
             distances = np.concatenate([each for each, _ in answers])
             found = np.concatenate([each for _, each in answers])
-            return distances, self._store.ids.at(found) if as_ids else found
+            return distances, self._store.ids.at(found)
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
         """Groups of two and more items, joined by chains of codes within distance r of each other.

@@ -1,0 +1,481 @@
+"""Items of a collection: ids of any kind, rows from files and frames, metadata that changes, one query."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auxbit import ITQ, LSH, Collection
+from auxbit.collection.collection import load_model
+from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request, tmp_path):
+    """Where a collection is made."""
+    return tmp_path / "c" if request.param == "disk" else None
+
+
+# ---- ids
+
+KINDS = {
+    "integer": [7, 3, 1000, 5],
+    "text": ["doc-1", "ünï", "5", "a b"],
+    "uuid": [uuid.UUID(int=number) for number in (9, 4, 2**100, 1)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_come_back_in_their_type_from_every_method(place, model, digits, kind):
+    ids = KINDS[kind]
+    with Collection.create(place, model, vectors="float32") as collection:
+        added = collection.add(digits[:4], ids=ids, metadata=[{"row": row} for row in range(4)])
+        assert added.tolist() == collection.ids.tolist() == ids
+        assert collection.search(digits[2], 1).ids.tolist() == [ids[2]]
+        assert [row[0] for row in collection.search(digits[:4], 1).ids.tolist()] == ids
+        assert type(collection.search(digits[2], 1).ids.tolist()[0]) is type(ids[2])
+        assert collection.metadata(ids[::-1]) == [{"row": row} for row in (3, 2, 1, 0)]
+        assert [each["id"] for each in collection.get([ids[3], ids[0]])] == [ids[3], ids[0]]
+        assert [each["id"] for each in collection] == ids
+        assert collection.search(like=ids[1], k=1).ids.tolist() == [ids[1]]
+        assert ids[0] in collection
+        np.testing.assert_array_equal(collection.vectors([ids[1]]), digits[1:2])
+        collection.add(digits[9:10], ids=[ids[1]], upsert=True)
+        assert collection.ids.tolist() == [ids[0], ids[2], ids[3], ids[1]]
+        assert collection.metadata([ids[1]]) == [{}]
+        collection.compact()
+        assert collection.delete([ids[2]]) == 1
+        assert collection.ids.tolist() == [ids[0], ids[3], ids[1]]
+        with pytest.raises(InvalidInput, match="is already in the collection"):
+            collection.add(digits[:2], ids=[ids[2], ids[0]])
+        assert len(collection) == 3
+
+
+def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(place, model, digits):
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:2], ids=["a", "b"])
+        for ids, why in [
+            ([1, 2], "ids of the collection are text, and 1 is integer"),
+            (["c", 2], "must be of one type"),
+            ([None, "x"], "no id in row 0"),
+            (["", "x"], "must not be empty"),
+            (["c", "c"], "comes twice|twice"),
+            ([1.5, 2.5], "integers, text or UUIDs"),
+            (["c"], "1 ids for the 2 rows"),
+            (None, "ids of the collection are text: give ids"),
+        ]:
+            with pytest.raises(InvalidInput, match=why):
+                collection.add(digits[:2], ids=ids)
+        assert collection.ids.tolist() == ["a", "b"]
+        assert 0 not in collection
+        assert None not in collection
+        for wrong in ([0], ["c"], [uuid.UUID(int=1)]):
+            with pytest.raises(InvalidInput, match="is not in the collection"):
+                collection.get(wrong)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("number"), st.integers(1, 5)),
+            st.tuples(st.just("own"), st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True)),
+            st.tuples(st.just("rising"), st.integers(0, 50)),
+            st.tuples(st.just("delete"), st.integers(0, 3)),
+            st.tuples(st.just("compact"), st.just(0)),
+        ),
+        max_size=12,
+    )
+)
+def test_numbered_and_own_integers_never_get_mixed_up(changes):
+    """Ids that we number, ids that are given, rising or not: each leads to its own code."""
+    truth: dict[int, int] = {}
+    with Collection.create(None, bits=16) as collection:
+        for step, (what, value) in enumerate(changes):
+            code = np.array([[step, 1]], dtype=np.uint8)
+            ids = None
+            if what == "delete":
+                gone = list(truth)[:value]
+                collection.delete(gone)
+                for each in gone:
+                    del truth[each]
+                continue
+            if what == "compact":
+                collection.compact()
+                continue
+            if what == "own":
+                ids = value
+            elif what == "rising":
+                ids = list(range(value, value + 40))
+            n = value if ids is None else len(ids)
+            added = collection.add(codes=np.repeat(code, n, axis=0), ids=ids, upsert=ids is not None)
+            for each in added.tolist():
+                assert ids is not None or each not in truth  # a number is never used again
+                truth.pop(each, None)
+                truth[each] = step
+        assert collection.ids.tolist() == list(truth)
+        assert collection.codes(list(truth))[:, 0].tolist() == list(truth.values())
+        assert collection.holds(range(100)).tolist() == [each in truth for each in range(100)]
+
+
+# ---- one query, answers
+
+
+def test_one_vector_gets_one_row_of_answers_and_a_file_as_many_as_it_has(filled, digits, tmp_path):
+    distances, ids = filled.search(digits[0], 5)
+    assert distances.shape == ids.shape == (5,)
+    np.testing.assert_array_equal(ids, filled.search(digits[:1], 5).ids[0])
+    code = filled.model.encode(digits[:1])
+    np.testing.assert_array_equal(ids, filled.search(codes=code[0], k=5).ids)
+    np.save(tmp_path / "q.npy", digits[:3])
+    assert filled.search(tmp_path / "q.npy", 5).ids.shape == (3, 5)
+    np.save(tmp_path / "codes.npy", code)
+    np.testing.assert_array_equal(filled.search(str(tmp_path / "codes.npy"), 5).ids[0], ids)
+
+
+def test_answers_have_metadata_a_frame_and_something_to_look_at(filled, digits):
+    found = filled.search(digits[0], 3, where="odd=true")
+    assert found.metadata == filled.metadata(found.ids)
+    frame = found.to_pandas()
+    assert frame["id"].tolist() == found.ids.tolist()
+    assert frame["odd"].all()
+    for each in (filled, found):
+        assert repr(each)
+        assert "<table>" in each._repr_html_()
+    nothing = filled.search(digits[0], 3, where={"row": -1})
+    assert len(nothing.ids) == len(nothing.to_pandas()) == 0
+    assert repr(nothing)
+
+
+# ---- rows from files and frames
+
+
+def frame_of(digits, n=60):
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "id": [f"doc-{row}" for row in range(n)],
+            "embedding": list(digits[:n]),
+            "year": [2000 + row if row % 3 else np.nan for row in range(n)],
+            "lang": ["de" if row % 2 else "en" for row in range(n)],
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "dicts", ".parquet", ".jsonl", ".csv"])
+def test_a_collection_is_made_of_one_file_or_frame(tmp_path, digits, kind):
+    frame = frame_of(digits)
+    path = tmp_path / f"docs{kind}"
+    source = {
+        "pandas": lambda: frame,
+        "polars": lambda: pytest.importorskip("polars").from_pandas(frame),
+        "arrow": lambda: pytest.importorskip("pyarrow").Table.from_pandas(frame),
+        "dicts": lambda: [
+            {name: value for name, value in row.items() if name != "year" or not np.isnan(value)}
+            for row in frame.to_dict("records")
+        ],
+        ".parquet": lambda: frame.to_parquet(path) or path,
+        ".jsonl": lambda: path.write_text(
+            "".join(
+                json.dumps(
+                    {"id": row.id, "embedding": row.embedding.tolist(), "lang": row.lang}
+                    | ({} if np.isnan(row.year) else {"year": row.year})
+                ) + "\n"
+                for row in frame.itertuples()
+            )
+        ) and path,
+        ".csv": lambda: frame.assign(
+            embedding=[json.dumps(row.tolist()) for row in frame["embedding"]]
+        ).to_csv(path, index=False) or path,
+    }[kind]()  # fmt: skip
+    with Collection.create(
+        tmp_path / "c", source, bits=8, method="itq", ids="id", vectors_column="embedding", vectors="float32"
+    ) as collection:
+        assert collection.ids.tolist() == frame["id"].tolist()
+        np.testing.assert_array_equal(collection.vectors(["doc-3", "doc-4"]), digits[3:5])
+        assert collection.metadata(["doc-3", "doc-4"]) == [{"lang": "de"}, {"year": 2004.0, "lang": "en"}]
+        assert collection.describe()["fields"] == ["lang", "year"]
+        assert collection.count("lang=de and year>=2030") == sum(
+            year >= 2030 and lang == "de" for year, lang in zip(frame["year"], frame["lang"])
+        )
+        assert collection.stats().added == 0  # the model was fitted to these rows
+
+
+def test_the_column_of_vectors_is_never_metadata_and_columns_can_be_chosen(tmp_path, digits):
+    frame = frame_of(digits)
+    with Collection.create(None, frame["embedding"], bits=8, method="itq", metadata=frame) as collection:
+        assert collection.metadata([1]) == [{"id": "doc-1", "year": 2001.0, "lang": "de"}]
+        collection.add(frame, vectors_column="embedding", metadata=["lang"])
+        assert collection.metadata([61]) == [{"lang": "de"}]
+        with pytest.raises(InvalidInput, match=r"lnag.*lang"):
+            collection.add(frame, vectors_column="embedding", metadata=["lnag"])
+        with pytest.raises(InvalidInput, match=r"embeding.*embedding"):
+            collection.add(frame, vectors_column="embeding")
+        assert len(collection) == 120
+
+
+def test_a_file_is_added_in_batches_and_can_be_resumed(tmp_path, model, digits, monkeypatch):
+    monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 10)
+    np.save(tmp_path / "rows.npy", digits[:35])
+    told = []
+    with Collection.create(tmp_path / "c", model) as collection:
+        append = Collection._append
+
+        def fails_at_the_third(self, change, *rest):
+            if change.before.positions == 20:
+                raise KeyboardInterrupt
+            append(self, change, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Collection, "_append", fails_at_the_third)
+            with pytest.raises(KeyboardInterrupt):
+                collection.add(tmp_path / "rows.npy", stopped=lambda row, n: told.append((row, n)))
+        assert told == [(20, 35)]
+        assert len(collection) == 20
+        ids = collection.add(tmp_path / "rows.npy", first_row=20)
+        assert ids.tolist() == list(range(20, 35))
+        np.testing.assert_array_equal(collection.codes(), model.encode(digits[:35]))
+
+
+def test_a_collection_whose_first_rows_cannot_be_added_is_not_left_behind(tmp_path, digits):
+    for wrong, why in [
+        ({"ids": ["a"] * 60}, "twice"),
+        ({"metadata": [{"x": b"1"}] * 60}, "bytes|not JSON"),
+        ({"metadata": [{}] * 3}, "3 rows for 60|3 metadata for the 60"),
+        ({"vectors": "float8"}, "vectors='float8' is invalid"),
+        ({"method": "bha"}, "bha"),
+    ]:
+        with pytest.raises(InvalidInput, match=why):
+            Collection.create(tmp_path / "c", digits[:60], **{"bits": 4, "method": "itq"} | wrong)
+        assert not (tmp_path / "c").exists()
+
+
+# ---- metadata
+
+
+def test_metadata_change_without_the_vectors(place, model, digits):
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:5], metadata=[{"a": 1, "b": {"c": 2}}, None, {"a": 3}, None, None])
+        codes, commit = collection.codes(), collection.state.commit
+        assert collection.update_metadata([0, 1], {"a": 9, "new": "x"}) == 2
+        assert collection.metadata([0, 1]) == [{"a": 9, "b": {"c": 2}, "new": "x"}, {"a": 9, "new": "x"}]
+        collection.update_metadata([0, 2], [{"a": None, "b": {"d": 4}}, {"z": 1}])
+        assert collection.metadata([0, 2]) == [{"b": {"c": 2, "d": 4}, "new": "x"}, {"a": 3, "z": 1}]
+        assert collection.update_metadata(where="new=x", metadata={"kept": True}, replace=True) == 2
+        assert collection.metadata([0, 1, 3]) == [{"kept": True}, {"kept": True}, {}]
+        assert collection.count("kept=true") == 2
+        np.testing.assert_array_equal(collection.codes(), codes)
+        assert collection.state.commit == commit + 3
+        for wrong, why in [
+            (([7], {"a": 1}), "id 7 is not"),
+            (([0], {"a": b"x"}), "bytes"),
+            ((None, {}), "say which"),
+        ]:
+            with pytest.raises(InvalidInput, match=why):
+                collection.update_metadata(*wrong)
+        assert collection.check() == []
+
+
+def test_items_are_listed_in_order_of_a_field_and_in_parts(place, model, digits):
+    rows = [{"year": year} if year else None for year in (2003, 0, 2001, 2002, 0)]
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:5], metadata=rows)
+
+        def ids(**options):
+            return [each["id"] for each in collection.list(**options)]
+
+        assert ids() == [0, 1, 2, 3, 4]
+        assert ids(limit=2, offset=1) == [1, 2]
+        assert ids(order="year") == [2, 3, 0, 1, 4]
+        assert ids(order="-year", limit=2) == [0, 3]
+        assert ids(where="year>=2002") == [0, 3]
+        assert ids(where="!year") == [1, 4]
+        assert collection.get([2], codes=True)[0]["code"].shape == (2,)
+        batches = list(collection.batches(2))
+        assert [len(batch["ids"]) for batch in batches] == [2, 2, 1]
+        assert [row for batch in batches for row in batch["metadata"]] == [row or {} for row in rows]
+
+
+def test_a_field_that_no_item_has_is_said(place, model, digits):
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:3], metadata=[{"year": 1, "a": {"b": 1}}] * 3)
+        with pytest.warns(UserWarning, match=r"no item has the field 'yaer'.*year"):
+            assert collection.count("yaer=1") == 0
+        assert collection.count("a.b=1") == 3
+
+
+def test_an_indexed_field_gives_the_same_answers_by_its_index(tmp_path, model, digits):
+    rows = [{"year": 2000 + row % 7, "name": f"n{row % 5}"} for row in range(200)]
+    asked = ["year=2003", "year>=2005", "name=n1,n2 and year<2002", "not year=2001", "name^=n"]
+    with Collection.create(tmp_path / "c", model) as collection:
+        collection.add(digits[:200], metadata=rows)
+        before = [collection.list(each, limit=None) for each in asked]
+        collection.index_field("year")
+        collection.index_field("name")
+        assert [collection.list(each, limit=None) for each in asked] == before
+        from auxbit.collection.where import Where
+
+        condition, parameters = Where.of("year=2003").sql()
+        with collection._storage.reading() as (connection, _):
+            plan = connection.execute(
+                f"EXPLAIN QUERY PLAN SELECT number FROM items WHERE {condition}", parameters
+            ).fetchall()
+        assert "field year" in str(plan)
+        collection.index_field("year", remove=True)
+        assert [collection.list(each, limit=None) for each in asked] == before
+
+
+# ---- what others can read
+
+
+def test_anybody_can_list_the_items_by_sql(tmp_path, digits, model):
+    with Collection.create(tmp_path / "c", model) as collection:
+        collection.add(digits[:3])
+        collection.add(digits[3:5], metadata=[{"year": 1}, {"year": 2}])
+        collection.add(digits[5:7], ids=[90, 80])
+        collection.delete([1])
+    database = sqlite3.connect(tmp_path / "c" / "collection.sqlite")
+    listed = database.execute("SELECT id, metadata FROM listing").fetchall()
+    assert listed == [(0, None), (2, None), (3, '{"year":1}'), (4, '{"year":2}'), (90, None), (80, None)]
+    schema = "\n".join(text for (text,) in database.execute("SELECT sql FROM sqlite_schema") if text)
+    assert "An item without an id here has its number as its id" in schema
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+
+
+def test_attachments_are_given_back_and_go_with_their_items(place, model, digits):
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:2], attachments=[b"one", b"\0two"])
+        assert [collection.attachment(each) for each in (0, 1)] == [b"one", b"\0two"]
+        collection.add(digits[:1], ids=[0], upsert=True, attachments=[b"new"])
+        assert collection.attachment(0) == b"new"
+        collection.compact()
+        assert collection.attachment(1) == b"\0two"
+        collection.delete([1])
+        collection.add(digits[:1], ids=[1])
+        with pytest.raises(InvalidInput, match="no attachment"):
+            collection.attachment(1)
+
+
+# ---- opening
+
+
+def test_what_cannot_be_opened_says_what_it_is_and_what_to_do(tmp_path, model):
+    Collection.create(tmp_path / "papers.auxbit", model).close()
+    with pytest.raises(CollectionError, match=r"paper\.auxbit does not exist\. Did you mean papers\.auxbit"):
+        Collection(tmp_path / "paper.auxbit")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CollectionError, match=r"is not a collection\. Collections are made by"):
+        Collection(tmp_path / "folder")
+    (tmp_path / "folder" / "manifest.jsonl").write_text("")
+    with pytest.raises(CollectionError, match=r"auxbit collection upgrade .*folder NEW"):
+        Collection.open(tmp_path / "folder")
+    database = sqlite3.connect(tmp_path / "papers.auxbit" / "collection.sqlite")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(CollectionError, match=r"has format 99.*Upgrade: pip install -U auxbit"):
+        Collection.open(tmp_path / "papers.auxbit")
+    with pytest.raises(InvalidParameter, match="damaged='no' is invalid"):
+        Collection(tmp_path / "papers.auxbit", damaged="no")
+
+
+def test_codes_of_8192_bits_are_kept_and_found(place):
+    codes = np.random.default_rng(0).integers(0, 256, (200, 1024), dtype=np.uint8)
+    with Collection.create(place, bits=8192) as collection:
+        collection.add(codes=codes)
+        distances, ids = collection.search(codes=codes[:5], k=3)
+        assert ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+        true = np.unpackbits(codes[:5, None] ^ codes[None], axis=2).sum(axis=2, dtype=int)
+        np.testing.assert_array_equal(distances, np.sort(true, axis=1)[:, :3])
+    with pytest.raises(InvalidInput, match=r"1\.\.8192"):
+        Collection.create(place, bits=8193, overwrite=True)
+
+
+def test_a_collection_in_memory_writes_nothing(tmp_path, model, digits, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Collection.create(None, model, vectors="float16") as collection:
+        collection.add(digits[:200])
+        collection.delete(range(50))
+        collection.compact()
+        collection.retrain(LSH(24, random_state=0).fit(digits))
+        assert collection.search(digits[60], 1).ids.tolist() == [60]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_json_lacks_become_what_it_has(place, model, digits):
+    row = {
+        "day": np.datetime64("2020-01-02"),
+        "n": np.int64(3),
+        "id": uuid.UUID(int=5),
+        "price": Decimal("1.5"),
+    }
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:1], metadata=[row])
+        assert collection.metadata([0]) == [
+            {"day": "2020-01-02", "n": 3, "id": str(uuid.UUID(int=5)), "price": 1.5}
+        ]
+
+
+def test_a_model_file_or_a_model_may_be_the_source(tmp_path, digits):
+    model = ITQ(8, random_state=0).fit(digits)
+    model.save(tmp_path / "m.safetensors")
+    for source in (model, tmp_path / "m.safetensors", str(tmp_path / "m.safetensors")):
+        with Collection.create(None, source) as collection:
+            collection.add(digits[:9])
+            np.testing.assert_array_equal(collection.codes(), model.encode(digits[:9]))
+    with pytest.raises(FileProblem, match="does not exist"):
+        Collection.create(None, tmp_path / "n.safetensors")
+
+
+def test_a_model_is_fitted_to_the_rows_of_a_file_by_default(folder, digits):
+    np.save("some.npy", digits[:200])
+    with Collection.create("new", "some.npy", method="itq", bits=8, random_state=1) as new:
+        wanted = ITQ(8, random_state=1).fit(digits[:200]).encode(digits[:200])
+        np.testing.assert_array_equal(new.codes(), wanted)
+        assert new.state.trained == 200
+        facts = new.describe()
+        assert (facts["items"], facts["bits"], facts["method"], facts["coding"]) == (200, 8, "ITQ", "hash")
+    assert load_model("new").n_bits == 8
+
+
+def test_a_bad_row_of_a_file_is_named_by_its_place_in_the_file(folder, model, digits, monkeypatch):
+    monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 100)
+    bad = digits[:300].copy()
+    bad[250, 3] = np.nan
+    np.save("bad.npy", bad)
+    np.save("ids.npy", np.arange(5000, 5300))
+    Path("rows.jsonl").write_text("".join(json.dumps({"row": row}) + "\n" for row in range(300)))
+    beside = {"ids": "ids.npy", "metadata": "rows.jsonl"}
+    told = []
+    with Collection.create("papers", model) as papers:
+        with pytest.raises(InvalidInput, match=r"bad.npy contains NaN at row 250, column 3"):
+            papers.add("bad.npy", **beside, stopped=lambda row, n: told.append((row, n)))
+        assert told == [(200, 300)]
+        papers.add("queries.npy", **beside, first_row=200)
+        assert papers.metadata([5123]) == [{"row": 123}]
+        with pytest.raises(InvalidInput, match="id 5000 is already in the collection, and 300 of the 300"):
+            papers.add("queries.npy", **beside)
+        papers.add("queries.npy", **beside, upsert=True)
+        assert len(papers) == 300
+
+
+def test_retraining_may_change_the_method_and_the_bits(place, model, digits):
+    with Collection.create(place, model, vectors="float32") as collection:
+        collection.add(digits[300:])
+        collection.retrain(method="lsh", bits=24, random_state=5)
+        wanted = LSH(24, random_state=5).fit(digits[300:]).encode(digits[300:])
+        np.testing.assert_array_equal(collection.codes(), wanted)
+        collection.retrain(bits=12)
+        assert collection.describe()["method"] == "LSH"
+        assert collection.n_bits == 12
+        with pytest.raises(InvalidInput, match="keeps its vectors: leave X"):
+            collection.retrain(X=digits[300:])
