@@ -240,8 +240,8 @@ class Collection:
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                given = _whole(part) if are_codes else None
-                self._add(part, given, upsert, trained, None, packed_only=are_codes)
+                packed = _whole(part) if are_codes else None
+                self._add(part, packed, upsert, trained, None, packed_only=are_codes)
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -1059,8 +1059,8 @@ def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
     width = -(-n_bits // 8)
     if X.shape[1] not in (width, n_bits) or X.dtype.kind not in "bui":
         raise InvalidInput(
-            f"{rows.name} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns of "
-            f"uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
+            f"{rows.name} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns "
+            f"of uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
         )
     return True
 
