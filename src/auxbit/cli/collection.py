@@ -325,7 +325,7 @@ def duplicates(
 
 def get(
     folder: opt.Folder,
-    ids: Annotated[list[str], Argument(metavar="ID…", help="The ids of items.")],
+    ids: Annotated[list[str], Argument(metavar="ID", help="The ids of items.")],
     json: opt.JsonLines = False,
 ) -> None:
     """Show items by their ids, with all of their metadata."""
@@ -343,6 +343,7 @@ def get(
 
 
 def list_(
+    context: typer.Context,
     folder: opt.Folder,
     where: opt.Where = None,
     limit: Annotated[int | None, Option(
@@ -369,8 +370,8 @@ def list_(
     if not found:
         output.say(f"None of {n:,} {what}." if n else f"{folder} has no {what}.")
     elif more > 0:
-        next_ = output.shell("collection", "list", folder, "--offset", str(offset + len(found)))
-        output.say(f"{len(found):,} of {n:,} {what}; --limit and --offset show more, --json all: {next_}")
+        output.say(f"{len(found):,} of {n:,} {what}; --json prints all. More by:")
+        output.say(output.given_again(context, "--offset", offset + len(found)))
     else:
         output.say(f"{n:,} {what}.")
 
@@ -471,7 +472,7 @@ def _value(text: str) -> Any:
     import json
 
     try:
-        return json.loads(text, parse_constant=float)  # of NaN, which is no JSON
+        return json.loads(text, parse_constant=int)  # NaN is text, as in conditions
     except ValueError:
         return text
 

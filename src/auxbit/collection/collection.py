@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.snapshot import Snapshot, Snapshots, as_array, check_ids, checksum, runs, typed_ids
+from auxbit.collection.snapshot import (
+    KINDS,
+    Snapshot,
+    Snapshots,
+    as_array,
+    check_ids,
+    checksum,
+    runs,
+    typed_ids,
+)
 from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
 from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
@@ -200,6 +210,10 @@ class Collection:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
         if isinstance(source, str | os.PathLike):
             rows = _records(source, vectors_column, ids, metadata)
+            if rows.ids is not None and _has_no_types(ids if _is_file(ids) else source):
+                kind = self._storage.state.ids
+                if kind is not None and isinstance(rows.ids, np.ndarray) != (kind == "integer"):
+                    rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
             self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
             return self.ids[len(self) - (len(rows) - first_row) :]
         rows = _records(source, vectors_column, ids, metadata)
@@ -220,14 +234,14 @@ class Collection:
                 if kind == now.state.ids:
                     _refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
-        are_codes = are_codes or _hold_codes(rows, state.n_bits, state.n_features)
+        are_codes = _hold_codes(rows, state.n_bits, None if are_codes else state.n_features)
         before, n = state.positions, len(rows)
         told.stage("adding", n - first)
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                given = _whole(part) if are_codes else None
-                self._add(part, given, upsert, trained, None, packed_only=are_codes)
+                packed = _whole(part) if are_codes else None
+                self._add(part, packed, upsert, trained, None, packed_only=are_codes)
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -314,8 +328,8 @@ class Collection:
     ) -> int:
         """Change metadata without touching codes and vectors; returns how many items.
 
-        metadata : a dict or a frame with a row for each of the ids, or a file of them (a Path); or one dict
-        for all. ids : or the name of their field in these rows. Fields are set, those that are None are
+        metadata : one dict for all; or a list of dicts, a frame or a file (a Path), with a row for each of
+        the ids. ids : or the name of their field in these rows. Fields are set, those that are None are
         removed (RFC 7396), and others stay; with `replace` they are removed, too.
         """
         if (ids is None) == (where is None):
@@ -327,11 +341,7 @@ class Collection:
             ids = self.parse_ids(ids)
         with self._changing("metadata updated") as (change, now):
             positions = now.places(ids) if where is None else now.matching(Where.of(where))
-            one_for_all = isinstance(metadata, dict) and not any(
-                isinstance(value, list | np.ndarray) and len(value) == len(positions) and where is None
-                for value in metadata.values()
-            )
-            rows = [metadata] * len(positions) if one_for_all else metadata
+            rows = [metadata] * len(positions) if isinstance(metadata, dict) else metadata
             listed = metadata_rows(rows, len(positions))[:]
             texts = encode_metadata(listed, len(positions))
             if len(positions):
@@ -906,7 +916,7 @@ def _queries_in(
 
     rows = read_records(source, vectors=column, metadata=())
     X = _whole(rows)
-    if are_codes or _hold_codes(rows, now.state.n_bits, now.state.n_features):
+    if _hold_codes(rows, now.state.n_bits, None if are_codes else now.state.n_features):
         return None, as_packed(X, now.state.n_bits, rows.name)
     check_finite(X, name=rows.name)
     return X, None
@@ -1025,13 +1035,21 @@ def _is_file(source: Any) -> bool:
     )
 
 
+def _has_no_types(path: PathLike) -> bool:
+    """Whether a file is of text, in which 1 may be an integer or text."""
+    return Path(path).suffix.lower() in (".csv", ".txt")
+
+
 def _whole(rows: Records) -> Array:
     """All vectors of rows, or their codes."""
     return np.asarray(rows.X[:])
 
 
 def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
-    """Whether rows of a file are codes, by their shape; refuses rows that are neither."""
+    """Whether rows of a file are codes, by their shape; refuses rows that are neither.
+
+    n_features : numbers of a vector; None: they must be codes.
+    """
     from auxbit.hashers.files import holds_codes
 
     X: Any = rows.X
@@ -1042,6 +1060,12 @@ def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
                 "Use data like those of its model, or create another collection."
             )
         return False
+    width = -(-n_bits // 8)
+    if X.shape[1] not in (width, n_bits) or X.dtype.kind not in "bui":
+        raise InvalidInput(
+            f"{rows.name} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns "
+            f"of uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
+        )
     return True
 
 
@@ -1114,7 +1138,10 @@ def _settle_ids(
     state = change.state
     if given is None:
         if state.ids not in (None, "integer"):
-            raise InvalidInput(f"the ids of the collection are {state.ids}: give ids.")
+            raise InvalidInput(
+                f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
+                "(--id-column NAME or --ids FILE)."
+            )
         if n and state.next_number + n - 1 > 2**63 - 1:
             raise InvalidInput(
                 f"{n} rows cannot be numbered on: the largest id is {state.next_number - 1}. Give their ids."

@@ -78,7 +78,7 @@ def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
         try:
             found.append(made(str(each)))
         except ValueError as error:
-            what = f"{each!r} is not in the collection, whose ids are {KINDS[kind]}."
+            what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
             raise InvalidInput(what) from error
     return found
 

@@ -124,6 +124,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         lines = (folder / FORMER).read_bytes().split(b"\n")
     except OSError as error:
+        if storage.is_collection(folder):
+            raise CollectionError(f"{folder} has the present format already.") from error
         raise CollectionError(f"{folder} is not a collection of format 1: it has no {FORMER}.") from error
     for line in lines:
         try:

@@ -769,8 +769,8 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
         lists = [column for column in lists if _equally_long([row.get(column) for row in head])] or lists
     if len(lists) > 1:
         raise InvalidInput(
-            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name that of the vectors: "
-            f"vectors={lists[0]!r}."
+            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name that of the vectors "
+            "(vectors_column, --vectors-column)."
         )
     if lists:
         return _Chosen(lists, True, ids, metadata)
