@@ -157,6 +157,9 @@ class Collection:
         except InvalidInput:
             made._undo(folder, replaced=overwrite)
             raise
+        except BaseException:
+            made.close()
+            raise
         return made
 
     @classmethod

@@ -293,7 +293,7 @@ def explained(place: object) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        name, code = str(error), getattr(error, "sqlite_errorname", "") or ""
+        name, code = str(error), _name_of(error)
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise InUse(f"{place} is being written to by another process; one writer at a time.") from error
         if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
@@ -313,7 +313,8 @@ class Pool:
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], only: sqlite3.Connection | None) -> None:
         self._connect, self._only, self._turn = connect, only, threading.RLock()
-        self._process, self._free = os.getpid(), list[sqlite3.Connection]()
+        self._process, self._free, self._closed = os.getpid(), list[sqlite3.Connection](), False
+        self._of_parents: list[sqlite3.Connection] = []  # for a child must not even close them
 
     @contextmanager
     def borrowed(self) -> Iterator[sqlite3.Connection]:
@@ -323,17 +324,22 @@ class Pool:
                 yield self._only
             return
         if self._process != os.getpid():
+            self._of_parents += self._free
             self._process, self._free = os.getpid(), []
         free = self._free
         connection = free.pop() if free else self._connect()
         try:
             yield connection
         finally:
-            free.append(connection)
+            if self._closed:
+                connection.close()
+            else:
+                free.append(connection)
 
     def close(self) -> None:
-        """Close those that are not in use."""
-        while self._free:
+        """Close those that are not in use now, and the others after it."""
+        self._closed = True
+        while self._free and self._process == os.getpid():
             self._free.pop().close()
 
 
@@ -343,16 +349,13 @@ def connect(folder: Path | None, *, write: bool = False) -> sqlite3.Connection:
         return _prepared(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
     path = folder / DATABASE
     if write:
-        connection = _prepared(_opened(path, "mode=rw"))
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA cache_size=-65536")
-        return connection
+        return _prepared(_opened(path, "mode=rw"), "PRAGMA synchronous=FULL", "PRAGMA cache_size=-65536")
     for options in ("mode=rw", "mode=ro"):  # the second of a folder or disk that cannot be written to
-        with contextlib.suppress(sqlite3.OperationalError):
-            connection = _prepared(_opened(path, options))
-            connection.execute("PRAGMA query_only=1")
-            connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
-            return connection
+        try:
+            return _prepared(_opened(path, options), "PRAGMA query_only=1", "SELECT 1 FROM sqlite_schema")
+        except sqlite3.OperationalError as error:
+            if not _name_of(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+                raise  # such as a lock that somebody holds, who may be writing
     return _of_read_only_disk(path)
 
 
@@ -360,9 +363,7 @@ def _of_read_only_disk(path: Path) -> sqlite3.Connection:
     """SQLite cannot share a log on such a disk: without one it needs none, else both are copied."""
     log = path.with_name(f"{path.name}-wal")
     if not log.exists() or not log.stat().st_size:
-        connection = _prepared(_opened(path, "immutable=1"))
-        connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
-        return connection
+        return _prepared(_opened(path, "immutable=1"), "SELECT 1 FROM sqlite_schema")
     with tempfile.TemporaryDirectory() as temporary:
         for each in (path, log):
             Path(temporary, each.name).write_bytes(each.read_bytes())
@@ -379,10 +380,21 @@ def _opened(path: Path, options: str) -> sqlite3.Connection:
     )  # fmt: skip
 
 
-def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
-    connection.execute(f"PRAGMA mmap_size = {MAPPED}")
-    where.register(connection)
+def _prepared(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
+    try:
+        connection.execute(f"PRAGMA mmap_size = {MAPPED}")
+        where.register(connection)
+        for each in statements:
+            connection.execute(each).fetchall()
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    """The name that SQLite has for an error, as SQLITE_BUSY."""
+    return getattr(error, "sqlite_errorname", None) or ""
 
 
 def read_state(connection: sqlite3.Connection, before: State | None = None) -> State:
@@ -451,8 +463,12 @@ class Storage:
         self._file = self._found_file()
         self._pool = Pool(lambda: connect(folder), only)
         self._state: State | None = None
-        with self.reading() as (_, first):
-            self._state = first
+        try:
+            with self.reading() as (_, first):
+                self._state = first
+        except BaseException:
+            self._pool.close()
+            raise
 
     def _found_file(self) -> tuple[int, int] | None:
         """What tells the database from another file of its name; CollectionError if it is not there."""
@@ -480,16 +496,14 @@ class Storage:
             if connection.in_transaction:  # in memory, by whoever calls this within a change
                 yield connection, read_state(connection)
                 return
-            connection.execute("BEGIN")
             try:
+                connection.execute("BEGIN")
                 state = read_state(connection, self._state)
                 self._state = state
                 yield connection, state
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                if self.closed and self.folder is not None:
-                    self._pool.close()
 
     @property
     def state(self) -> State:
@@ -510,8 +524,10 @@ class Storage:
     def changing(self, what: str) -> Iterator[Change]:
         """A transaction that is committed at the end of the block, and undone by an exception in it."""
         with self._changing, explained(self.place), self._writing() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            if connection.in_transaction:
+                raise InvalidInput(f"{self.place} is being changed: wait until that has returned.")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 before = read_state(connection, self._state)
                 change = Change(connection, before, before, {"change": what})
                 yield change
