@@ -17,8 +17,8 @@ import pytest
 import auxbit
 from auxbit import Collection, HammingIndex
 from auxbit.cli.reference import reference
-from auxbit.collection.storage import State
 from auxbit.collection import collection as collections
+from auxbit.collection.storage import State
 from helpers.cli_runner import run
 from helpers.collection_runner import c, c_json, items, metadata_of, records, write_rows
 

@@ -242,7 +242,7 @@ class View:
     def numbers_at(self, positions: Positions) -> Ids:
         """The numbers of the items at these positions."""
         if len(self.firsts) == 1:
-            return positions + (self.numbers[0] - self.firsts[0])
+            return positions + int(self.numbers[0] - self.firsts[0])
         place = np.searchsorted(self.firsts, positions, side="right") - 1
         found: Ids = self.numbers[place] + positions - self.firsts[place]
         return found
