@@ -456,6 +456,13 @@ def test_a_list_inside_of_a_list_is_not_its_text():
     assert mask_of({"a": {"contains": [["x"]]}}, rows) == [True, False, False]
 
 
+def test_and_or_and_not_are_fields_if_their_values_are_no_conditions():
+    rows = [{"or": 1, "not": 1}, {"or": 2, "not": [2]}, {"and": True}]
+    assert mask_of({"or": [1, 3]}, rows) == mask_of({"not": 1}, rows) == [True, False, False]
+    assert mask_of({"or": {">=": 2}}, rows) == mask_of({"not": [[2]]}, rows) == [False, True, False]
+    assert mask_of({"and": True}, rows) == mask_of({"or": [{"and": True}]}, rows) == [False, False, True]
+
+
 def test_a_literal_name_goes_before_the_dots_row_by_row():
     rows = [{"a.b": 1, "a": {"b": 2}}, {"a": {"b": 2}}, {"a": [2]}, {"a": {"b": {"c": 2}}}]
     assert mask_of({"a.b": 1}, rows) == [True, False, False, False]
@@ -583,6 +590,7 @@ def test_malformed_text_is_answered_with_the_known_forms(text):
         (None, "expected a dict"),
         ({"or": []}, r'a list of dicts, at least one. A field of this name is compared by \{"or": \{"in"'),
         ({"and": [{"a": 1}, "b=1"]}, "a list of dicts, at least one"),
+        ({"or": {"a": 1, "b": 2}}, "a list of dicts, at least one"),
         ([len, "a=1"], "expected conditions as text"),
         ([Where.of(len)], r"where='len\(row\)' is invalid: expected a function that stands alone"),
         ({"or": [{"a": {"=": 1}}]}, "expected an operator, not '='"),

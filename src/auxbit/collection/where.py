@@ -234,9 +234,12 @@ def _node(wanted: Any) -> Node:
 def _of_field(field: Any, wanted: Any) -> list[Node]:
     if not isinstance(field, str):
         raise InvalidParameter("where", field, "fields as text", EXAMPLE)
-    if field in ("and", "or") and isinstance(wanted, list | tuple):
-        nested = [isinstance(each, Mapping | Where) for each in wanted]
-        if any(nested) != all(nested):  # an empty list has none and all, and would find every row or none
+    if field in ("and", "or"):
+        listed = isinstance(wanted, list | tuple)
+        nested = [isinstance(each, Mapping | Where) for each in (wanted if listed else ())]
+        # an empty list would find every row or none, and what is no list would be taken for operators
+        slip = isinstance(wanted, Mapping) and not {*wanted} <= {*OPERATORS}
+        if slip or (listed and any(nested) != all(nested)):
             remedy = f'A field of this name is compared by {{"{field}": {{"in": [...]}}}}.'
             _refuse(field, wanted, "a list of dicts, at least one", remedy)
         if any(nested):
@@ -285,10 +288,10 @@ def _refuse(field: str, value: Any, expected: str, remedy: str = "") -> NoReturn
 
 # ---- From text
 #
-# all   = some ("or" some)*
-# some  = one (("and" | ",") one)*
-# one   = "not" one | "(" all ")" | "!" field | field "?" | field "exists" | field "is missing"
-#       | field sign values | field word JSON
+# either = both ("or" both)*
+# both   = one (("and" | ",") one)*
+# one    = "not" one | "(" either ")" | "!" field | field "?" | field "exists" | field "is missing"
+#        | field sign values | field word JSON
 #
 # Fields and values stand in quotes, as JSON, or bare: bare ones end at a comma, at and, at or, or at a
 # parenthesis that they did not open.
@@ -331,7 +334,7 @@ class _Reader:
 
     def read(self) -> Node:
         """The tree of the whole text."""
-        tree = self._all()
+        tree = self._either()
         self._take(_SPACE)
         return tree if self._place == len(self._text) else self._malformed()
 
@@ -342,13 +345,13 @@ class _Reader:
             self._place = found.end()
         return found
 
-    def _all(self) -> Node:
-        parts = [self._some()]
+    def _either(self) -> Node:
+        parts = [self._both()]
         while self._take(_OR):
-            parts.append(self._some())
+            parts.append(self._both())
         return _group("or", parts)
 
-    def _some(self) -> Node:
+    def _both(self) -> Node:
         parts = [self._one()]
         while self._take(_AND):
             parts.append(self._one())
@@ -358,7 +361,7 @@ class _Reader:
         if self._take(_NOT):
             return Group("not", (self._one(),))
         if self._take(_OPEN):
-            inside = self._all()
+            inside = self._either()
             return inside if self._take(_CLOSE) else self._malformed()
         found = self._take(_ABSENT) or self._take(_PRESENT) or self._take(_PRESENT_WORD)
         if found:
