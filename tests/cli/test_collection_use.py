@@ -351,6 +351,18 @@ def test_a_damaged_database_is_named(made: Path) -> None:
     assert "collection.sqlite" in c("check", "papers", code=1).output
 
 
+def test_items_whose_metadata_are_damaged_are_named_and_can_be_deleted(made: Path) -> None:
+    with closing(sqlite3.connect("papers/collection.sqlite")) as database:
+        database.execute("UPDATE items SET metadata = '{}' WHERE number = 7")
+        database.commit()
+    shown = c("check", "papers", code=1).stdout
+    assert "item 7 does not match" in shown
+    assert "auxbit collection delete papers --ids" in shown
+    assert "compact" not in shown
+    c("delete", "papers", "--ids", 7)
+    assert "papers is whole: 1,496 items" in c("check", "papers").stdout
+
+
 def test_a_collection_of_a_newer_version_says_what_to_install(made: Path) -> None:
     with closing(sqlite3.connect("papers/collection.sqlite")) as database:
         database.execute("PRAGMA user_version = 99")

@@ -712,7 +712,11 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
         if of_model:
             again = output.shell("collection", "retrain", folder, "--model", "MODEL")
             output.say(f"  {again} makes the codes again")
-        if len(damage) > of_model:
+        of_items = [line for line in damage if line.startswith("collection.sqlite")]
+        if of_items:
+            again = output.shell("collection", "delete", folder, "--ids", "ID,…")
+            output.say(f"  {again} removes items that do not match, which can be added again")
+        if len(damage) > of_model + len(of_items):
             output.say("  --skip-damaged of search and stats uses what is left; to keep that alone:")
             output.say(f"  {output.shell('collection', 'compact', folder, '--skip-damaged')}")
     if damage:
