@@ -343,7 +343,7 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
         ((*rows, "--metadata", "base.jsonl"), "1,497 metadata for the 300 rows of queries.npy"),
         ((*rows, "--metadata", "bad.jsonl"), "bad.jsonl, line 300"),
         ((*rows, "--metadata", "no.jsonl"), "no.jsonl"),
-        ((*rows, "--ids", "twice.npy"), "id 5000 comes twice in ids"),
+        ((*rows, "--ids", "twice.npy"), "twice.npy has the id 5000 twice, in rows 0 and 299"),
         ((*rows, "--ids", "known.npy"), "id 7 is already in the collection"),
         ((*rows, "--ids", "floats.npy"), "ids are integers, text or UUIDs"),
         ((*rows, "--ids", "know.npy"), "Did you mean known.npy"),

@@ -430,7 +430,10 @@ def update(
     )] = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Change the metadata of items; codes, vectors and other fields stay."""
+    """Change the metadata of items.
+
+    Their codes and vectors, and fields that are not named, stay.
+    """
     _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None, "--id-column": id_column})
     fields = set_ or remove
     refuse(bool(fields) == (metadata is not None), "--set", "give --set and --remove, or --metadata FILE.")
@@ -551,7 +554,7 @@ def index(
 
 
 def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
-    """Write everything into one file without what is deleted.
+    """Write codes and vectors again without what is deleted.
 
     Searches continue meanwhile. It takes as much disk again until it is done.
     """
@@ -712,7 +715,11 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
         if of_model:
             again = output.shell("collection", "retrain", folder, "--model", "MODEL")
             output.say(f"  {again} makes the codes again")
-        if len(damage) > of_model:
+        of_items = [line for line in damage if line.startswith("collection.sqlite")]
+        if of_items:
+            again = output.shell("collection", "delete", folder, "--ids", "ID,…")
+            output.say(f"  {again} removes items that do not match, which can be added again")
+        if len(damage) > of_model + len(of_items):
             output.say("  --skip-damaged of search and stats uses what is left; to keep that alone:")
             output.say(f"  {output.shell('collection', 'compact', folder, '--skip-damaged')}")
     if damage:
@@ -731,7 +738,7 @@ def upgrade(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Bring a collection of an older version into the present format."""
+    """Bring an older collection into the present format."""
     from auxbit.images.pictures import upgrade
 
     with output.Stages("reading") as stages:

@@ -40,6 +40,7 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    refuse_repeats,
     without_vectors,
 )
 from auxbit.data.vectors import as_rows
@@ -488,6 +489,7 @@ class Collection:
         """A model like the present one, or another, fitted to the rows of the collection or to a sample."""
         from sklearn.base import clone
 
+        from auxbit.core.maps import check_n_bits
         from auxbit.core.parallel import sample_rows
         from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, suit_decoder
         from auxbit.hashers.registry import fit_reporting, make_hasher
@@ -495,11 +497,12 @@ class Collection:
         state = now.state
         if state.model is None and method is None:
             raise InvalidInput(
-                f"{self._storage.place} has no model to train again. Give a model, or method and bits."
+                f"{self._storage.place} has no model to train again. Give a model (--model), or method and "
+                "bits (--method, --bits)."
             )
         X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
         check_enough_rows(X, self._storage.place)
-        n_bits = state.n_bits if bits is None else bits
+        n_bits = state.n_bits if bits is None else check_n_bits(bits)
         if method is not None:
             made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
         else:
@@ -900,7 +903,8 @@ class Queries:
         """The queries themselves, of the right dimension."""
         if self.X is None:
             raise InvalidInput(
-                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X.'
+                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X '
+                "(--queries of vectors)."
             )
         n_features = now.state.n_features
         if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
@@ -997,7 +1001,8 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if _is_file(metadata):
         metadata, names = read_table(metadata), False
     if _is_file(ids):
-        ids = read_ids(ids)
+        name, ids = str(ids), read_ids(ids)
+        refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
     if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
         of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names

@@ -223,7 +223,7 @@ def _unicode(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:  # half a surrogate pair has no UTF-8, but JSON can escape it
-            return json.dumps(json.loads(text), separators=(",", ":"))
+            return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     return text
 
 
