@@ -322,7 +322,7 @@ def test_an_indexed_field_gives_the_same_answers_by_its_index(tmp_path, model, d
         collection.index_field("year")
         collection.index_field("name")
         assert [collection.list(each, limit=None) for each in asked] == before
-        from auxbit.collection.where import Where
+        from auxbit.data.where import Where
 
         condition, parameters = Where.of("year=2003").sql()
         with collection._storage.reading() as (connection, _):

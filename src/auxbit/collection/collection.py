@@ -28,7 +28,6 @@ from auxbit.collection.snapshot import (
     typed_ids,
 )
 from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
-from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
@@ -44,6 +43,7 @@ from auxbit.data.records import (
     without_vectors,
 )
 from auxbit.data.vectors import as_rows
+from auxbit.data.where import Where, scalar_sql
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.storage import CHUNK, LANES, TRIES, State, Storage
-from auxbit.collection.where import Where
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, warn
 from auxbit.core.parallel import Guard
 from auxbit.data.records import Row, checked_ids
 from auxbit.data.vectors import nearest
+from auxbit.data.where import Where
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 
 if TYPE_CHECKING:
@@ -443,7 +443,7 @@ class Snapshot:
 
     def ordered(self, positions: Positions, field: str, descending: bool) -> Positions:
         """Positions in the order of a field; items without it come last."""
-        from auxbit.collection.where import scalar_sql
+        from auxbit.data.where import scalar_sql
 
         self.warn_of_unknown([field])
         by, way = scalar_sql(field), "DESC" if descending else "ASC"

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from auxbit.collection import where
 from auxbit.core import files
 from auxbit.core.checks import Array, Bytes
 from auxbit.core.files import BINARY, WriterLock
+from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
 

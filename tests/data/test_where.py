@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from auxbit.collection.where import (
+from auxbit.data.where import (
     MOST_LEVELS,
     MOST_TERMS,
     OPERATORS,
