@@ -1,99 +1,79 @@
+"""Damage: a flipped bit is noticed before what it is in is used; the rest can be read, and repaired."""
+
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import struct
-from contextlib import contextmanager
-from dataclasses import replace
+import sqlite3
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import Collection
-from auxbit.collection.storage import MANIFEST, Manifest
-from auxbit.errors import AuxbitError, CollectionError, Damaged
+from auxbit.collection.storage import CHUNK, DATABASE
+from auxbit.errors import AuxbitError, CollectionError, Damaged, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 
-CHUNK = 2**16
-SIZES = (12_000, 700, 3000)  # rows of the segments: columns of several chunks, and of one
-WHERE = {"n": {"<": 700}}
+SIZES = (4000, 300, 1700)  # rows added at a time: files of several chunks
+WIDTH = 25  # bytes of a code
+MODEL = "model.0.safetensors"
 
 
 class Whole:
     """A collection before it is damaged: its contents by position, and the bytes of its files."""
 
-    def __init__(self, path):
+    def __init__(self, path, *, text):
         self.path, rng = path, np.random.default_rng(0)
         n = sum(SIZES)
         X = rng.normal(size=(n, D)).astype(np.float32)
         ids = np.arange(n)
         ids[-500:] = ids[:500]  # replace the first, by an upsert
-        rows = [{"n": i, "text": "x" * (i % 7)} if i % 5 else {} for i in range(n)]
-        with Collection.create(path, model(1), vectors="float16", n_jobs=1) as collection:
+        if text:
+            ids = np.array([f"item <{i}>" for i in ids], dtype=object)
+        rows = [{"n": i, "text": f"row <{i}>"} if i % 5 else {} for i in range(n)]
+        with Collection.create(path, model(3), vectors="float16", n_jobs=1) as collection:
             start = 0
             for size in SIZES:
                 some = slice(start, start + size)
-                collection.add(X[some], ids=ids[some], metadata=rows[some], upsert=True)
+                collection.add(
+                    X[some], ids=ids[some], metadata=rows[some], upsert=True,
+                    attachments=[f"attached <{i}>".encode() for i in range(n)[some]],
+                )  # fmt: skip
                 start += size
             collection.delete(ids[1000:1100])
-        everything = Contents.empty(1)
-        self.positions = replace(
-            everything, ids=ids, codes=model(1).encode(X), rows=tuple(rows), vectors=X.astype(np.float16),
-            next_id=int(ids.max()) + 1,
-        )  # fmt: skip
-        self.manifest = Manifest.read(path)
-        self.removed = dict(zip((each.file for each in self.manifest.removed),
-                                (np.arange(500), np.arange(1000, 1100)), strict=True))  # fmt: skip
-        self.bytes = {name: (path / name).read_bytes() for name in sorted(self.manifest.files | {MANIFEST})}
+            self.positions = Contents(
+                200,
+                3,
+                ids,
+                model(3).encode(X),
+                tuple(rows),
+                X.astype(np.float16),
+                collection.state.next_number,
+            )
+        self.here = np.ones(n, bool)
+        self.here[:500] = self.here[1000:1100] = False
+        self.bytes = {each.name: each.read_bytes() for each in path.iterdir()}
 
-    def contents(self, lost=(), back=()):
-        """What is there without lost positions, and with deletions undone; of equal ids the last counts."""
-        here = np.ones(len(self.positions.ids), bool)
-        for name, gone in self.removed.items():
-            here[gone] = name in back
+    def contents(self, lost=()):
+        """What is there without lost positions."""
+        here = self.here.copy()
         here[list(lost)] = False
-        kept = np.flatnonzero(here)
-        last = {int(self.positions.ids[at]): at for at in kept.tolist()}
-        kept = np.array(sorted(last.values()), dtype=np.int64)
-        p = self.positions
-        return replace(
-            p,
-            ids=p.ids[kept],
-            codes=p.codes[kept],
-            rows=tuple(p.rows[i] for i in kept),
-            vectors=p.vectors[kept],
-        )
+        return self.positions.at(np.flatnonzero(here))
 
     def lost_rows(self, name, damaged):
-        """The slow truth: rows of a segment with a byte in 64 KB of a column that are not as they were."""
-        content = self.bytes[name]
-        ends, layout = layout_of(content)
-        rows, front = layout["ids"]["shape"][0], ends["checks"][1]
-        if damaged is None or damaged[:front] != content[:front]:
-            return np.ones(rows, bool)
-
-        def changed(column):
-            start, stop = ends[column]
-            chunks = [slice(at, min(at + CHUNK, stop)) for at in range(start, stop, CHUNK)]
-            return [each.start - start for each in chunks if damaged[each] != content[each]]
-
-        texts = np.frombuffer(content[slice(*ends["offsets"])], "<i8")
-        r = np.arange(rows)
-        width = layout["codes"]["shape"][1]
-        spans = {
-            "codes": (r // 64 * 64 * width, (r // 64 + 1) * 64 * width),
-            "ids": (8 * r, 8 * r + 8),
-            "offsets": (8 * r, 8 * r + 16),
-            "text": (texts[:-1], texts[1:]),
-            "vectors": (2 * D * r, 2 * D * (r + 1)),
-        }
-        lost = np.zeros(rows, bool)
-        for column, (first, last) in spans.items():
-            for at in changed(column):
-                lost |= (first < at + CHUNK) & (last > at) & (last > first)
+        """The slow truth: rows with a byte in 64 KB of a flat file that are not as they were."""
+        full, row = (len(self.here) // 64 * 64 * WIDTH, 64 * WIDTH) if "codes" in name else (None, 2 * D)
+        content = self.bytes[name][:full]
+        lost = set()
+        for start in range(0, len(content), CHUNK):
+            chunk = slice(start, min(start + CHUNK, len(content)))
+            if damaged is None or damaged[chunk] != content[chunk]:
+                first, last = chunk.start // row, -(-chunk.stop // row)
+                each = 64 if "codes" in name else 1
+                lost |= set(range(first * each, min(last * each, len(self.here))))
         return lost
 
     @contextmanager
@@ -112,155 +92,262 @@ class Whole:
                 (self.path / name).write_bytes(content)
 
 
+@pytest.fixture(scope="module", params=["integers", "text"])
+def whole(request, tmp_path_factory):
+    return Whole(tmp_path_factory.mktemp("damage") / "c", text=request.param == "text")
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return Whole(tmp_path_factory.mktemp("damage") / "c")
-
-
-def layout_of(content):
-    """Where the columns of a segment begin and end, from the header as safetensors has it; and the header."""
-    (length,) = struct.unpack("<Q", content[:8])
-    layout = json.loads(content[8 : 8 + length])
-    layout.pop("__metadata__")
-    ends = {name: [8 + length + at for at in entry["data_offsets"]] for name, entry in layout.items()}
-    return ends, layout
-
-
-def regions_of(content):
-    """The parts of a file by name: the columns of a segment and what is before them, or halves."""
-    if b"auxbit segment" not in content[:200]:
-        return {"first half": (0, len(content) // 2), "second half": (len(content) // 2, len(content))}
-    ends, _ = layout_of(content)
-    front = {"header": (0, ends["checks"][0])}
-    return front | {name.split(".")[0]: each for name, each in ends.items() if each[0] < each[1]}
+def text_whole(tmp_path_factory):
+    return Whole(tmp_path_factory.mktemp("damage") / "c", text=True)
 
 
 def flipped(content, place, bit):
     return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
-@given(data=st.data())
-def test_a_flipped_bit_is_noticed_and_its_file_named_or_it_does_no_harm(whole, data):
-    regions = [(name, each) for name, content in whole.bytes.items() for each in regions_of(content).values()]
-    name, (start, stop) = data.draw(st.sampled_from(regions), label="where")
-    place, bit = data.draw(st.tuples(st.integers(start, stop - 1), st.integers(0, 7)), label="place, bit")
-    truth = whole.contents()
+# ---- noticed
+
+
+def readings(truth):
+    """What can be read of a collection, each with whether it is right."""
     queries = truth.vectors[:3].astype(np.float32)
-    readings = {
-        "ids": lambda c: np.array_equal(c.ids, truth.ids),
+    some = truth.ids[[0, 700, -1]]
+    return {
+        "ids": lambda c: c.ids.tolist() == truth.ids.tolist(),
         "codes": lambda c: np.array_equal(c.codes(), truth.codes),
         "metadata": lambda c: c.metadata(truth.ids) == list(truth.rows),
         "vectors": lambda c: np.array_equal(c.vectors(truth.ids), truth.vectors),
-        "search": lambda c: np.array_equal(c.search(codes=truth.codes[:3], k=1)[0][:, 0], [0, 0, 0]),
-        "model": lambda c: np.array_equal(c.model.encode(queries), model(1).encode(queries)),
-        "where": lambda c: found_where(c, truth) == matching(truth),
+        "search": lambda c: c.search(codes=truth.codes[:3], k=1)[1][:, 0].tolist() == truth.ids[:3].tolist(),
+        "model": lambda c: np.array_equal(c.model.encode(queries), model(3).encode(queries)),
+        "numbering": lambda c: c.state.next_number == truth.next_number,
+        "items": lambda c: [each["id"] for each in c.get(some)] == some.tolist(),
     }
-    with whole.damaged({name: flipped(whole.bytes[name], place, bit)}):
-        noticed = []
-        for reading, is_right in readings.items():
-            try:
-                with Collection.open(whole.path, n_jobs=1) as collection:
-                    assert is_right(collection), f"{reading} is wrong"
-            except AuxbitError as error:
-                noticed.append(str(error))
-        assert all(name in error for error in noticed)
-        found = Collection.open(whole.path, damaged="skip", n_jobs=1).check()
-        assert bool(found) == bool(noticed)
-        assert all(name in line for line in found)
-        assert not (name == MANIFEST and noticed), "one copy of the manifest is enough"
 
 
-def found_where(collection, truth):
-    ids = collection.search(codes=truth.codes[:1], k=800, where=WHERE)[1]
-    return sorted(ids[ids >= 0].tolist())
+def noticed_or_harmless(whole, *names, by_check=()):
+    """What errors and `check` say of a collection as it is now; nothing that is read may be wrong.
+
+    by_check : what may be wrong, if `check` finds it.
+    """
+    noticed, wrong = [], []
+    try:
+        with Collection.open(whole.path, n_jobs=1) as collection:
+            for reading, is_right in readings(whole.contents()).items():
+                try:
+                    wrong += [] if is_right(collection) else [reading]
+                except AuxbitError as error:
+                    # an id that is not found: an index of SQLite is damaged
+                    missing = isinstance(error, InvalidInput) and "is not in the collection" in str(error)
+                    noticed.append(DATABASE if missing else str(error))
+            found = collection.check()
+    except AuxbitError as error:
+        noticed, found = [str(error)], [str(error)]
+    for text in noticed + found:
+        assert any(name in text for name in names) or "has format" in text, text
+    assert set(wrong) <= set(by_check)
+    assert found or not (noticed or wrong), f"not found by check: {noticed or wrong}"
+    return noticed, found
 
 
-def matching(truth):
-    return sorted(int(i) for i, row in zip(truth.ids, truth.rows, strict=True) if row.get("n", 700) < 700)
+@pytest.mark.parametrize("name", ["codes.0", "vectors.0", MODEL])
+@settings(max_examples=6)
+@given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_in_a_flat_file_is_noticed_and_its_file_named(whole, name, share, bit):
+    content = whole.bytes[name]
+    place = int(share * len(content))
+    with whole.damaged({name: flipped(content, place, bit)}):
+        noticed, found = noticed_or_harmless(whole, name)
+    behind_the_end = name == "codes.0" and place >= len(whole.here) // 64 * 64 * WIDTH
+    assert bool(noticed) == bool(found) == (not behind_the_end)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_flipped_bit_in_the_database_is_noticed_or_does_no_harm(whole, data):
+    content = whole.bytes[DATABASE]
+    pages = len(content) // 4096
+    regions = [
+        (0, 100),
+        (100, 4096),
+        (4096, 20 * 4096),
+        *((4096 * i, 4096 * i + 60) for i in range(1, pages)),
+    ]
+    start, stop = data.draw(st.sampled_from(regions))
+    place, bit = data.draw(st.tuples(st.integers(start, stop - 1), st.integers(0, 7)))
+    # whether an item whose id is its number has a row is not known: SQLite may lose one, if damaged inside
+    by_check = () if whole.positions.text else ("metadata", "ids", "search", "items")
+    with whole.damaged({DATABASE: flipped(content, place, bit)}):
+        noticed_or_harmless(whole, DATABASE, by_check=by_check)
+
+
+def places_of(content, text):
+    at, found = content.find(text), []
+    while at >= 0:
+        found.append(at)
+        at = content.find(text, at + 1)
+    return found
+
+
+@pytest.mark.parametrize("what", ["metadata", "ids", "attachments", "last codes"])
+def test_a_flipped_bit_in_what_the_database_holds_is_noticed_and_named(text_whole, what):
+    whole, rng = text_whole, np.random.default_rng(0)
+    content = whole.bytes[DATABASE]
+    with closing(sqlite3.connect(whole.path / DATABASE)) as database:
+        last_codes = database.execute("SELECT value FROM settings WHERE name = 'last_codes'").fetchone()[0]
+    text = {
+        "metadata": b"row <2222>",
+        "ids": b"item <2222>",
+        "attachments": b"attached <2222>",
+        "last codes": last_codes[:64],
+    }[what]
+    places = places_of(content, text)
+    assert len(places) == (2 if what == "ids" else 1)  # in the table and in its index
+    for at in places:
+        for _ in range(3):
+            place = at + int(rng.integers(len(text)))
+            changed = flipped(content, place, int(rng.integers(8)))
+            with whole.damaged({DATABASE: changed}):
+                noticed, found = noticed_or_harmless(whole, DATABASE)
+            assert found
+            assert noticed or what == "attachments"
+    if what == "attachments":
+        with (
+            whole.damaged({DATABASE: changed}),
+            Collection.open(whole.path) as collection,
+            pytest.raises(Damaged, match=r"the attachment of item .*2222.* does not match its checksum"),
+        ):
+            collection.attachment(whole.positions.ids[2222])
+
+
+NUMBERS = [("stretches", name) for name in ("first_position", "count", "first_number", "checksum")]
+NUMBERS += [("deleted", name) for name in ("in_commit", "first_number", "count", "checksum")]
+NUMBERS += [("checks", name) for name in ("chunk", "bytes", "checksum")]
+NUMBERS += [(f"settings WHERE name = '{name}'", "value")
+            for name in ("n_bits", "positions", "deleted", "next_number", "own_ids", "commit")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "column"), NUMBERS)
+@pytest.mark.parametrize("bit", [0, 20])
+def test_another_number_in_the_database_is_noticed(text_whole, table, column, bit):
+    with text_whole.damaged({}):
+        with closing(sqlite3.connect(text_whole.path / DATABASE, isolation_level=None)) as database:
+            rows = database.execute(f"SELECT {column} FROM {table}").fetchall()
+            (value,) = rows[-1]
+            one = (
+                f"{table} AND {column} = {value}" if "WHERE" in table else f"{table} WHERE {column} = {value}"
+            )
+            database.execute(
+                f"UPDATE {one} ".replace(" WHERE", f" SET {column} = {value ^ 1 << bit} WHERE", 1)
+            )
+        noticed, found = noticed_or_harmless(text_whole, DATABASE, "codes.0", "vectors.0")
+        assert noticed
+        assert found
+
+
+# ---- the rest
 
 
 def damage(whole, how, rng):
-    """Some files of a collection, damaged."""
-    by_upsert, by_delete = whole.removed
-    name = {"positions": by_delete, "upsert": by_upsert}.get(how, whole.manifest.segments[0].file)
-    content, how = whole.bytes[name], "positions" if how == "upsert" else how
+    """Some files of a collection, damaged, and the positions that are lost by it."""
+    name = f"{how.split()[0]}.0"
+    if how in ("item", "id"):
+        text = b"row <%d>" if how == "item" else b"item <%d>"
+        row = int(rng.integers(500, 1000))
+        at = places_of(whole.bytes[DATABASE], text % row)[0]
+        damaged = flipped(whole.bytes[DATABASE], at + int(rng.integers(5)), int(rng.integers(8)))
+        return {DATABASE: damaged}, {row} if whole.here[row] and (how == "id" or row % 5) else set()
     if how == "several":
-        columns = rng.permutation(["ids", "codes", "text", "offsets", "vectors", "upsert"])[:3]
-        every = [damage(whole, column, rng) for column in columns]
-        return every[0] | every[1] | every[2]
-    if how == "an id of another row":  # of position 9000, in another 64 KB than position 808
-        return {name: flipped(content, layout_of(content)[0]["ids"][0] + 8 * 9000 + 1, 5)}
-    if how in ("cut", "zeros"):
-        at = int(rng.integers(len(content)))
-        rest = bytes(min(5000, len(content) - at)) + content[at + 5000 :] if how == "zeros" else b""
-        return {name: content[:at] + rest}
-    if how in ("longer", "missing"):
-        return {name: content + b"more" if how == "longer" else None}
-    return {name: flipped(content, int(rng.integers(*regions_of(content)[how])), int(rng.integers(8)))}
+        every = [damage(whole, each, rng) for each in ("codes flip", "vectors flip", "item")]
+        return every[0][0] | every[1][0] | every[2][0], every[0][1] | every[1][1] | every[2][1]
+    content = whole.bytes[name]
+    at = int(rng.integers(CHUNK, len(content) // 2))
+    changed = {
+        "flip": flipped(content, at, int(rng.integers(8))),
+        "cut": content[:at],
+        "zeros": content[:at] + bytes(5000) + content[at + 5000 :],
+        "longer": content + b"more",
+        "missing": None,
+    }[how.split()[1]]
+    return {name: changed}, whole.lost_rows(name, changed)
 
 
-HOW = ("header", "checks", "codes", "ids", "offsets", "text", "vectors", "positions", "upsert", "padding",
-       "an id of another row", "cut", "zeros", "longer", "missing", "several")  # fmt: skip
+HOW = [
+    f"{name} {how}" for name in ("codes", "vectors") for how in ("flip", "cut", "zeros", "longer", "missing")
+]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("how", HOW)
-def test_the_rest_of_a_damaged_collection_is_exactly_what_is_not_damaged(whole, how, seed):
-    files = damage(whole, how, np.random.default_rng([seed, HOW.index(how)]))
-    lost, start = [], 0
-    for part in whole.manifest.segments:
-        if part.file in files:
-            lost += (start + np.flatnonzero(whole.lost_rows(part.file, files[part.file]))).tolist()
-        start += part.rows
-    back = {
-        name
-        for name in whole.removed
-        if name in files and not _same_positions(whole.bytes[name], files[name])
-    }
-    expected = whole.contents(lost, back)
+EVERY = [("integers", how) for how in [*HOW, "several", "item"]]
+EVERY += [("text", how) for how in ("codes flip", "vectors missing", "several", "item", "id")]
+
+
+@pytest.mark.parametrize(("whole", "how"), EVERY, indirect=["whole"])
+def test_the_rest_of_a_damaged_collection_is_exactly_what_is_not_damaged(whole, how):
+    files, lost = damage(whole, how, np.random.default_rng(len(how)))
+    expected = whole.contents(lost)
+    by_field = [id_ for id_, row in zip(expected.ids.tolist(), expected.rows) if row.get("n", 9000) < 2000]
     with whole.damaged(files):
         with Collection.open(whole.path, damaged="skip", n_jobs=1) as rest:
             assert difference(rest, expected) == ""
-            assert found_where(rest, expected) == matching(expected)
-            assert bool(rest.damage) == bool(lost or back) or how == "longer"
-            with pytest.raises(CollectionError, match="skip"):
+            assert rest.search(codes=whole.positions.codes[:1], k=9000, where="n<2000").ids.size == len(
+                by_field
+            )
+            assert bool(rest.damage) == bool(rest.lost) == bool(lost)
+            assert rest.lost == whole.here.sum() - len(expected.ids)
+            assert rest.holds(whole.positions.ids).sum() == np.isin(whole.positions.ids, expected.ids).sum()
+            with pytest.raises(InvalidInput, match="skip"):
                 rest.delete(expected.ids[:1])
             rest.compact()
+            assert rest.damage == []
             assert difference(rest, expected) == ""
         with Collection.open(whole.path, n_jobs=1) as again:
             assert difference(again, expected) == ""
             assert again.check() == []
-            again.add(codes=expected.codes[:1], X=expected.vectors[:1])
-
-
-def _same_positions(content, damaged):
-    """Whether a file of deletions is as it was but for its padding."""
-    stop = layout_of(content)[0]["positions"][1]
-    return damaged is not None and damaged[:stop] == content[:stop]
+            if by_field:
+                assert [each["id"] for each in again.list("n<2000", limit=None)] == by_field
+            gone = whole.positions.at(np.array(sorted(lost), dtype=np.int64)[:3])
+            gone = gone.without(expected.ids)
+            if len(gone.ids):  # what was lost can be added again
+                again.add(gone.vectors.astype(np.float32), codes=gone.codes, ids=gone.ids)
+            assert len(again) == len(expected.ids) + len(gone.ids)
 
 
 def test_a_change_of_a_damaged_collection_is_refused_and_makes_it_no_worse(whole):
-    name = whole.manifest.segments[0].file
-    content = bytearray(whole.bytes[name])
-    content[len(content) // 2] ^= 1  # of the vectors
-    with whole.damaged({name: bytes(content)}), Collection.open(whole.path, n_jobs=1) as collection:
-        with pytest.raises(Damaged, match=name):
+    content = whole.bytes["vectors.0"]
+    damaged = {"vectors.0": flipped(content, len(content) // 2, 0)}
+    new = ["new"] if whole.positions.text else None
+    with whole.damaged(damaged), Collection.open(whole.path, n_jobs=1) as collection:
+        with pytest.raises(Damaged, match=r"vectors\.0"):
             collection.compact()
-        with pytest.raises(Damaged, match=name):
+        with pytest.raises(Damaged, match=r"vectors\.0"):
             collection.retrain(model(0))
-        collection.add(codes=whole.positions.codes[:1], X=whole.positions.vectors[:1].astype(np.float32))
+        X = whole.positions.vectors[:1].astype(np.float32)
+        collection.add(X, codes=whole.positions.codes[:1], ids=new)
         assert len(collection) == len(whole.contents().ids) + 1
-        assert [name in line for line in collection.check()] == [True]
+        assert ["vectors.0" in line for line in collection.check()] == [True]
+
+
+def test_metadata_that_are_damaged_are_not_updated(whole):
+    content = whole.bytes[DATABASE]
+    changed = flipped(content, content.find(b"row <2222>"), 0)
+    id_ = whole.positions.ids[2222:2223]
+    with whole.damaged({DATABASE: changed}), Collection.open(whole.path, n_jobs=1) as collection:
+        for change in (lambda: collection.update_metadata(id_, {"m": 1}), lambda: collection.metadata(id_)):
+            with pytest.raises(Damaged, match=r"2222.* does not match its checksum"):
+                change()
+
+
+# ---- what is no collection
 
 
 def search_in(path, whole):
     with Collection.open(path, n_jobs=1) as collection:
-        collection.search(whole.positions.vectors[:1].astype(np.float32))
+        collection.search(whole.positions.vectors[:1].astype(np.float32), rerank=True)
 
 
 def test_what_is_missing_or_no_collection_is_named(whole, tmp_path):
-    for name in whole.bytes:
-        message = name if name != MANIFEST else "has no manifest"
+    for name in set(whole.bytes) - {"writer.lock"}:
+        message = name if name != DATABASE else "is not a collection"
         with whole.damaged({name: None}), pytest.raises(AuxbitError, match=message):
             search_in(whole.path, whole)
     (tmp_path / "empty").mkdir()
@@ -274,10 +361,33 @@ def test_what_is_missing_or_no_collection_is_named(whole, tmp_path):
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(whole, tmp_path):
-    for name in whole.bytes:
+    for name in set(whole.bytes) - {"writer.lock"}:
         path = tmp_path / name
         shutil.copytree(whole.path, path)
         (path / name).unlink()
         (path / name).mkdir()
-        with pytest.raises(AuxbitError, match=name):
+        with pytest.raises(AuxbitError, match=name if name != DATABASE else "is not a collection"):
             search_in(path, whole)
+
+
+def test_a_database_of_somebody_else_or_of_a_newer_version_is_refused(tmp_path):
+    Collection.create(tmp_path / "c", bits=8).close()
+    path = tmp_path / "c" / DATABASE
+    whole = path.read_bytes()
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 3")
+    newer.close()
+    with pytest.raises(
+        CollectionError, match=r"has format 3, .* this version reads 2\. Upgrade: pip install"
+    ):
+        Collection.open(tmp_path / "c")
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA application_id = 0")
+    other.close()
+    with pytest.raises(CollectionError, match="is a database, but not of a collection"):
+        Collection.open(tmp_path / "c")
+    for content, message in ((b"", "not of a collection"), (b"no database " * 99, "file is not a database")):
+        path.write_bytes(content)
+        with pytest.raises(CollectionError, match=message):
+            Collection.open(tmp_path / "c")

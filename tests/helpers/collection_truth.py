@@ -14,7 +14,8 @@ from auxbit import LSH, Collection, HammingIndex
 from auxbit.collection.storage import DATABASE, LOCK, is_collection
 
 D = 12
-MODEL_BITS = (32, 24, 32)
+MODEL_BITS = (32, 24, 32, 200)
+CHOSEN = 3  # models that changes choose from; the others are for tests of their own
 MOST_ROWS = 5000  # from then on a change may delete most of them
 Change = Callable[[Path, "Collection | None"], "Collection"]
 
@@ -128,7 +129,7 @@ def change(before: Contents | None, seed: int, number: int, largest: int = 3000)
     """Change `number` of a run: what makes it, and the contents after it. largest : rows to add at once."""
     rng = np.random.default_rng([seed, number])
     if before is None:
-        return _creation(None if seed % 3 == 1 else int(rng.integers(len(MODEL_BITS))), text=seed % 3 == 2)
+        return _creation(None if seed % 3 == 1 else int(rng.integers(CHOSEN)), text=seed % 3 == 2)
     n = len(before.ids)
     kinds = ["add"] * 8 + ["upsert"] * 3 + ["delete"] * 3 + ["update"] * 2 + ["compact"]
     kind = str(rng.choice(kinds + ["retrain"] * (before.model is not None)))
@@ -142,7 +143,7 @@ def change(before: Contents | None, seed: int, number: int, largest: int = 3000)
     if kind == "compact":
         return _method(lambda c: c.compact()), before
     if kind == "retrain" and n:
-        new = int(rng.integers(len(MODEL_BITS)))
+        new = int(rng.integers(CHOSEN))
         return _method(lambda c: c.retrain(model(new))), before.retrained(new)
     return _addition(before, rng, largest, upsert=kind == "upsert")
 

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tempfile
 import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.storage import CHUNK, LANES, TRIES, State, Storage
+from auxbit.collection.storage import CHUNK, DATABASE, LANES, TRIES, State, Storage, row_checks
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, warn
 from auxbit.core.parallel import Guard
 from auxbit.data.records import Row, checked_ids
 from auxbit.data.vectors import nearest
 from auxbit.data.where import Where
-from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
+from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput, ModelFileError
 
 if TYPE_CHECKING:
     from auxbit.core.maps import Decoder
@@ -83,9 +85,23 @@ def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
     return found
 
 
-def checksum(id_: Any, metadata: str | None) -> int:
+def checksum(number: int, id_: Any, metadata: str | None) -> int:
     """What `items` keeps beside a row."""
-    return zlib.crc32(f"{id_}\0{metadata}".encode())
+    return zlib.crc32(f"{number}\0{id_}\0{metadata}".encode())
+
+
+def spoilt_items(connection: sqlite3.Connection) -> dict[int, str]:
+    """The rows of `items` that do not match their checksums: numbers, and ids as far as they can be read."""
+    rows = connection.execute(
+        "SELECT number, CAST(id AS BLOB), CAST(metadata AS BLOB), checksum FROM items "
+        "WHERE checksum IS NOT NULL"
+    )
+    found = {}
+    for number, id_, text, check in rows:
+        as_bytes = (b"None" if each is None else each for each in (id_, text))
+        if zlib.crc32(b"\0".join([str(number).encode(), *as_bytes])) != check:
+            found[number] = str(number) if id_ is None else repr(id_.decode(errors="replace"))
+    return found
 
 
 def runs(numbers: Ids) -> Iterator[tuple[int, int, int]]:
@@ -97,6 +113,14 @@ def runs(numbers: Ids) -> Iterator[tuple[int, int, int]]:
 
 
 # ---- Views
+
+
+def _integers(connection: sqlite3.Connection, query: str, parameters: Any, width: int) -> Ids:
+    """Rows of a query, (n, width)."""
+    try:
+        return np.array(connection.execute(query, parameters).fetchall(), dtype=np.int64).reshape(-1, width)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Damaged(f"{DATABASE} is damaged: {error}. Restore it from a copy.") from error
 
 
 class Checked:
@@ -114,15 +138,20 @@ class Checked:
         """Map the file again, now that it has `length` committed bytes, with some room behind them."""
         self.content = self._flat.content(length, room, lenient=self._lenient)
         full = self._length // CHUNK  # chunks that cannot have changed
-        fresh = connection.execute(
-            "SELECT bytes, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk",
-            (self.name, full),
-        ).fetchall()
-        self._rows = np.concatenate([self._rows[:full], np.array(fresh, dtype=np.int64).reshape(-1, 2)])
+        fresh = _integers(
+            connection, "SELECT chunk, bytes, checksum FROM checks WHERE file = ? AND chunk >= ? "
+            "ORDER BY chunk", (self.name, full), 3,
+        )  # fmt: skip
+        chunks = np.arange(full, -(-length // CHUNK))
+        sizes = np.minimum(CHUNK, length - chunks * CHUNK)
+        if not np.array_equal(fresh[:, :2], np.stack([chunks, sizes], axis=1)):
+            raise Damaged(
+                f"{DATABASE} is damaged: it has no checksums for the {length:,} bytes of "
+                f"{self._flat.path or self.name}. Restore it from a copy."
+            )
+        self._rows = np.concatenate([self._rows[:full], fresh[:, 1:]])
         self._fine = np.concatenate([self._fine[:full], np.zeros(len(fresh), dtype=np.bool_)])
         self._length = length
-        if self._rows[:, 0].sum() != length:
-            raise Damaged(f"{self._flat.path or self.name} has no checksums for all of its {length:,} bytes.")
 
     def check(self, chunks: npt.NDArray[np.int64] | None = None) -> None:
         """Compare chunks, by default all, with their checksums."""
@@ -151,7 +180,7 @@ class Checked:
     def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
         """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
         for chunk in self.damage:
-            first, last = chunk * CHUNK // size, -(-(chunk + 1) * CHUNK // size)
+            first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self._length) // size)
             yield slice(first * rows_each, last * rows_each)
 
 
@@ -165,24 +194,32 @@ class View:
         self.size, self.model_file = 0, state.model
         self.firsts = self.numbers = np.zeros(0, dtype=np.int64)  # of stretches: position and number
         self.alive = LaneSet()
-        self.lost = 0
-        self._storage, self._lenient = storage, lenient
+        self.lost: Ids = self.numbers  # of items that are left out, since they are damaged
+        self._spoilt: dict[int, str] = {}  # of the rows of `items`
+        self._storage, self._lenient, self.place = storage, lenient, storage.place
         self._codes = Checked(storage, state.codes, lenient=lenient)
         self._vectors = Checked(storage, state.vectors_file, lenient=lenient)
         self._index: HammingIndex | None = None
         self._model: Hasher | None = None
+        self._model_bytes: Bytes | None = None  # mapped, not read
+        if storage.folder is not None and state.model is not None:
+            with suppress(OSError):
+                size = (storage.folder / state.model).stat().st_size
+                self._model_bytes = storage.flat(state.model).content(size)
         self._making = threading.RLock()  # of the index and the model, by several readers
 
     def advance(self, connection: sqlite3.Connection, state: State) -> None:
         """Take in what was added and deleted since, at the state that the connection sees."""
-        fresh = connection.execute(
-            "SELECT first_position, first_number, count FROM stretches WHERE first_position + count > ? "
-            "ORDER BY first_position", (self.size,),
-        ).fetchall()  # fmt: skip
-        kept = len(self.firsts) - (1 if fresh and len(self.firsts) and fresh[0][0] == self.firsts[-1] else 0)
-        table = np.array(fresh, dtype=np.int64).reshape(-1, 3)
-        self.firsts = np.concatenate([self.firsts[:kept], table[:, 0]])
-        self.numbers = np.concatenate([self.numbers[:kept], table[:, 1]])
+        fresh = self._table(
+            connection, "SELECT first_position, count, first_number, checksum FROM stretches "
+            "WHERE first_position + count > ? ORDER BY first_position", self.size,
+        )  # fmt: skip
+        kept = int(np.searchsorted(self.firsts, fresh[0, 0])) if len(fresh) else len(self.firsts)
+        ends = np.append(fresh[:, 0], state.positions)
+        if ends[0] > self.size or (np.diff(ends) != fresh[:, 1]).any():
+            raise Damaged(f"{self.place}: {DATABASE} is damaged: items are missing in `stretches`.")
+        self.firsts = np.concatenate([self.firsts[:kept], fresh[:, 0]])
+        self.numbers = np.concatenate([self.numbers[:kept], fresh[:, 2]])
         self._codes.grow(connection, state.code_bytes, state.block_bytes)
         self._lay_last_block(state)
         if state.vectors is not None:
@@ -194,34 +231,54 @@ class View:
             with self._index.changing() as store:
                 store.grow(self.planes(state), state.positions)
         self.size = state.positions
-        gone = connection.execute(
-            "SELECT first_number, count FROM deleted WHERE in_commit > ?", (self.commit,)
-        ).fetchall()
-        if gone:
-            self.discard(self.positions_of(_spread(np.array(gone, dtype=np.int64))))
+        gone = self._table(
+            connection, "SELECT in_commit, first_number, count, checksum FROM deleted WHERE in_commit > ?",
+            self.commit,
+        )  # fmt: skip
+        self.discard(self.positions_of(_spread(gone[:, 1:])))
+        if self.alive.count != state.items and not len(self.lost):
+            raise Damaged(f"{self.place}: {DATABASE} is damaged: `deleted` is not complete.")
         if self._lenient:
-            self._lose_damaged(state)
+            self._lose_damaged(connection, state)
         self.commit = state.commit
+
+    def _table(self, connection: sqlite3.Connection, query: str, after: int) -> Ids:
+        """The rows of `stretches` or `deleted`, (n, 3), that match their checksums."""
+        found = _integers(connection, query, (after,), 4)
+        if (row_checks(found[:, :3]) != found[:, 3]).any():
+            raise Damaged(
+                f"{self.place}: {DATABASE} is damaged: `stretches` or `deleted` do not match their "
+                "checksums. Restore it from a copy."
+            )
+        return found[:, :3]
 
     def _lay_last_block(self, state: State) -> None:
         """Put the codes of the block that is not full behind the mapped ones, for ourselves alone."""
         last = np.frombuffer(state.last_codes, dtype=np.uint8)
         if len(last) not in (0, state.block_bytes):
-            raise Damaged(f"{self._storage.place}: the codes of the last block are not complete.")
+            raise Damaged(f"{self.place}: the codes of the last block are not complete.")
         self._codes.content[state.code_bytes :][: len(last)] = last
 
-    def _lose_damaged(self, state: State) -> None:
+    def _lose_damaged(self, connection: sqlite3.Connection, state: State) -> None:
         self._codes.check()
-        lost = list(self._codes.spoilt(state.block_bytes, LANES))
+        spoilt = list(self._codes.spoilt(state.block_bytes, LANES))
         if state.vectors is not None:
             self._vectors.check()
-            lost += self._vectors.spoilt(state.row_bytes, 1)
+            spoilt += self._vectors.spoilt(state.row_bytes, 1)
         gone = np.zeros(self.size, dtype=np.bool_)
-        for rows in lost:
-            gone[rows] = True
-        before = self.alive.count
-        self.discard(np.flatnonzero(gone))
-        self.lost += before - self.alive.count
+        for some in spoilt:
+            gone[some] = True
+        self._spoilt = spoilt_items(connection)
+        positions = self.positions_of(np.fromiter(self._spoilt, dtype=np.int64))
+        gone[positions[positions >= 0]] = True
+        if state.ids not in (None, "integer"):  # then every item has a row
+            rows = connection.execute("SELECT number FROM items WHERE id IS NOT NULL").fetchall()
+            there = self.positions_of(np.array(rows, dtype=np.int64).ravel())
+            gone |= ~np.isin(np.arange(self.size), there)
+        left_out = np.flatnonzero(gone)
+        left_out = left_out[self.alive.holds(left_out)]
+        self.lost = np.union1d(self.lost, self.numbers_at(left_out))
+        self.alive.discard(left_out)
 
     def discard(self, positions: Positions) -> None:
         """Note that the items at these positions are deleted."""
@@ -229,13 +286,21 @@ class View:
         self.alive.discard(np.unique(positions[self.alive.holds(positions)]))
 
     def damage(self) -> list[str]:
-        """What was found to be wrong with the flat files."""
+        """What was found to be wrong, one line each; nothing is looked for but by damaged="skip"."""
         each = [(self._codes.name, self._codes.damage), (self._vectors.name, self._vectors.damage)]
-        return [
+        found = [
             f"{name}: {len(chunks)} times 64 KB do not match their checksums"
             for name, chunks in each
             if chunks
         ]
+        return found + [
+            f"{DATABASE}: item {id_} does not match its checksum" for id_ in self._spoilt.values()
+        ]
+
+    @property
+    def spoilt_rows(self) -> list[int]:
+        """The numbers of what must go from the database with the items that are lost."""
+        return sorted({*self.lost.tolist(), *self._spoilt})
 
     # ---- positions and numbers
 
@@ -304,7 +369,7 @@ class View:
         """The hasher, loaded at first use."""
         if state.model is None:
             raise InvalidInput(
-                f"{self._storage.place} has no model: it holds codes alone. Search and add codes=…, or give "
+                f"{self.place} has no model: it holds codes alone. Search and add codes=…, or give "
                 "a model to Collection.create."
             )
         with self._making:
@@ -316,12 +381,20 @@ class View:
         from auxbit.hashers.registry import load
 
         assert self._storage.folder is not None
-        model = load(self._storage.folder / name)
+        path = self._storage.folder / name
+        try:
+            model = load(path)
+        except ModelFileError:
+            if path.exists() or self._model_bytes is None:
+                raise
+            with tempfile.TemporaryDirectory() as temporary:  # a retraining has removed it since
+                (Path(temporary) / name).write_bytes(self._model_bytes.tobytes())
+                model = load(Path(temporary) / name)
         found = model.decoder_.n_bits, int(model.n_features_in_)
         if found[0] != state.n_bits or state.n_features not in (None, found[1]):
             # its decoder would be taken to be that of these codes
             raise CollectionError(
-                f"{self._storage.place}: {name} makes codes of {found[0]} bits from rows of {found[1]}, "
+                f"{self.place}: {name} makes codes of {found[0]} bits from rows of {found[1]}, "
                 f"expected {state.n_bits} bits from {state.n_features}. Restore it from a copy."
             )
         model.n_jobs = self.n_jobs
@@ -363,14 +436,15 @@ class Snapshot:
         listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
         found = np.full(len(listed), -1, dtype=np.int64)
         if self.state.own_ids:
-            known: dict[Any, int] = dict(self._select("id, number", "id", listed))
+            known = {id_: number for number, id_, _ in self.rows("id", listed)}
             found[:] = [known.get(each, -1) for each in listed]
+            found[~self.view.alive.holds(self.view.positions_of(found))] = -1
         if isinstance(ids, np.ndarray) and self.state.ids != "text":
             rest = np.flatnonzero(found < 0)
             there = self.view.alive.holds(self.view.positions_of(ids[rest]))
             rest = rest[there]
             if self.state.own_ids and len(rest):  # an item with an id of its own is not known by its number
-                own = {number for number, id_ in self._select("number, id", "number", ids[rest].tolist())
+                own = {number for number, id_, _ in self.rows("number", ids[rest].tolist())
                        if id_ is not None}  # fmt: skip
                 rest = rest[[number not in own for number in ids[rest].tolist()]]
             found[rest] = ids[rest]
@@ -397,7 +471,7 @@ class Snapshot:
         if not self.state.own_ids:
             return as_array(numbers, "integer").reshape(positions.shape)
         listed = numbers.tolist()
-        own = {number: id_ for number, id_ in self._select("number, id", "number", listed) if id_ is not None}
+        own = {number: id_ for number, id_, _ in self._all_rows(listed) if id_ is not None}
         found = as_array([own.get(number, number) for number in listed], self.state.ids)
         return found.reshape(positions.shape)
 
@@ -406,22 +480,15 @@ class Snapshot:
     def metadata(self, positions: Positions) -> list[Row]:
         """The metadata of items at these positions, {} if there are none."""
         numbers = self.view.numbers_at(positions).tolist() if len(positions) else []
-        found = {}
-        for number, id_, text, check in self._select("number, id, metadata, checksum", "number", numbers):
-            if check is not None and check != checksum(id_, text):
-                raise Damaged(
-                    f"{self.view._storage.place}: item {number if id_ is None else id_!r} does not match its "
-                    "checksum. Restore the collection from a copy."
-                )
-            found[number] = text
+        found = {number: text for number, _, text in self._all_rows(numbers)}
         return [json.loads(found.get(number) or "{}") for number in numbers]
 
     def matching(self, where: Where) -> Positions:
         """The positions of items whose metadata `where` asks for, in order."""
         self.warn_of_unknown(where.fields)
-        if where.function is not None:
+        if where.function is not None or len(self.view.lost):  # SQLite may stumble over what is damaged
             present = self.view.present()
-            fits = [bool(where.function(row)) for row in self.metadata(present)]
+            fits = [bool((where.function or where.matches)(row)) for row in self.metadata(present)]
             return present[np.array(fits, dtype=np.bool_)]
         condition, parameters = where.sql()
         by_default = where.matches({})  # items without metadata need no row
@@ -454,13 +521,31 @@ class Snapshot:
         found = found[np.isin(found, positions)]
         return np.concatenate([found, np.setdiff1d(positions, found)])
 
-    def _select(self, columns: str, key: str, values: Sequence[Any]) -> Iterable[Any]:
-        """Rows of `items` whose key is one of these values."""
+    def _all_rows(self, numbers: list[int]) -> list[tuple[int, Any, str | None]]:
+        """The rows of items by their numbers; only those whose ids are their numbers may have none."""
+        found = list(self.rows("number", numbers))
+        if self.state.ids not in (None, "integer") and len(found) < len(set(numbers)):
+            raise Damaged(
+                f"{self.view.place}: {DATABASE} is damaged: items have no id. Restore it from a copy."
+            )
+        return found
+
+    def rows(self, key: str, values: Sequence[Any]) -> Iterator[tuple[int, Any, str | None]]:
+        """The rows of `items` whose key is one of these values: number, id and metadata."""
+        within, left_out = f"{key} IN (SELECT value FROM json_each(?))", json.dumps(self.view.spoilt_rows)
         for start in range(0, len(values), AT_ONCE):
             some = json.dumps(values[start : start + AT_ONCE])
-            yield from self.connection.execute(
-                f"SELECT {columns} FROM items WHERE {key} IN (SELECT value FROM json_each(?))", (some,)
-            ).fetchall()
+            for number, id_, text, check in self.connection.execute(
+                f"SELECT number, id, metadata, checksum FROM items WHERE {within} "
+                "AND number NOT IN (SELECT value FROM json_each(?))", (some, left_out),
+            ).fetchall():  # fmt: skip
+                if check is not None and check != checksum(number, id_, text):
+                    raise Damaged(
+                        f"{self.view.place}: {DATABASE} is damaged: item {number if id_ is None else id_!r} "
+                        "does not match its checksum. Restore it from a copy; or open the rest with "
+                        'damaged="skip" (--skip-damaged).'
+                    )
+                yield number, id_, text
 
 
 class Snapshots:
@@ -482,12 +567,21 @@ class Snapshots:
                     if attempt < TRIES - 1:
                         continue  # a compaction has removed the files of the state before it
                     raise Damaged(f"{error.filename} is missing. Restore it from a copy.") from error
+                if self.lenient and self._outdated(state):
+                    continue
                 with self._guard.reading():
                     view = self._view
                     if view is not None and (view.key, view.commit) == (generation_of(state), state.commit):
                         yield Snapshot(connection, state, view)
                         return
         raise FileProblem(f"{self.storage.place} changes faster than it can be read. Try again.")
+
+    def _outdated(self, state: State) -> bool:
+        """Whether what seems to be damaged are files that a compaction has removed since."""
+        if self._view is None or not self._view.damage() or self.storage.state.codes == state.codes:
+            return False
+        self.forget()
+        return True
 
     @contextmanager
     def within(self, connection: sqlite3.Connection, state: State) -> Iterator[Snapshot]:

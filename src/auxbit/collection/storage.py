@@ -47,7 +47,8 @@ RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
 SCHEMA = """
 CREATE TABLE settings (
-  -- What the collection is now: one row for each field of State in auxbit/collection/storage.py.
+  -- What the collection is now: one row for each field of State in auxbit/collection/storage.py, and the
+  -- CRC-32 of all of them.
   name TEXT PRIMARY KEY, value
 ) WITHOUT ROWID;
 CREATE TABLE commits (
@@ -58,7 +59,7 @@ CREATE TABLE commits (
 );
 CREATE TABLE items (
   -- Items with an id of their own or with metadata. An item without an id here has its number as its id.
-  -- checksum: CRC-32 of id and metadata; set it to NULL if you change a row yourself.
+  -- checksum: CRC-32 of the row; set it to NULL if you change a row yourself.
   number INTEGER PRIMARY KEY, id, metadata TEXT, checksum INTEGER
 );
 CREATE UNIQUE INDEX items_by_id ON items (id) WHERE id IS NOT NULL;
@@ -72,11 +73,15 @@ CREATE TABLE fields (
 ) WITHOUT ROWID;
 CREATE TABLE stretches (
   -- Which items lie in the flat files: `count` from first_position on, numbered from first_number on.
-  first_position INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_number INTEGER NOT NULL
+  -- checksum: 3 of the first column, 5 of the second and 7 of the third, modulo 2^31 - 1.
+  first_position INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_number INTEGER NOT NULL,
+  checksum INTEGER NOT NULL
 );
 CREATE TABLE deleted (
   -- Items that still lie in the flat files and are deleted: `count` numbers from first_number on.
-  in_commit INTEGER, first_number INTEGER, count INTEGER NOT NULL, PRIMARY KEY (in_commit, first_number)
+  -- checksum: as in stretches.
+  in_commit INTEGER, first_number INTEGER, count INTEGER NOT NULL, checksum INTEGER NOT NULL,
+  PRIMARY KEY (in_commit, first_number)
 ) WITHOUT ROWID;
 CREATE TABLE checks (
   -- CRC-32 of the first `bytes` bytes of each 64 KB of a flat file.
@@ -296,7 +301,8 @@ def explained(place: object) -> Iterator[None]:
         name, code = str(error), _name_of(error)
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             raise InUse(f"{place} is being written to by another process; one writer at a time.") from error
-        if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        said = ("malformed", "Could not decode", "no such", "unsupported file format")
+        if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or any(each in name for each in said):
             raise Damaged(f"{place}: {DATABASE} is damaged ({name}). Restore it from a copy.") from error
         if code.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
             raise FileProblem(
@@ -403,10 +409,13 @@ def read_state(connection: sqlite3.Connection, before: State | None = None) -> S
     if before is not None and commit is not None and commit[0] == before.commit:
         return before
     found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-    try:
-        return State(**{name: value for name, value in found.items() if name in COLUMNS})
-    except TypeError as error:
-        raise Damaged(f"the settings in {DATABASE} are not complete: {error}.") from error
+    if found.pop("checksum", None) != _settings_check(found) or "n_bits" not in found:
+        raise Damaged(f"the settings in {DATABASE} do not match their checksum. Restore it from a copy.")
+    return State(**{name: value for name, value in found.items() if name in COLUMNS})
+
+
+def _settings_check(found: dict[str, Any]) -> int:
+    return zlib.crc32(repr(sorted(found.items(), key=lambda each: str(each[0]))).encode())
 
 
 def write_state(connection: sqlite3.Connection, after: State, before: State | None) -> None:
@@ -416,7 +425,17 @@ def write_state(connection: sqlite3.Connection, after: State, before: State | No
         for name in COLUMNS
         if before is None or getattr(after, name) != getattr(before, name)
     ]
-    connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", changed)
+    put = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
+    connection.executemany(put, changed)
+    found = dict(connection.execute("SELECT name, value FROM settings WHERE name <> 'checksum'").fetchall())
+    connection.execute(put, ("checksum", _settings_check(found)))
+
+
+def row_checks(rows: Array) -> Array:
+    """The checksums of rows of `stretches` and `deleted`, (n, 3): no change of a single bit keeps them."""
+    prime = 2**31 - 1
+    checks: Array = (rows % prime * (3, 5, 7)).sum(axis=1) % prime
+    return checks
 
 
 # ---- Storage
@@ -657,9 +676,8 @@ def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
         if ours != APPLICATION:
             raise CollectionError(f"{path} is a database, but not of a collection of auxbit.")
         if version != FORMAT:
-            by = read_state(connection).auxbit_version
             raise CollectionError(
-                f"{folder} has format {version}, made by auxbit {by}; this version reads {FORMAT}. "
+                f"{folder} has format {version}, made by a newer auxbit; this version reads {FORMAT}. "
                 "Upgrade: pip install -U auxbit."
             )
 
