@@ -70,7 +70,7 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
             (["c", "c"], "comes twice|twice"),
             ([1.5, 2.5], "integers, text or UUIDs"),
             (["c"], "1 ids for the 2 rows"),
-            (None, "ids of the collection are text: give ids"),
+            (None, "ids of the collection are text: give those of the rows"),
         ]:
             with pytest.raises(InvalidInput, match=why):
                 collection.add(digits[:2], ids=ids)
