@@ -292,9 +292,7 @@ def real_sets(n: int) -> dict[str, np.ndarray]:
             "sift_photos": sift_photos(n), "wordnet": words}  # fmt: skip
     try:
         cifar = datasets.load("cifar10")
-        some = replace(
-            cifar, base=cifar.base[:n], queries=cifar.queries[:1], labels=None, query_labels=None
-        )
+        some = replace(cifar, base=cifar.base[:n], queries=cifar.queries[:1], labels=None, query_labels=None)
         return sets | {"cifar10": some.vectors().base}
     except FileProblem as error:
         print(f"without cifar10: {error}")

@@ -17,15 +17,20 @@ import pytest
 import auxbit
 from auxbit import Collection, HammingIndex
 from auxbit.cli.reference import reference
-from auxbit.collection import build
+from auxbit.collection import collection as collections
+from auxbit.collection.storage import State
 from helpers.cli_runner import run
-from helpers.collection_runner import c, c_json, items, metadata_of
+from helpers.collection_runner import c, c_json, items, metadata_of, records, write_rows
 
-COMMANDS = ("create", "add", "search", "delete", "stats", "compact", "retrain", "check")
+COMMANDS = (
+    "create", "add", "search", "get", "list", "update", "delete", "duplicates", "index", "stats", "compact",
+    "retrain", "check", "upgrade",
+)  # fmt: skip
 
 
-def manifest() -> bytes:
-    return Path("papers/manifest.jsonl").read_bytes()
+def state() -> State:
+    with Collection.open("papers", read_only=True) as papers:
+        return papers.state
 
 
 # ---- the group
@@ -59,15 +64,16 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("search", "--id", 1), ("add", "--data", "base.npy"), ("delete", "--ids", 1),
-        ("stats",), ("compact",), ("retrain",), ("check",),
+        ("search", "--id", 1), ("add", "--data", "base.npy"), ("delete", "--ids", 1), ("get", 1), ("list",),
+        ("update", "--ids", 1, "--set", "a=1"), ("duplicates",), ("index", "a"), ("stats",), ("compact",),
+        ("retrain",), ("check",),
     ],
     ids=lambda command: command[0],
 )  # fmt: skip
 def test_a_folder_that_is_no_collection_says_how_to_make_one(made: Path, command: tuple[object, ...]) -> None:
     missing = c(command[0], "paper", *command[1:], code=1).stderr
     assert "Did you mean papers?" in missing
-    assert "auxbit collection create paper --data" in missing
+    assert "`auxbit collection create`" in missing
     Path("plain").mkdir()
     assert "plain is not a collection" in c(command[0], "plain", *command[1:], code=1).stderr
     assert not any(Path("plain").iterdir())
@@ -140,7 +146,7 @@ def test_create_replaces_only_a_collection_and_only_with_force(made: Path) -> No
     c("create", "papers", "--bits", 8, "--force")
     assert items("papers") == 0
     assert "not a collection" in c("create", "base.npy", "--bits", 8, "--force", code=1).stderr
-    assert "not a folder" in c("create", "base.npy/x", "--bits", 8, code=1).stderr
+    assert "Not a directory" in c("create", "base.npy/x", "--bits", 8, code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -178,14 +184,117 @@ def test_what_is_wrong_with_the_data_is_found_before_a_collection_is_made(place:
     model = ("--model", "m.safetensors")
     for options, message in (
         (("--data", "narrow.npy", *model), "63 columns, and the collection is for vectors of 64"),
-        (("--data", "queries.npy", "--metadata", "base.jsonl", *model), "1,497 rows, and queries.npy 300"),
-        (("--data", "queries.npy", "--ids", "three.npy", *model), "3 rows, and queries.npy 300"),
+        (("--data", "queries.npy", "--metadata", "base.jsonl", *model), "1,497 metadata for the 300 rows"),
+        (("--data", "queries.npy", "--ids", "three.npy", *model), "3 ids for the 300 rows of queries.npy"),
         (("--data", "queries.npy", "--method", "itq", "--bits", 65), "at most 64"),
         (("--data", "querys.npy", *model), "Did you mean queries.npy"),
-        (("--data", "codes.npy", "--vectors", "float16", *model), "codes.npy holds codes"),
+        (("--data", "codes.npy", "--vectors", "float16", *model), "keeps vectors"),
+        (("--data", "base.jsonl", *model), "no column of vectors: none of 'label', 'name', 'even', 'row'"),
+        (("--data", "queries.npy", "--id-column", "id", *model), "holds vectors alone, without columns"),
     ):
         assert message in c("create", "new", *options, code=1).stderr
         assert not Path("new").exists()
+
+
+# ---- files with columns
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv", "arrow"])
+def test_one_file_has_vectors_ids_and_metadata(place: Path, digits: Any, ending: str) -> None:
+    file, rows = f"docs.{ending}", records(digits[:300])
+    write_rows(file, rows)
+    columns = ("--vectors-column", "vector", "--id-column", "id")
+    shown = c("create", "docs", "--data", file, *columns, "--method", "itq", "--vectors", "float32").stdout
+    assert "ids         text, as doc-0" in shown
+    assert "metadata    even, label, name, row" in shown
+    assert shown.endswith("Next: auxbit collection search docs --id doc-0\n")
+    with Collection.open("docs") as docs:
+        assert docs.ids.tolist() == [f"doc-{row}" for row in range(300)]
+        np.testing.assert_array_equal(docs.vectors(docs.ids), digits[:300])
+        assert docs.metadata(docs.ids) == metadata_of(300)
+    some = ("--id-column", "id", "--metadata-columns", "name, row")
+    c("create", "some", "--data", file, *some, "--model", "m.safetensors")
+    none = ("--metadata-columns", "")
+    assert c_json("create", "none", "--data", file, *none, "--model", "m.safetensors")["fields"] == []
+    with Collection.open("some") as found:
+        assert found.metadata(["doc-7"]) == [{"name": "item 7", "row": 7}]
+    by_file = c_json("search", "docs", "-q", file, "--vectors-column", "vector", "--k", 3)
+    assert by_file["results"] == c_json("search", "docs", "-q", "queries.npy", "--k", 3)["results"]
+
+
+def test_more_rows_with_columns_are_added_and_replace_others(place: Path, digits: Any) -> None:
+    rows = records(digits[:300])
+    write_rows("docs.jsonl", rows[:200])
+    write_rows("more.csv", rows[150:])
+    by_id = ("--id-column", "id")
+    c("create", "docs", "--data", "docs.jsonl", *by_id, "--model", "m.safetensors")
+    assert "id 'doc-150' is already" in c("add", "docs", "--data", "more.csv", *by_id, code=1).stderr
+    assert items("docs") == 200
+    done = c_json("add", "docs", "--data", "more.csv", *by_id, "--upsert")
+    assert (done["added"], done["replaced"], done["items"]) == (150, 50, 300)
+    with Collection.open("docs") as docs:
+        names = [f"doc-{row}" for row in range(300)]
+        np.testing.assert_array_equal(docs.codes(names), docs.model.encode(digits[:300]))
+        assert docs.metadata(names) == metadata_of(300)
+
+
+def test_ids_without_types_are_read_as_the_collection_has_them(place: Path, digits: Any) -> None:
+    rows = records(digits[:6])
+    write_rows("docs.jsonl", rows)
+    c("create", "docs", "--data", "docs.jsonl", "--id-column", "id", "--model", "m.safetensors")
+    numbered = [row | {"id": str(number)} for number, row in enumerate(rows)]
+    write_rows("numbers.csv", numbered)
+    c("add", "docs", "--data", "numbers.csv", "--id-column", "id")
+    np.save("six.npy", digits[:6])
+    Path("six.txt").write_text("".join(f"{number}\n" for number in range(10, 16)))
+    c("add", "docs", "--data", "six.npy", "--ids", "six.txt")
+    with Collection.open("docs") as docs:
+        assert docs.ids.tolist()[6:] == [*map(str, range(6)), *map(str, range(10, 16))]
+    write_rows("numbers.jsonl", [row | {"id": number} for number, row in enumerate(rows)])
+    mixed = c("add", "docs", "--data", "numbers.jsonl", "--id-column", "id", code=1).stderr
+    assert "the ids of the collection are text, and 0 is integer" in mixed
+    c("create", "numbered", "--data", "six.npy", "--model", "m.safetensors")
+    write_rows("docs.csv", rows)
+    words = c("add", "numbered", "--data", "docs.csv", "--id-column", "id", code=1).stderr
+    assert "'doc-0' cannot be an id of the collection: its ids are integers" in words
+
+
+def test_what_is_wrong_with_columns_is_said_and_nothing_is_added(made: Path, digits: Any) -> None:
+    rows = records(digits[:300])
+    write_rows("docs.jsonl", rows)
+    write_rows("mixed.jsonl", [row | {"id": n if n % 2 else row["id"]} for n, row in enumerate(rows)])
+    write_rows("twice.jsonl", [row | {"id": f"doc-{n % 299}"} for n, row in enumerate(rows)])
+    write_rows("narrow.jsonl", [row | {"vector": row["vector"][:-1]} for row in rows])
+    write_rows(
+        "ragged.jsonl", [row | {"vector": row["vector"][: 63 + (n != 7)]} for n, row in enumerate(rows)]
+    )
+    write_rows("both.jsonl", [row | {"other": row["vector"]} for row in rows])
+    before, by_id = state(), ("--id-column", "id")
+    for file, options, message in (
+        ("docs", ("--id-column", "key"), "no column 'key'; it has 'id', 'vector', 'label', 'name', 'even'"),
+        ("docs", ("--id-column", "ids"), "Did you mean id?"),
+        ("docs", ("--vectors-column", "vectors"), "Did you mean vector?"),
+        ("docs", ("--metadata-columns", "name,lable"), "no column 'lable'"),
+        ("docs", ("--metadata-columns", "vector", "--vectors-column", "vector"), "no metadata as well"),
+        ("docs", by_id, "the ids of the collection are integer, and 'doc-0' is text"),
+        ("mixed", by_id, "'doc-0' in row 0 and 1 in row 1: ids must be of one type"),
+        ("twice", by_id, "the id 'doc-0' twice, in rows 0 and 299"),
+        ("narrow", (), "63 columns, and the collection is for vectors of 64"),
+        ("ragged", (), "a vector of 63 numbers in row 7"),
+        ("both", (), "several columns of lists of numbers: 'vector', 'other'"),
+    ):
+        said = c("add", "papers", "--data", f"{file}.jsonl", *options, code=1).stderr
+        assert message in said
+        assert state() == before
+    for options in (("--ids", "ids.npy", *by_id), ("--metadata", "m.csv", "--metadata-columns", "name")):
+        assert "give one of them" in c("add", "papers", "--data", "docs.jsonl", *options, code=2).stderr
+
+
+def test_a_collection_with_ids_as_text_asks_for_those_of_new_rows(place: Path, digits: Any) -> None:
+    write_rows("docs.jsonl", records(digits[:300]))
+    c("create", "docs", "--data", "docs.jsonl", "--id-column", "id", "--model", "m.safetensors")
+    assert "--id-column" in c("add", "docs", "--data", "docs.jsonl", code=1).stderr
+    assert items("docs") == 300
 
 
 # ---- add
@@ -210,7 +319,7 @@ def test_add_puts_vectors_or_codes_with_ids_and_metadata_in(made: Path, digits: 
 def test_batches_of_any_size_give_the_same_collection(
     made: Path, monkeypatch: pytest.MonkeyPatch, digits: Any
 ) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
     c("create", "parts", "--data", "base.npy", "--metadata", "base.jsonl", "--model", "m.safetensors")
     c("add", "parts", "--data", "queries.npy", "--from-row", 250)
     c("add", "papers", "--data", "queries.npy", "--from-row", 250)
@@ -221,8 +330,8 @@ def test_batches_of_any_size_give_the_same_collection(
 
 
 def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
-    before = manifest()
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
+    before = state()
     np.save("narrow.npy", np.zeros((300, 63)))
     np.save("twice.npy", np.append(np.arange(5000, 5299), 5000))
     np.save("known.npy", np.append(np.arange(5000, 5299), 7))
@@ -231,18 +340,18 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
     rows = ("--data", "queries.npy")
     for options, message in (
         (("--data", "narrow.npy"), "63 columns"),
-        ((*rows, "--metadata", "base.jsonl"), "1,497 rows, and queries.npy 300"),
+        ((*rows, "--metadata", "base.jsonl"), "1,497 metadata for the 300 rows of queries.npy"),
         ((*rows, "--metadata", "bad.jsonl"), "bad.jsonl, line 300"),
         ((*rows, "--metadata", "no.jsonl"), "no.jsonl"),
-        ((*rows, "--ids", "twice.npy"), "twice.npy: id 5000 comes twice"),
+        ((*rows, "--ids", "twice.npy"), "twice.npy has the id 5000 twice, in rows 0 and 299"),
         ((*rows, "--ids", "known.npy"), "id 7 is already in the collection"),
-        ((*rows, "--ids", "floats.npy"), "must be integers"),
+        ((*rows, "--ids", "floats.npy"), "ids are integers, text or UUIDs"),
         ((*rows, "--ids", "know.npy"), "Did you mean known.npy"),
         ((*rows, "--ids", "base.jsonl"), "base.jsonl cannot be read as .npy"),
         ((*rows, "--codes"), "2 columns of uint8"),
     ):
         assert message in c("add", "papers", *options, code=1).stderr
-        assert manifest() == before
+        assert state() == before
     for options in ((*rows, "--from-row", 301), (*rows, "--from-row", -1), (*rows, "--upsert")):
         c("add", "papers", *options, code=2)
 
@@ -250,7 +359,7 @@ def test_nothing_is_added_where_something_does_not_fit(made: Path, monkeypatch: 
 def test_an_error_in_the_middle_says_where_it_stopped_and_how_to_go_on(
     made: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "BATCH_ROWS", 100)
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
     bad = digits[:300].copy()
     bad[234, 5] = np.nan
     np.save("my rows.npy", bad)
@@ -268,14 +377,34 @@ def test_an_error_in_the_middle_says_where_it_stopped_and_how_to_go_on(
         assert papers.metadata(np.arange(1497, 1797)) == metadata_of(300)
 
 
-def test_a_create_that_fails_while_adding_says_how_to_go_on(place: Path, digits: Any) -> None:
+def test_a_create_that_fails_while_adding_says_how_to_go_on(
+    place: Path, digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collections, "BATCH_ROWS", 100)
+    bad = digits[:300].copy()
+    bad[107, 5] = np.inf
+    write_rows("bad.parquet", records(bad))
+    columns = ("--vectors-column", "vector", "--id-column", "id")
+    said = c("create", "new", "--data", "bad.parquet", *columns, "--model", "m.safetensors", code=1).stderr
+    assert "100 of 300 rows are in" in said
+    again = next(line for line in said.splitlines() if line.startswith("auxbit"))
+    assert again.endswith("new --data bad.parquet --vectors-column vector --id-column id --from-row 100")
+    assert "inf at row 107, column 5" in said
+    write_rows("bad.parquet", records(digits[:300]))
+    run(*shlex.split(again)[1:])
+    with Collection.open("new") as new:
+        assert new.ids.tolist() == [f"doc-{row}" for row in range(300)]
+        np.testing.assert_array_equal(new.codes(), new.model.encode(digits[:300]))
+
+
+def test_a_create_whose_first_row_is_bad_leaves_nothing(place: Path, digits: Any) -> None:
     bad = digits[:300].copy()
     bad[7, 5] = np.inf
     np.save("bad.npy", bad)
     said = c("create", "new", "--data", "bad.npy", "--model", "m.safetensors", code=1).stderr
-    assert "0 of 300 rows are in" in said
-    assert "auxbit collection add new --data bad.npy --from-row 0\n" in said
     assert "inf at row 7, column 5" in said
+    assert "Resume" not in said
+    assert not Path("new").exists()
 
 
 def test_ctrl_c_loses_no_committed_row_and_the_command_it_prints_goes_on(made: Path) -> None:
@@ -285,7 +414,7 @@ def test_ctrl_c_loses_no_committed_row_and_the_command_it_prints_goes_on(made: P
     c("create", "many", "--model", "m.safetensors")
     command = [sys.executable, "-m", "auxbit.cli", "collection", "add", "many", "--data", "large.npy"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not list(Path("many").glob("segment-*")):
+        while process.poll() is None and not Path("many/codes.0").exists():
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,6 @@ def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 255
     path.write_bytes(content)
-
-
-def segment() -> Path:
-    return next(Path("papers").glob("segment-*"))
 
 
 # ---- search
@@ -89,8 +87,7 @@ def test_search_by_an_item_is_by_its_vector_or_else_by_its_code(made: Path, digi
     c("create", "codes", "--data", "base.npy", "--model", "m.safetensors")
     by_code = c_json("search", "codes", "--id", 5)["results"][0]
     assert by_code["ids"] == c_json("search", "papers", "--id", 5)["results"][0]["ids"]
-    assert "compares vectors" in c("search", "codes", "--id", 5, "--mode", "asymmetric", code=1).stderr
-    assert "the queries are codes" in c("search", "codes", "--id", 5, "--rerank", 50, code=1).stderr
+    assert "the queries are codes" in c("search", "codes", "--id", 5, "--mode", "asymmetric", code=1).stderr
     assert "keeps none" in c("search", "codes", "-q", "queries.npy", "--rerank", 50, code=1).stderr
     assert "id 1497 is not in the collection" in c("search", "papers", "--id", 1497, code=1).stderr
 
@@ -165,8 +162,8 @@ def test_delete_says_what_is_wrong_and_deletes_nothing(made: Path) -> None:
     for options, code, message in (
         ((), 2, "one of --ids, --ids-file and --where"),
         (("--ids", 1, "--where", "label=1"), 2, "one of --ids, --ids-file and --where"),
-        (("--ids", "1,two"), 2, "not a list of ids like 1,2,3"),
-        (("--ids", "1,1497"), 1, "id 1497 is not in the collection; nothing was deleted"),
+        (("--ids", "1,two"), 1, "'two' cannot be an id of the collection: its ids are integers"),
+        (("--ids", "1,1497"), 1, "id 1497 is not in the collection"),
         (("--where", "label=="), 0, "0 items deleted"),
         (("--where", ">3"), 2, "is invalid"),
         (("--ids-file", "none.npy"), 1, "does not exist"),
@@ -245,8 +242,11 @@ def test_retrain_makes_codes_of_other_bits_methods_and_models(made: Path, digits
 def test_retrain_of_a_collection_without_vectors_takes_its_rows(place: Path, digits: Any) -> None:
     c("create", "codes", "--bits", 16, "--data", "codes.npy", "--codes")
     assert "--data FILE" in c("retrain", "codes", code=1).stderr
-    assert "Add --model" in c("retrain", "codes", "--data", "base.npy", code=1).stderr
-    assert "300 rows, and the collection 1,497" in c("retrain", "codes", "-d", "queries.npy", code=1).stderr
+    assert "(--model)" in c("retrain", "codes", "--data", "base.npy", code=1).stderr
+    assert (
+        "each of the 1,497 items, in the order of ids; got 300"
+        in c("retrain", "codes", "-d", "queries.npy", code=1).stderr
+    )
     facts = c_json("retrain", "codes", "--data", "base.npy", "--model", "m.safetensors")
     assert (facts["method"], facts["dimensions"]) == ("ITQ", 64)
     c("add", "codes", "--data", "queries.npy")
@@ -283,9 +283,9 @@ def test_retrain_keeps_the_coding_and_fits_the_decoder_to_it(place: Path, digits
 def test_retrain_says_what_is_wrong(made: Path, digits: Any) -> None:
     auxbit.LSH(8, random_state=0).fit(digits[:, :63]).save("narrow.safetensors")
     for options, code, message in (
-        (("--model", "narrow.safetensors"), 1, "for vectors of 63, the collection for 64"),
+        (("--model", "narrow.safetensors"), 1, "for rows of 63 numbers, the collection for 64"),
         (("--model", "m.safetensors", "--bits", 8), 2, "fitted already"),
-        (("--data", "base.npy"), 1, "keeps its vectors: leave --data out"),
+        (("--data", "base.npy"), 1, "keeps its vectors: leave X (--data) out"),
         (("--bits", 0), 2, "1..8192"),
         (("--bits", 65), 1, "at most 64"),
         (("--method", "iqt"), 2, "Did you mean itq?"),
@@ -307,9 +307,9 @@ def test_check_finds_nothing_in_a_whole_collection(made: Path) -> None:
 
 def test_check_names_what_is_damaged_and_the_rest_can_be_kept(made: Path) -> None:
     c("add", "papers", "--data", "queries.npy")
-    flip(segment(), -20_000)
+    flip(Path("papers/vectors.0"), 100_000)
     shown = c("check", "papers", code=1).stdout
-    assert str(segment()) in shown
+    assert "vectors.0" in shown
     assert "auxbit collection compact papers --skip-damaged" in shown
     found = json.loads(c("check", "papers", "--json", code=1).stdout)
     assert len(found["damage"]) == 1
@@ -326,7 +326,7 @@ def test_check_names_what_is_damaged_and_the_rest_can_be_kept(made: Path) -> Non
 
 
 def test_a_damaged_model_is_named_and_can_be_replaced(made: Path) -> None:
-    model = next(Path("papers").glob("model-*"))
+    model = Path("papers/model.0.safetensors")
     flip(model, -10)
     shown = c("check", "papers", code=1).stdout
     assert model.name in shown
@@ -337,9 +337,36 @@ def test_a_damaged_model_is_named_and_can_be_replaced(made: Path) -> None:
 
 
 def test_a_missing_file_is_named(made: Path) -> None:
-    gone = segment()
-    gone.unlink()
-    assert f"{gone} is missing" in c("search", "papers", "--id", 1, code=1).stderr
-    assert f"{gone} is missing" in c("check", "papers", code=1).stdout
-    Path("papers/manifest.jsonl").write_text("{}\n")
-    assert "manifest.jsonl is damaged" in c("check", "papers", code=1).stderr
+    Path("papers/codes.0").unlink()
+    assert "papers/codes.0 is missing" in c("search", "papers", "--id", 1, code=1).stderr
+    assert "codes.0" in c("check", "papers", code=1).stdout
+
+
+def test_a_damaged_database_is_named(made: Path) -> None:
+    database = Path("papers/collection.sqlite")
+    content = database.read_bytes()
+    database.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    assert "collection.sqlite" in c("check", "papers", code=1).output
+    database.write_bytes(b"no database" * 1000)
+    assert "collection.sqlite" in c("check", "papers", code=1).output
+
+
+def test_items_whose_metadata_are_damaged_are_named_and_can_be_deleted(made: Path) -> None:
+    with closing(sqlite3.connect("papers/collection.sqlite")) as database:
+        database.execute("UPDATE items SET metadata = '{}' WHERE number = 7")
+        database.commit()
+    shown = c("check", "papers", code=1).stdout
+    assert "item 7 does not match" in shown
+    assert "auxbit collection delete papers --ids" in shown
+    assert "compact" not in shown
+    c("delete", "papers", "--ids", 7)
+    assert "papers is whole: 1,496 items" in c("check", "papers").stdout
+
+
+def test_a_collection_of_a_newer_version_says_what_to_install(made: Path) -> None:
+    with closing(sqlite3.connect("papers/collection.sqlite")) as database:
+        database.execute("PRAGMA user_version = 99")
+    for command in (("check",), ("search", "--id", 1), ("list",), ("delete", "--ids", 1)):
+        said = c(command[0], "papers", *command[1:], code=1).stderr
+        assert "format 99" in said
+        assert "pip install -U auxbit" in said

@@ -74,7 +74,7 @@ def test_it_exports_a_collection(folder, n_bits):
     with Collection.create("c", model, n_jobs=1) as collection:
         collection.add(digits_rows()[:50])
         collection.delete([0, 1])
-    with Collection.create("codes_only", n_bits=n_bits, n_jobs=1) as collection:
+    with Collection.create("codes_only", bits=n_bits, n_jobs=1) as collection:
         collection.add(codes=model.encode(digits_rows()[:50]))
     done = run_json("export", "c", "a.faiss", "--to", "faiss")
     assert done == {"out": "a.faiss", "to": "faiss", "form": "lsh", "n_codes": 48, "n_bits": n_bits}

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from auxbit.cli.reference import reference
-from auxbit.collection.storage import Manifest
+from auxbit.collection.collection import Collection
+from auxbit.collection.storage import State, is_collection
+from auxbit.images.pictures import Pictures
 from helpers.cli_runner import run, run_json
 from helpers.picture_collections import contents, folder_of, put
 from helpers.picture_files import noise, saved
@@ -197,6 +199,18 @@ def test_a_network_makes_the_vectors(pets: Path) -> None:
     assert "was made with another --model." in said
 
 
+def test_a_collection_of_an_older_version_is_upgraded_with_its_thumbnails(tmp_path: Path) -> None:
+    old = Path(__file__).parents[1] / "images" / "samples" / "format-1.auxbit"
+    assert "auxbit collection upgrade" in images("search", old, "--id", 3, code=1).stderr
+    shown = run("collection", "upgrade", old, tmp_path / "new.auxbit").stdout
+    assert "10 items of" in shown
+    assert len(run_json("images", "search", tmp_path / "new.auxbit", "--id", 3)["results"]) == 9
+    with Pictures.open(tmp_path / "new.auxbit") as pictures:
+        assert pictures.thumbnail(3).startswith(b"\x89PNG")
+    assert "exists" in run("collection", "upgrade", old, tmp_path / "new.auxbit", code=1).stderr
+    run("collection", "upgrade", old, tmp_path / "new.auxbit", "--force")
+
+
 # ---- search and compare
 
 
@@ -247,10 +261,15 @@ def started(*arguments: str) -> Any:
     )
 
 
+def state_of(folder: Path) -> State:
+    with Collection(folder, read_only=True) as collection:
+        return collection.state
+
+
 def wait_for_rows(folder: Path, rows: int, process: Any) -> None:
     """Until so many rows are in a collection."""
     for _ in range(6000):
-        if (folder / "manifest.jsonl").is_file() and Manifest.read(folder).n_positions >= rows:
+        if is_collection(folder) and state_of(folder).positions >= rows:
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -265,8 +284,8 @@ def test_a_killed_and_an_interrupted_run_end_as_one_that_was_not(pets: Path) -> 
         wait_for_rows(pets / "pets.auxbit", 256, process)
         process.kill()
     with started("create", "in", "--out", "pets.auxbit", "--force", *FEW) as process:
-        key = Manifest.read(pets / "pets.auxbit").key
-        while Manifest.read(pets / "pets.auxbit").key == key:
+        key = state_of(pets / "pets.auxbit").key
+        while state_of(pets / "pets.auxbit").key == key:
             assert process.poll() is None
             time.sleep(0.01)
         wait_for_rows(pets / "pets.auxbit", 256, process)

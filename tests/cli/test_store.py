@@ -134,6 +134,8 @@ def test_an_interrupted_push_says_how_to_go_on(files, monkeypatch):
 
 def test_mistakes_are_told_before_anything_happens(files, tmp_path):
     (tmp_path / "folder").mkdir()
+    with Collection.create("texts", bits=8) as texts:
+        texts.add(codes=random_codes(2, 8), ids=["a", "b"])
     for words, why in [
         (["push", "codes.npy", "--to", "mysql://u:hidden@h/db"], "expected postgresql://user@host/database"),
         (["push", "codes.npy", "--to", "c.db", "--resume", "--force"], "what is replaced is begun again"),
@@ -156,6 +158,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["push", "nothing.npy", "--to", "c.db"], "nothing.npy does not exist"),
         (["push", "ids.npy", "--to", "c.db"], "ids.npy"),
         (["push", "folder", "--to", "c.db"], "is not a collection"),
+        (["push", "texts", "--to", "c.db"], "the ids of texts are text, and stores keep integers"),
         (["push", "codes.npy", "--to", "c.db", "--bits", "20"], "bits set beyond the first 20"),
     ]:
         result = s(*words, code=1)

@@ -70,7 +70,7 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
             (["c", "c"], "comes twice|twice"),
             ([1.5, 2.5], "integers, text or UUIDs"),
             (["c"], "1 ids for the 2 rows"),
-            (None, "ids of the collection are text: give ids"),
+            (None, "ids of the collection are text: give those of the rows"),
         ]:
             with pytest.raises(InvalidInput, match=why):
                 collection.add(digits[:2], ids=ids)
@@ -322,7 +322,7 @@ def test_an_indexed_field_gives_the_same_answers_by_its_index(tmp_path, model, d
         collection.index_field("year")
         collection.index_field("name")
         assert [collection.list(each, limit=None) for each in asked] == before
-        from auxbit.collection.where import Where
+        from auxbit.data.where import Where
 
         condition, parameters = Where.of("year=2003").sql()
         with collection._storage.reading() as (connection, _):
@@ -354,8 +354,10 @@ def test_anybody_can_list_the_items_by_sql(tmp_path, digits, model):
 
 def test_attachments_are_given_back_and_go_with_their_items(place, model, digits):
     with Collection.create(place, model) as collection:
-        collection.add(digits[:2], attachments=[b"one", b"\0two"])
+        collection.add(digits[:3], attachments=[b"one", b"\0two", None])
         assert [collection.attachment(each) for each in (0, 1)] == [b"one", b"\0two"]
+        with pytest.raises(InvalidInput, match="item 2 has no attachment"):
+            collection.attachment(2)
         collection.add(digits[:1], ids=[0], upsert=True, attachments=[b"new"])
         assert collection.attachment(0) == b"new"
         collection.compact()
@@ -386,6 +388,25 @@ def test_what_cannot_be_opened_says_what_it_is_and_what_to_do(tmp_path, model):
         Collection.open(tmp_path / "papers.auxbit")
     with pytest.raises(InvalidParameter, match="damaged='no' is invalid"):
         Collection(tmp_path / "papers.auxbit", damaged="no")
+
+
+def test_a_folder_that_was_moved_or_replaced_is_neither_read_nor_written(tmp_path, model, digits):
+    """The system lets us use open files under names that are gone: what is added there would be lost."""
+    with Collection.create(tmp_path / "c", model) as collection:
+        collection.add(digits[:3])
+        (tmp_path / "c").rename(tmp_path / "moved")
+        for use in (lambda: collection.add(digits[:1]), lambda: collection.search(digits[0])):
+            with pytest.raises(CollectionError, match=r"c does not exist\."):
+                use()
+        Collection.create(tmp_path / "c", model).close()
+        for use in (lambda: collection.add(digits[:1]), lambda: collection.search(digits[0])):
+            with pytest.raises(
+                CollectionError, match=r"c was replaced by another collection\. Open it again\."
+            ):
+                use()
+    for name, n in (("moved", 3), ("c", 0)):
+        with Collection(tmp_path / name) as collection:
+            assert len(collection) == n
 
 
 def test_codes_of_8192_bits_are_kept_and_found(place):

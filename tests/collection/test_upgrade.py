@@ -9,7 +9,7 @@ import pytest
 
 from auxbit import Collection
 from auxbit.collection.upgrade import upgrade
-from auxbit.errors import CollectionError, Damaged, FileExists
+from auxbit.errors import CollectionError, Damaged, FileExists, InUse
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -35,6 +35,31 @@ def test_a_collection_of_format_1_keeps_all_it_had(tmp_path, name):
         assert new[0] >= held["next_id"]
     with pytest.raises(FileExists, match="exists"):
         upgrade(SAMPLES / f"{name}.auxbit", tmp_path / "new")
+
+
+def test_a_collection_that_is_there_is_replaced_when_asked_unless_somebody_writes_to_it(tmp_path):
+    with Collection.create(tmp_path / "new", bits=8) as there:
+        there.add(codes=np.zeros((3, 1), dtype=np.uint8))
+        with pytest.raises(InUse, match="is being written to"):
+            upgrade(SAMPLES / "format-1.auxbit", tmp_path / "new", overwrite=True)
+        assert len(there) == 3
+    assert upgrade(SAMPLES / "format-1.auxbit", tmp_path / "new", overwrite=True)["items"] == 189
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+    with Collection(tmp_path / "new") as collection:
+        assert collection.check() == []
+
+
+def test_what_is_stopped_leaves_nothing_and_what_it_would_replace(tmp_path):
+    def stop(made):
+        assert len(made) == 189
+        raise KeyboardInterrupt
+
+    Collection.create(tmp_path / "there", bits=8).close()
+    for name, overwrite in (("new", False), ("there", True)):
+        with pytest.raises(KeyboardInterrupt):
+            upgrade(SAMPLES / "format-1.auxbit", tmp_path / name, finish=stop, overwrite=overwrite)
+    assert [each.name for each in tmp_path.iterdir()] == ["there"]
+    assert Collection(tmp_path / "there").n_bits == 8
 
 
 def vectors_for(collection):

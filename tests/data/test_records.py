@@ -206,7 +206,7 @@ def test_two_columns_of_vectors_are_named():
     rows = [row | {"box": [1, 2, 3, 4]} for row in ROWS]
     for source in (rows, pa.Table.from_pylist(rows), pd.DataFrame(rows)):
         with pytest.raises(
-            InvalidInput, match=r"several columns of lists of numbers: 'embedding', 'box'\. .*vectors="
+            InvalidInput, match=r"several columns of lists of numbers: 'embedding', 'box'\. .*vectors_column"
         ):
             read_records(source)
         assert read_records(source, vectors="embedding").metadata[0]["box"] == [1, 2, 3, 4]

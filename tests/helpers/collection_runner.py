@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -34,3 +36,29 @@ def metadata_of(n: int) -> list[dict[str, Any]]:
 def items(folder: str) -> int:
     with Collection.open(folder, read_only=True) as found:
         return len(found)
+
+
+def records(X: Any) -> list[dict[str, Any]]:
+    """Rows with the columns id, vector and those of metadata_of."""
+    rows = metadata_of(len(X))
+    return [{"id": f"doc-{n}", "vector": x.tolist()} | row for n, (x, row) in enumerate(zip(X, rows))]
+
+
+def write_rows(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write rows as .jsonl, .csv, .parquet or .arrow."""
+    if name.endswith(".jsonl"):
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif name.endswith(".csv"):
+        with Path(name).open("w", newline="") as file:
+            written = csv.DictWriter(file, rows[0])
+            written.writeheader()
+            texts = (
+                {key: v if isinstance(v, str) else json.dumps(v) for key, v in row.items()} for row in rows
+            )
+            written.writerows(texts)
+    else:
+        import pyarrow
+        from pyarrow import feather, parquet
+
+        table = pyarrow.Table.from_pylist(rows)
+        (parquet.write_table if name.endswith(".parquet") else feather.write_feather)(table, name)

@@ -82,7 +82,7 @@ def test_progress_is_told_of_every_stage_with_its_length(tmp_path: Path) -> None
 def test_the_model_serves_asymmetric_search_and_is_the_one_asked_for(tmp_path: Path) -> None:
     create(folder_of(tmp_path / "in", 12), tmp_path / "out", bits=7, seed=3)
     with Pictures.open(tmp_path / "out") as pictures:
-        state, model = pictures.collection.manifest, pictures.collection.model
+        state, model = pictures.collection.state, pictures.collection.model
         assert (state.n_bits, state.coding, state.mu, state.vectors) == (7, "optimal", 0.01, "float16")
         assert (type(model).__name__, model.random_state) == ("ITQ", 3)
         codes = model.encode(pictures.collection.vectors(pictures.collection.ids), coding="optimal", mu=0.01)
@@ -113,7 +113,7 @@ def test_colour_is_part_of_the_vectors(tmp_path: Path) -> None:
     create(folder_of(tmp_path / "in", 3), tmp_path / "out", features="gist", side=16, colour=0.3, bits=2)
     with Pictures.open(tmp_path / "out") as pictures:
         assert pictures.recipe == Recipe("gist", 16, colour=0.3)
-        assert pictures.collection.manifest.n_features == pictures.describer.dimension == 368
+        assert pictures.collection.state.n_features == pictures.describer.dimension == 368
 
 
 # ---- where nothing can be made
@@ -206,7 +206,7 @@ def test_what_stands_in_the_way_is_not_replaced(tmp_path: Path) -> None:
     for overwrite in (False, True):
         with pytest.raises(FileExists, match="full"):
             create(tmp_path / "in", tmp_path / "full", overwrite=overwrite)
-    with Collection.create(tmp_path / "rows", n_bits=8) as other:
+    with Collection.create(tmp_path / "rows", bits=8) as other:
         other.add(codes=np.zeros((1, 1), np.uint8))
     with pytest.raises(CollectionError, match="is a collection, but not of pictures"):
         create(tmp_path / "in", tmp_path / "rows", bits=2)
@@ -274,8 +274,12 @@ def test_pictures_that_are_no_files_are_built_from(tmp_path: Path) -> None:
 
 def test_what_is_kept_is_json_and_no_more_than_needed(tmp_path: Path) -> None:
     create(folder_of(tmp_path / "in", 3), tmp_path / "out", bits=2)
-    kept = {each.name.partition("-")[0] for each in (tmp_path / "out").iterdir()}
-    assert kept == {"manifest.jsonl", "model", "pictures.json", "segment", "thumbnails.pack", "writer.lock"}
-    document = json.loads((tmp_path / "out" / "pictures.json").read_text())
+    kept = {each.name for each in (tmp_path / "out").iterdir()}
+    assert kept == {"collection.sqlite", "codes.1", "vectors.1", "model.1.safetensors", "writer.lock"}
+    with Collection(tmp_path / "out") as collection:
+        document = json.loads(collection.about or "")
+        assert set(collection.metadata([0])[0]) == {
+            "file", "root", "sha256", "bytes", "mtime_ns", "width", "height", "format"
+        }  # fmt: skip
     assert document["recipe"] == {"kind": "pixels", "side": 8, "grey": False}
     assert document["roots"] == [os.path.realpath(tmp_path / "in")]

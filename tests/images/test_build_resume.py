@@ -89,7 +89,7 @@ def test_wherever_the_model_was_stopped_the_end_is_the_same(tmp_path: Path, pets
 
 
 def test_a_collection_that_was_only_just_made_is_begun_anew(tmp_path: Path, pets: Path) -> None:
-    Collection.create(tmp_path / "out", n_bits=4, n_features=7, vectors="float16").close()
+    Collection.create(tmp_path / "out", bits=4, n_features=7, vectors="float16").close()
     assert create(pets, tmp_path / "out", bits=4).added == 12
 
 
@@ -292,20 +292,25 @@ def test_retraining_takes_in_what_was_added_since(pets: Path, out: Path) -> None
     after = contents(out)
     assert all(after[path][:3] == each[:3] for path, each in before.items())
     with Pictures.open(out) as pictures:
-        assert pictures.collection.manifest.trained_at == 22
-        assert pictures.collection.manifest.coding == "optimal"
+        assert pictures.collection.state.trained == 22
+        assert pictures.collection.state.coding == "optimal"
 
 
 def test_a_damaged_description_says_so(pets: Path, out: Path) -> None:
-    whole = (out / "pictures.json").read_text()
+    def say(text: str) -> None:
+        with Collection(out) as collection:
+            collection.about = text
+
+    with Collection(out) as collection:
+        whole = collection.about or ""
     for text, reason in (
         ("{", "not JSON"),
         ("[]", "not what it should be"),
         (whole.replace('"bits"', '"bots"'), "bits"),
     ):
-        (out / "pictures.json").write_text(text)
-        with pytest.raises(Damaged, match=f"pictures.json is .*{reason}"):
+        say(text)
+        with pytest.raises(Damaged, match=f"out: what it says about its pictures is .*{reason}"):
             Pictures.open(out)
-    (out / "pictures.json").write_text(whole.replace('"format_version": 1', '"format_version": 2'))
+    say(whole.replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(CollectionError, match="Upgrade: pip install"):
         again(pets, out)

@@ -124,7 +124,7 @@ def test_what_is_no_collection_of_pictures_is_not_opened(tmp_path: Path) -> None
     (tmp_path / "folder").mkdir()
     with pytest.raises(CollectionError, match=r"folder is not a collection.*auxbit images create"):
         Pictures.open(tmp_path / "folder")
-    Collection.create(tmp_path / "rows.auxbit", n_bits=8).close()
+    Collection.create(tmp_path / "rows.auxbit", bits=8).close()
     with pytest.raises(CollectionError, match="is a collection, but not of pictures"):
         Pictures.open(tmp_path / "rows.auxbit")
     with pytest.raises(CollectionError, match=r"row\.auxbit does not exist\. Did you mean rows\.auxbit"):

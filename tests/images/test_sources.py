@@ -120,9 +120,10 @@ def test_a_path_through_a_file_is_a_problem_of_the_path(tmp_path):
         walk(tmp_path / "a.png" / "b")
 
 
-def test_a_collection_is_not_walked(tmp_path):
+@pytest.mark.parametrize("name", ["collection.sqlite", "manifest.jsonl"])  # of now, and of format 1
+def test_a_collection_is_not_walked(tmp_path, name):
     put(tmp_path, "a.png", "pets.auxbit/x/stray.png")
-    (tmp_path / "pets.auxbit" / "manifest.jsonl").write_text("{}")
+    (tmp_path / "pets.auxbit" / name).write_text("{}")
     skipped = []
     assert [found.name for found in walk(tmp_path, skipped)] == ["a.png"]
     assert skipped == []  # it is no picture that somebody would miss

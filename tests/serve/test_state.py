@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -33,7 +36,14 @@ def add(path, numbers, **options):
         X = np.array([digit_pixels(number).ravel() for number in numbers], dtype=np.float32)
         row = collection.metadata([5])[0]
         rows = [row | {"file": f"new/{number}.png"} for number in numbers]
-        return collection.add(X, metadata=rows, **options)
+        thumbnails = [png(digit_pixels(number)) for number in numbers]
+        return collection.add(X, metadata=rows, attachments=thumbnails, **options)
+
+
+def execute(path, statement):
+    """Change the database behind the back of the collection."""
+    with closing(sqlite3.connect(path / "collection.sqlite")) as connection, connection:
+        connection.execute(statement)
 
 
 def ids_of(client, query):
@@ -72,6 +82,16 @@ def test_what_is_replaced_has_its_new_name_even_where_it_was_the_last(client, pa
     after = client.json("/items?limit=500")["items"]
     assert after[:-1] == before[:-1]
     assert (after[-1]["id"], after[-1]["file"]) == (N - 1, "new/300.png")
+    assert client.get(after[-1]["thumbnail"]).content == png(digit_pixels(300))
+
+
+def test_a_name_that_is_changed_is_listed_and_searched_under_the_new_one(client, path):
+    assert client.json("/items?name=other")["total"] == 0
+    assert client.json("/search?id=7")["query"]["file"] != "other.png"
+    with Collection.open(path, n_jobs=1) as collection:
+        collection.update_metadata([7], {"file": "other.png"})
+    assert ids_of(client, "name=other") == [7]
+    assert client.json("/search?id=7")["query"]["file"] == "other.png"
 
 
 def test_after_a_retraining_codes_are_those_of_the_new_model(client, path):
@@ -120,21 +140,27 @@ def test_a_collection_that_is_removed_is_gone_until_it_is_back(client, path, tmp
     assert client.json("/search?id=1")["items"] == N
 
 
+def test_a_folder_that_is_another_one_is_not_taken_for_the_one_that_was_opened(client, path, tmp_path):
+    os.rename(path, tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "elsewhere", path)
+    message = refused(client.get("/api/v1/health"), 410, "collection_gone")
+    assert message == "digits.auxbit was replaced by another collection. Open it again."
+
+
 def test_a_damaged_thumbnail_says_so_and_the_others_are_shown(client, path):
-    place = client.pictures.about(3)["thumbnail"]
-    with open(path / "thumbnails.pack", "r+b") as file:
-        file.seek(place + 40)
-        file.write(b"\xff\x00\xff")
+    execute(path, "UPDATE attachments SET content = substr(content, 2) WHERE number = 3")
     message = refused(client.get("/api/v1/items/3/thumbnail"), 410, "damaged")
-    assert "thumbnails.pack" in message
+    assert "digits.auxbit: the attachment of item 3 does not match its checksum" in message
     assert str(path.parent) not in message
     assert client.get("/api/v1/items/4/thumbnail").status_code == 200
     assert client.get("/api/v1/search?id=3").status_code == 200
 
 
 def test_missing_thumbnails_say_so(client, path):
-    os.unlink(path / "thumbnails.pack")
-    refused(client.get("/api/v1/items/3/thumbnail"), 410, "damaged")
+    execute(path, "DELETE FROM attachments")
+    message = refused(client.get("/api/v1/items/3/thumbnail"), 410, "damaged")
+    assert "digits.auxbit: the thumbnail of item 3 is missing" in message
+    assert str(path.parent) not in message
     assert client.get("/api/v1/health").status_code == 200
 
 

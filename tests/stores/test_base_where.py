@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from auxbit.collection.where import OPERATORS, Condition, Group, Where
+from auxbit.data.where import OPERATORS, Condition, Group, Where
 from auxbit.errors import InvalidInput
 from auxbit.stores.milvus import expression
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from auxbit import BinaryAutoencoder, Collection
 from auxbit.errors import InvalidInput
 from auxbit.stores import StoreError, StoreUnreachable, connect
-from auxbit.stores.push import identity_of_files, of_arrays, of_collection, push
+from auxbit.stores.push import identity_of_files, of_arrays, of_collection, of_files, push
 from helpers.index_truth import random_codes
 from helpers.store_servers import Postgres, postgres_or_skip, skip_without_milvus_file
 
@@ -159,10 +160,29 @@ def test_a_collection_is_pushed_with_metadata_and_vectors(places, store_folder, 
 
 
 def test_a_collection_without_vectors_says_so(tmp_path):
-    with Collection.create(tmp_path / "c", n_bits=8) as collection:
+    with Collection.create(tmp_path / "c", bits=8) as collection:
         collection.add(codes=random_codes(5, 8))
         with pytest.raises(InvalidInput, match="keeps no vectors: push its codes alone"):
             of_collection(collection, vectors=True)
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], [uuid.UUID(int=1), uuid.UUID(int=2)]], ids=["text", "uuid"])
+def test_a_collection_whose_ids_are_no_integers_is_refused_with_the_remedy(ids):
+    with Collection.create(None, bits=8) as collection:
+        collection.add(codes=random_codes(2, 8), ids=ids)
+        with pytest.raises(
+            InvalidInput, match=r"stores keep integers\..*keep these as a field of its metadata"
+        ):
+            of_collection(collection)
+
+
+def test_ids_of_a_file_that_are_no_integers_are_refused(tmp_path):
+    np.save(tmp_path / "codes.npy", random_codes(2, 8))
+    (tmp_path / "ids.txt").write_text("a\nb\n")
+    with pytest.raises(InvalidInput, match=r"ids\.txt must be integers"):
+        of_files(str(tmp_path / "codes.npy"), ids=str(tmp_path / "ids.txt"))
+    (tmp_path / "ids.txt").write_text("7\n8\n")
+    assert of_files(str(tmp_path / "codes.npy"), ids=str(tmp_path / "ids.txt")).ids.tolist() == [7, 8]
 
 
 # ---- servers that go away

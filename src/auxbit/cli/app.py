@@ -29,7 +29,7 @@ class Commands(TyperGroup):
         """Run a command."""
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _warnings_once()
             try:
                 return super().invoke(ctx)
             except BrokenPipeError:
@@ -109,5 +109,13 @@ def main() -> None:
     app(prog_name="auxbit")
 
 
-def _show_warning(message: Any, *args: object, **kwargs: object) -> None:
-    output.note(str(message), "warning")
+def _warnings_once() -> Callable[..., None]:
+    """What shows warnings, each once."""
+    shown: set[str] = set()
+
+    def show(message: Any, *args: object, **kwargs: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            output.note(str(message), "warning")
+
+    return show

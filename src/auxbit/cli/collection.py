@@ -325,7 +325,7 @@ def duplicates(
 
 def get(
     folder: opt.Folder,
-    ids: Annotated[list[str], Argument(metavar="ID…", help="The ids of items.")],
+    ids: Annotated[list[str], Argument(metavar="ID", help="The ids of items.")],
     json: opt.JsonLines = False,
 ) -> None:
     """Show items by their ids, with all of their metadata."""
@@ -343,6 +343,7 @@ def get(
 
 
 def list_(
+    context: typer.Context,
     folder: opt.Folder,
     where: opt.Where = None,
     limit: Annotated[int | None, Option(
@@ -369,8 +370,8 @@ def list_(
     if not found:
         output.say(f"None of {n:,} {what}." if n else f"{folder} has no {what}.")
     elif more > 0:
-        next_ = output.shell("collection", "list", folder, "--offset", str(offset + len(found)))
-        output.say(f"{len(found):,} of {n:,} {what}; --limit and --offset show more, --json all: {next_}")
+        output.say(f"{len(found):,} of {n:,} {what}; --json prints all. More by:")
+        output.say(output.given_again(context, "--offset", offset + len(found)))
     else:
         output.say(f"{n:,} {what}.")
 
@@ -429,7 +430,10 @@ def update(
     )] = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Change the metadata of items; codes, vectors and other fields stay."""
+    """Change the metadata of items.
+
+    Their codes and vectors, and fields that are not named, stay.
+    """
     _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None, "--id-column": id_column})
     fields = set_ or remove
     refuse(bool(fields) == (metadata is not None), "--set", "give --set and --remove, or --metadata FILE.")
@@ -471,7 +475,7 @@ def _value(text: str) -> Any:
     import json
 
     try:
-        return json.loads(text, parse_constant=float)  # of NaN, which is no JSON
+        return json.loads(text, parse_constant=int)  # NaN is text, as in conditions
     except ValueError:
         return text
 
@@ -550,7 +554,7 @@ def index(
 
 
 def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
-    """Write everything into one file without what is deleted.
+    """Write codes and vectors again without what is deleted.
 
     Searches continue meanwhile. It takes as much disk again until it is done.
     """
@@ -711,7 +715,11 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
         if of_model:
             again = output.shell("collection", "retrain", folder, "--model", "MODEL")
             output.say(f"  {again} makes the codes again")
-        if len(damage) > of_model:
+        of_items = [line for line in damage if line.startswith("collection.sqlite")]
+        if of_items:
+            again = output.shell("collection", "delete", folder, "--ids", "ID,…")
+            output.say(f"  {again} removes items that do not match, which can be added again")
+        if len(damage) > of_model + len(of_items):
             output.say("  --skip-damaged of search and stats uses what is left; to keep that alone:")
             output.say(f"  {output.shell('collection', 'compact', folder, '--skip-damaged')}")
     if damage:
@@ -730,8 +738,8 @@ def upgrade(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Bring a collection of an older version into the present format."""
-    from auxbit.collection.upgrade import upgrade
+    """Bring an older collection into the present format."""
+    from auxbit.images.pictures import upgrade
 
     with output.Stages("reading") as stages:
         facts = upgrade(old, new, overwrite=force, n_jobs=jobs, progress=stages)

@@ -108,7 +108,7 @@ def add(
 def search(
     folder: Pets,
     picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
-    id_: opt.LikeItem = None,
+    id_: Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")] = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
     mode: Annotated[str | None, choice(
         "hamming", "asymmetric", "reranked", show_default="asymmetric", help="By the distance of codes in "
@@ -126,7 +126,7 @@ def search(
     with output.Stages("searching"), Pictures.open(folder, n_jobs=jobs) as pictures:
         results = pictures.search(query, k, mode=mode)
         items = len(pictures)
-        optimal = pictures.collection.manifest.coding == "optimal"
+        optimal = pictures.collection.state.coding == "optimal"
         mode = mode or ("asymmetric" if optimal else "hamming")
     if json:
         found = {"query": query, "mode": mode, "items": items}
@@ -186,7 +186,7 @@ def _print(report: Report, folder: str, json: bool) -> None:
     from auxbit.images.pictures import Pictures
 
     with Pictures.open(folder) as pictures:
-        state, recipe = pictures.collection.manifest, pictures.recipe.document()
+        state, recipe = pictures.collection.state, pictures.recipe.document()
         method = label_of(pictures.collection.model)
     if json:
         bad = [{"file": name, "reason": reason} for name, reason in report.bad]

@@ -42,7 +42,7 @@ def push(
     )] = None,
     ids: Annotated[str | None, Option(
         metavar="FILE", show_default="0, 1, 2, …",
-        help="Of a file of codes: an .npy file with an integer for each."
+        help="Of a file of codes: an .npy or .txt file with an integer for each."
     )] = None,
     metadata: Annotated[str | None, Option(
         metavar="FILE", help=f"Of a file of codes. {opt.METADATA_HELP}"

@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,9 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.snapshot import Snapshot, Snapshots, as_array, check_ids, checksum, runs, typed_ids
+from auxbit.collection.snapshot import (
+    KINDS,
+    Snapshot,
+    Snapshots,
+    as_array,
+    check_ids,
+    checksum,
+    runs,
+    typed_ids,
+)
 from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
-from auxbit.collection.where import Where, scalar_sql
 from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
@@ -30,9 +39,11 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    refuse_repeats,
     without_vectors,
 )
 from auxbit.data.vectors import as_rows
+from auxbit.data.where import Where, scalar_sql
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
@@ -179,8 +190,8 @@ class Collection:
 
     def add(
         self, X: Any = None, *, codes: Any = None, ids: Any = None, metadata: Any = None,
-        vectors_column: str | None = None, attachments: Sequence[bytes] | None = None, upsert: bool = False,
-        trained: bool = False, first_row: int = 0, progress: Progress | None = None,
+        vectors_column: str | None = None, attachments: Sequence[bytes | None] | None = None,
+        upsert: bool = False, trained: bool = False, first_row: int = 0, progress: Progress | None = None,
         stopped: Stopped | None = None,
     ) -> Array:  # fmt: skip
         """Add rows, all or none; they are on disk when it returns their ids.
@@ -193,8 +204,8 @@ class Collection:
             the numbers. An id that is there already is an error; with `upsert` its row is replaced.
         metadata : a list with a dict for each row, a dict with a list for each field, or a DataFrame; of rows
             with columns the names of those to keep, by default all others.
-        attachments : bytes for each row, which `attachment` gives back. trained : the model was fitted to
-            these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
+        attachments : bytes or None for each row, which `attachment` gives. trained : the model was fitted
+            to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
         stopped : called if a file ends early, with the row to resume from and the number of rows.
         """
         packed_only = X is None and codes is not None
@@ -203,6 +214,10 @@ class Collection:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
         if isinstance(source, str | os.PathLike):
             rows = _records(source, vectors_column, ids, metadata)
+            if rows.ids is not None and _has_no_types(ids if _is_file(ids) else source):
+                kind = self._storage.state.ids
+                if kind is not None and isinstance(rows.ids, np.ndarray) != (kind == "integer"):
+                    rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
             self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
             return self.ids[len(self) - (len(rows) - first_row) :]
         rows = _records(source, vectors_column, ids, metadata)
@@ -223,14 +238,14 @@ class Collection:
                 if kind == now.state.ids:
                     _refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
-        are_codes = are_codes or _hold_codes(rows, state.n_bits, state.n_features)
+        are_codes = _hold_codes(rows, state.n_bits, None if are_codes else state.n_features)
         before, n = state.positions, len(rows)
         told.stage("adding", n - first)
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                given = _whole(part) if are_codes else None
-                self._add(part, given, upsert, trained, None, packed_only=are_codes)
+                packed = _whole(part) if are_codes else None
+                self._add(part, packed, upsert, trained, None, packed_only=are_codes)
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -243,7 +258,7 @@ class Collection:
 
     def _add(
         self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Sequence[bytes] | None, *, packed_only: bool,
+        attachments: Sequence[bytes | None] | None, *, packed_only: bool,
     ) -> Array:  # fmt: skip
         n, X = len(rows), None if packed_only else _whole(rows)
         given = None if rows.ids is None else check_ids(rows.ids, n)
@@ -269,7 +284,11 @@ class Collection:
             if attachments is not None:
                 change.connection.executemany(
                     "INSERT INTO attachments VALUES (?, ?, ?)",
-                    ((int(number), each, zlib.crc32(each)) for number, each in zip(numbers, attachments)),
+                    (
+                        (int(number), each, zlib.crc32(each))
+                        for number, each in zip(numbers, attachments)
+                        if each is not None
+                    ),
                 )
             last = int(numbers[-1]) + 1
             if trained and state.trained == state.next_number:
@@ -313,8 +332,8 @@ class Collection:
     ) -> int:
         """Change metadata without touching codes and vectors; returns how many items.
 
-        metadata : a dict or a frame with a row for each of the ids, or a file of them (a Path); or one dict
-        for all. ids : or the name of their field in these rows. Fields are set, those that are None are
+        metadata : one dict for all; or a list of dicts, a frame or a file (a Path), with a row for each of
+        the ids. ids : or the name of their field in these rows. Fields are set, those that are None are
         removed (RFC 7396), and others stay; with `replace` they are removed, too.
         """
         if (ids is None) == (where is None):
@@ -326,17 +345,13 @@ class Collection:
             ids = self.parse_ids(ids)
         with self._changing("metadata updated") as (change, now):
             positions = now.places(ids) if where is None else now.matching(Where.of(where))
-            one_for_all = isinstance(metadata, dict) and not any(
-                isinstance(value, list | np.ndarray) and len(value) == len(positions) and where is None
-                for value in metadata.values()
-            )
-            rows = [metadata] * len(positions) if one_for_all else metadata
+            rows = [metadata] * len(positions) if isinstance(metadata, dict) else metadata
             listed = metadata_rows(rows, len(positions))[:]
             texts = encode_metadata(listed, len(positions))
             if len(positions):
                 _update_items(now, positions, texts, replace)
                 _note_fields(change, listed)
-                change.update()
+                change.update(updated=change.before.commit + 1)
         return len(positions)
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
@@ -476,6 +491,7 @@ class Collection:
         """A model like the present one, or another, fitted to the rows of the collection or to a sample."""
         from sklearn.base import clone
 
+        from auxbit.core.maps import check_n_bits
         from auxbit.core.parallel import sample_rows
         from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, suit_decoder
         from auxbit.hashers.registry import fit_reporting, make_hasher
@@ -483,11 +499,12 @@ class Collection:
         state = now.state
         if state.model is None and method is None:
             raise InvalidInput(
-                f"{self._storage.place} has no model to train again. Give a model, or method and bits."
+                f"{self._storage.place} has no model to train again. Give a model (--model), or method and "
+                "bits (--method, --bits)."
             )
         X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
         check_enough_rows(X, self._storage.place)
-        n_bits = state.n_bits if bits is None else bits
+        n_bits = state.n_bits if bits is None else check_n_bits(bits)
         if method is not None:
             made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
         else:
@@ -883,7 +900,8 @@ class Queries:
         """The queries themselves, of the right dimension."""
         if self.X is None:
             raise InvalidInput(
-                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X.'
+                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X '
+                "(--queries of vectors)."
             )
         n_features = now.state.n_features
         if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
@@ -902,7 +920,7 @@ def _queries_in(
 
     rows = read_records(source, vectors=column, metadata=())
     X = _whole(rows)
-    if are_codes or _hold_codes(rows, now.state.n_bits, now.state.n_features):
+    if _hold_codes(rows, now.state.n_bits, None if are_codes else now.state.n_features):
         return None, as_packed(X, now.state.n_bits, rows.name)
     check_finite(X, name=rows.name)
     return X, None
@@ -980,7 +998,8 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
     if _is_file(metadata):
         metadata, names = read_table(metadata), False
     if _is_file(ids):
-        ids = read_ids(ids)
+        name, ids = str(ids), read_ids(ids)
+        refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
     if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
         of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
@@ -1021,13 +1040,21 @@ def _is_file(source: Any) -> bool:
     )
 
 
+def _has_no_types(path: PathLike) -> bool:
+    """Whether a file is of text, in which 1 may be an integer or text."""
+    return Path(path).suffix.lower() in (".csv", ".txt")
+
+
 def _whole(rows: Records) -> Array:
     """All vectors of rows, or their codes."""
     return np.asarray(rows.X[:])
 
 
 def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
-    """Whether rows of a file are codes, by their shape; refuses rows that are neither."""
+    """Whether rows of a file are codes, by their shape; refuses rows that are neither.
+
+    n_features : numbers of a vector; None: they must be codes.
+    """
     from auxbit.hashers.files import holds_codes
 
     X: Any = rows.X
@@ -1038,6 +1065,12 @@ def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
                 "Use data like those of its model, or create another collection."
             )
         return False
+    width = -(-n_bits // 8)
+    if X.shape[1] not in (width, n_bits) or X.dtype.kind not in "bui":
+        raise InvalidInput(
+            f"{rows.name} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns "
+            f"of uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
+        )
     return True
 
 
@@ -1110,7 +1143,10 @@ def _settle_ids(
     state = change.state
     if given is None:
         if state.ids not in (None, "integer"):
-            raise InvalidInput(f"the ids of the collection are {state.ids}: give ids.")
+            raise InvalidInput(
+                f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
+                "(--id-column NAME or --ids FILE)."
+            )
         if n and state.next_number + n - 1 > 2**63 - 1:
             raise InvalidInput(
                 f"{n} rows cannot be numbered on: the largest id is {state.next_number - 1}. Give their ids."
@@ -1144,8 +1180,9 @@ def _refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
     """Refuse ids that are there: those with a number."""
     known = numbers >= 0
     if known.any():
+        first = np.asarray(ids, dtype=object)[known.argmax()]
         raise InvalidInput(
-            f"id {ids[int(known.argmax())]!r} is already in the collection, and {int(known.sum()):,} of the "
+            f"id {first!r} is already in the collection, and {int(known.sum()):,} of the "
             f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
         )
 

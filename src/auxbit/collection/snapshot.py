@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.storage import CHUNK, DATABASE, LANES, TRIES, State, Storage, row_checks
-from auxbit.collection.where import Where
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, warn
 from auxbit.core.parallel import Guard
 from auxbit.data.records import Row, checked_ids
 from auxbit.data.vectors import nearest
+from auxbit.data.where import Where
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput, ModelFileError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
         try:
             found.append(made(str(each)))
         except ValueError as error:
-            what = f"{each!r} is not in the collection, whose ids are {KINDS[kind]}."
+            what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
             raise InvalidInput(what) from error
     return found
 
@@ -306,6 +306,8 @@ class View:
 
     def numbers_at(self, positions: Positions) -> Ids:
         """The numbers of the items at these positions."""
+        if len(self.firsts) == 1:
+            return positions + int(self.numbers[0] - self.firsts[0])
         place = np.searchsorted(self.firsts, positions, side="right") - 1
         found: Ids = self.numbers[place] + positions - self.firsts[place]
         return found
@@ -508,7 +510,7 @@ class Snapshot:
 
     def ordered(self, positions: Positions, field: str, descending: bool) -> Positions:
         """Positions in the order of a field; items without it come last."""
-        from auxbit.collection.where import scalar_sql
+        from auxbit.data.where import scalar_sql
 
         self.warn_of_unknown([field])
         by, way = scalar_sql(field), "DESC" if descending else "ASC"

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from auxbit.collection import where
 from auxbit.core import files
 from auxbit.core.checks import Array, Bytes
 from auxbit.core.files import BINARY, WriterLock
+from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
 
@@ -42,6 +42,7 @@ LANES = 64  # codes of a block, see index/codes.py
 WAIT_SECONDS = 10.0  # for a transaction of somebody else
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 MAPPED = 2**28  # bytes of the database that are read where they lie, twice as fast as by copies
+MADE_BY = "Collections are made by Collection.create or `auxbit collection create`."
 RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
 SCHEMA = """
@@ -108,7 +109,8 @@ class State:
     codes, vectors_file, model : names of files; vectors : the type they are kept in; None for none.
     coding, mu : how the model encodes. ids : "integer", "text" or "uuid", None while there are none;
     own_ids : whether some items have ids other than their numbers. trained : the model was fitted to the
-    items with smaller numbers. last_codes : the codes of the last block, which is not full, in planes.
+    items with smaller numbers. updated : the last commit that changed metadata of items.
+    last_codes : the codes of the last block, which is not full, in planes.
     about : a JSON object of whoever uses the collection, such as the recipe of pictures.
     """
 
@@ -127,6 +129,7 @@ class State:
     own_ids: int = 0
     next_number: int = 0
     trained: int = 0
+    updated: int = 0
     generation: int = 0
     commit: int = 0
     last_codes: bytes = b""
@@ -509,6 +512,8 @@ class Storage:
             lay_out(only, state or State(1))
         else:
             check_folder(folder)
+        self._path = "" if folder is None else str(folder / DATABASE)
+        self._file = self._found_file()
         self._pool = Pool(lambda: connect(folder), only)
         self._state: State | None = None
         try:
@@ -518,11 +523,28 @@ class Storage:
             self._pool.close()
             raise
 
+    def _found_file(self) -> tuple[int, int] | None:
+        """What tells the database from another file of its name; CollectionError if it is not there."""
+        if self.folder is None:
+            return None
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            check_folder(self.folder)
+            raise FileProblem(f"{self.place} cannot be read: {error.strerror}.") from error
+        return found.st_dev, found.st_ino
+
+    def _check_usable(self) -> None:
+        """Refuse a folder that was moved, removed or replaced: its open files could still be used."""
+        if self.closed:
+            raise InvalidInput(f"{self.place} is closed. Open it again.")
+        if self._found_file() != self._file:
+            raise CollectionError(f"{self.place} was replaced by another collection. Open it again.")
+
     @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """A connection that sees one committed state for the length of the block, and that state."""
-        if self.closed:
-            raise InvalidInput(f"{self.place} is closed. Open it again.")
+        self._check_usable()
         with explained(self.place), self._pool.borrowed() as connection:
             if connection.in_transaction:  # in memory, by whoever calls this within a change
                 yield connection, read_state(connection)
@@ -544,8 +566,7 @@ class Storage:
 
     def lock(self) -> None:
         """Become the writer, until close; InUse if another process is."""
-        if self.closed:
-            raise InvalidInput(f"{self.place} is closed. Open it again.")
+        self._check_usable()
         if self.read_only:
             raise CollectionError(f"{self.place} was opened to be read: open it without that to change it.")
         if self._lock is not None and not self._lock.held:
@@ -667,7 +688,7 @@ class Storage:
 # ---- Folders
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
     """Refuse a folder that is no collection of ours, or of another version, and say what to do."""
     path = folder / DATABASE
     if not path.is_file():
@@ -682,9 +703,7 @@ def check_folder(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 others = [each.name for each in folder.absolute().parent.iterdir() if is_collection(each)]
                 near = nearest(folder.name, others)
-        raise CollectionError(
-            f"{folder} {what}.{near} Collections are made by Collection.create or `auxbit collection create`."
-        )
+        raise CollectionError(f"{folder} {what}.{near} {made_by}")
     with explained(folder), contextlib.closing(connect(folder)) as connection:
         ours = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -706,6 +725,8 @@ def refuse_existing(folder: Path, *, overwrite: bool) -> None:
     """Raise FileExists if something is in the way that must not be replaced."""
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
+    if (folder / FORMER).is_file():
+        check_folder(folder)  # which says how to upgrade it
     if not overwrite:
         raise FileExists(
             f"{folder} exists. Choose another name, or replace it with --force (overwrite=True)."

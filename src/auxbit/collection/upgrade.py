@@ -6,6 +6,8 @@ This is all that still reads format 1; nothing writes it.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,60 +25,73 @@ from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import Records
 from auxbit.errors import CollectionError, Damaged
 
-Attach = Callable[[list[dict[str, Any]]], Sequence[bytes]]
+Attach = Callable[[list[dict[str, Any]]], Sequence[bytes | None]]
 
 
 def upgrade(
-    old: PathLike, new: PathLike, *, attach: Attach | None = None, overwrite: bool = False,
+    old: PathLike, new: PathLike, *, attach: Attach | None = None,
+    finish: Callable[[Collection], object] | None = None, overwrite: bool = False,
     n_jobs: int | None = None, progress: Progress | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the collection of format 1 in the folder `old` to the folder `new`; `old` stays as it is.
 
-    attach : metadata of items to the bytes that are attached to them. Returns what `describe` does.
+    attach : metadata of items, which it may change, to the bytes that are attached to them. finish : called
+    with the new collection before that appears in `new`, whole. overwrite : replace a collection in `new`.
+    Returns what `describe` does.
     """
-    source, target, told = Path(old), Path(new), progress or Silent()
+    source, target, told = Path(old), Path(new).absolute(), progress or Silent()
     manifest = read_manifest(source)
-    storage.refuse_existing(target, overwrite=overwrite)
-    removed = [columns_of(source, part)["positions"] for part in manifest["removed"]]
-    gone = np.concatenate([np.zeros(0, dtype=np.int64), *removed])
+    storage.refuse_existing(Path(new), overwrite=overwrite)
+    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
     told.stage("upgrading", sum(part["rows"] for part in manifest["segments"]))
-    made = Collection._made(target, None, _state(manifest), n_jobs)
     try:
-        with made:
-            _copy(source, manifest, gone, made, attach, told)
-            return made.describe()
-    except BaseException:
-        if not overwrite:
-            shutil.rmtree(target)
-        raise
+        with Collection._made(temporary, None, _state(manifest), n_jobs) as made:
+            _copy(source, manifest, made, attach, told)
+            if finish is not None:
+                finish(made)
+        _rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    with Collection(new, read_only=True) as made:
+        return made.describe()
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    """Give the new collection its name, in place of one that nobody writes to."""
+    aside = temporary.with_suffix(".old")
+    if storage.is_collection(target):
+        with Collection(target) as replaced:
+            replaced.lock()
+            os.replace(target, aside)
+    os.replace(temporary, target)
+    shutil.rmtree(aside, ignore_errors=True)
+    files.sync_folder(target.parent)
 
 
 def _copy(
-    source: Path,
-    manifest: dict[str, Any],
-    gone: Array,
-    made: Collection,
-    attach: Attach | None,
-    told: Progress,
+    source: Path, manifest: dict[str, Any], made: Collection, attach: Attach | None, told: Progress
 ) -> None:
-    """Add the rows of all segments but those that are gone, and then the model."""
+    """Add the rows of all segments but those that are deleted, and then the model."""
+    removed = [columns_of(source, part)["positions"] for part in manifest["removed"]]
+    gone = np.concatenate([np.zeros(0, dtype=np.int64), *removed])
     start = 0
     for part in manifest["segments"]:
         stop = start + part["rows"]
         alive = np.setdiff1d(np.arange(start, stop), gone) - start
         rows, codes = _rows(columns_of(source, part), manifest["n_bits"], alive, part["file"])
         attached = None if attach is None else attach(list(rows.metadata or ()))
-        made._add(
-            rows, codes, False, stop <= manifest["trained_at"], attached,
-            packed_only=manifest["vectors"] is None,
-        )  # fmt: skip
-        _keep(made, part["errors"])
+        if len(alive):
+            made._add(
+                rows, codes, False, stop <= manifest["trained_at"], attached,
+                packed_only=manifest["vectors"] is None,
+            )  # fmt: skip
+            _keep(made, part["errors"])
         told.advance(part["rows"])
         start = stop
     with made._storage.changing(f"upgraded from {source.name}") as change:
-        if manifest["model"] is not None:
+        if manifest["model"] is not None and made.path is not None:
             content = (source / manifest["model"]).read_bytes()
-            files.write_bytes(Path(str(made.path)) / "model.0.safetensors", content)
+            files.write_bytes(made.path / "model.0.safetensors", content)
             change.update(model="model.0.safetensors")
         change.update(
             next_number=max(change.state.next_number, manifest["next_id"]), coding=manifest["coding"],
@@ -109,6 +124,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         lines = (folder / FORMER).read_bytes().split(b"\n")
     except OSError as error:
+        if storage.is_collection(folder):
+            raise CollectionError(f"{folder} has the present format already.") from error
         raise CollectionError(f"{folder} is not a collection of format 1: it has no {FORMER}.") from error
     for line in lines:
         try:

@@ -223,7 +223,7 @@ def _unicode(text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:  # half a surrogate pair has no UTF-8, but JSON can escape it
-            return json.dumps(json.loads(text), separators=(",", ":"))
+            return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
     return text
 
 
@@ -769,8 +769,8 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
         lists = [column for column in lists if _equally_long([row.get(column) for row in head])] or lists
     if len(lists) > 1:
         raise InvalidInput(
-            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name that of the vectors: "
-            f"vectors={lists[0]!r}."
+            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name that of the vectors "
+            "(vectors_column, --vectors-column)."
         )
     if lists:
         return _Chosen(lists, True, ids, metadata)

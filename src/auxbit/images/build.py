@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit.collection.collection import Collection, refuse_existing
-from auxbit.collection.storage import MANIFEST, TRAINING_ROWS
+from auxbit.collection.collection import Collection
+from auxbit.collection.storage import is_collection, refuse_existing
 from auxbit.core import files
 from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.maps import bytes_per_code
@@ -31,11 +31,12 @@ from auxbit.core.progress import Progress, Silent
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
+from auxbit.hashers.files import TRAINING_ROWS
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, make_hasher
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
 from auxbit.images.features import Channels, Describer, Recipe
-from auxbit.images.pictures import About, Pictures, Thumbnails
+from auxbit.images.pictures import COMPARISON, COMPARISON_ROWS, About, Pictures
 from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
 from auxbit.quantiser.fit import TURNS
 
@@ -52,7 +53,6 @@ LEAST_PICTURES = 2
 LARGEST_SEED = 2**32 - 1
 SHOWN_BAD = 5
 DEFAULT_BITS, DEFAULT_METHOD = 64, "ba"
-COMPARISON, COMPARISON_ROWS = "comparison.json", "comparison-rows.jsonl"
 
 
 class _Timed:
@@ -189,7 +189,7 @@ def add(
         collection.lock()
         timed.stage("finding", None)
         found = find_sources(places, about.roots, report.bad)
-        target = _Target(collection.path, about, timed, report, collection=collection, n_jobs=n_jobs)
+        target = _Target(Path(path), about, timed, report, collection=collection, n_jobs=n_jobs)
         with _decoding(decoders, n_jobs) as decode:
             target.read(found, decode, sources.scope(places), prune=prune)
         if retrain:
@@ -212,13 +212,13 @@ def _decoding(decoders: Decoders | None, n_jobs: int | None) -> Iterator[Decode]
 @contextmanager
 def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | None]:
     """The collection of pictures at `out`, locked; None if one is to be made."""
-    if overwrite or not (out / MANIFEST).is_file():
+    if overwrite or not is_collection(out):
         refuse_existing(out, overwrite=overwrite)
         yield None
         return
-    with Collection.open(out) as collection:
-        is_empty = not len(collection) and collection.manifest.model is None
-        if is_empty and About.read(out, collection.manifest.key) is None:
+    with Collection(out) as collection:
+        state = collection.state
+        if state.about is None and state.model is None and not state.items:
             collection.close()  # it was stopped before the first picture was in it
             yield None
             return
@@ -296,7 +296,7 @@ class Wanted:
         """Where pictures go: the collection that is present, or one that is still to be made."""
         if present is None:
             bits, method = self.bits or DEFAULT_BITS, self.method or DEFAULT_METHOD
-            about = About("", recipe, bits, method, self.seed or 0)
+            about = About(recipe, bits, method, self.seed or 0)
             return _Target(out, about, progress, report, network=network, n_jobs=n_jobs)
         collection, about = present
         self._check_same(collection, about.recipe, recipe)
@@ -318,7 +318,7 @@ class Wanted:
                     f"{out} was made with {which}. Leave the option out to resume it, choose another --out, "
                     "or add --force to replace it."
                 )
-        if collection.manifest.model is not None and self._is_other_model(collection):
+        if collection.state.model is not None and self._is_other_model(collection):
             raise InvalidInput(
                 f"{out} has a model already. Leave --bits, --method and --seed out to resume it, or fit "
                 f"another by `auxbit collection retrain {out}` with these options."
@@ -361,7 +361,7 @@ class _Target:
 
     So a folder without a picture that can be read leaves nothing behind.
 
-    about : without a key while the collection is still to be made; network : to be kept with it
+    network : to be kept with a collection that is still to be made
     collection : one that is open, which is closed by whoever opened it
     """
 
@@ -372,16 +372,13 @@ class _Target:
         self.out, self.about, self.collection = out, about, collection
         self._progress, self._report, self._network, self._n_jobs = progress, report, network, n_jobs
         self._made: Collection | None = None
-        self._replaces = collection is None and (out / MANIFEST).is_file()
-        self._thumbnails = Thumbnails(out)
-        if collection is not None and about != About.read(out, about.key):
-            about.write(out)
+        self._replaces = collection is None and is_collection(out)
+        self._keep_about()
 
     def __enter__(self) -> _Target:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._thumbnails.close()
         if self._made is not None:
             self._made.close()
 
@@ -419,10 +416,13 @@ class _Target:
     def _note_roots(self, roots: Iterable[str]) -> None:
         """Keep these folders among those that pictures come from."""
         after = tuple(dict.fromkeys([*self.about.roots, *(root for root in roots if root)]))
-        if after != self.about.roots:
-            self.about = replace(self.about, roots=after)
-            if self.collection is not None:
-                self.about.write(self.out)
+        self.about = replace(self.about, roots=after)
+        self._keep_about()
+
+    def _keep_about(self) -> None:
+        """Let the collection say of its pictures what we know, if it is there and says something else."""
+        if self.collection is not None and self.collection.about != self.about.text:
+            self.collection.about = self.about.text
 
     def _read(self, wanted: Sequence[tuple[Source, Item | None]], decode: Decode) -> None:
         """Read pictures in batches; add them, or replace the items that they are known by."""
@@ -445,23 +445,23 @@ class _Target:
                 self._progress.advance(1)
 
     def _add(self, batch: list[Read]) -> None:
-        """Add pictures. Their thumbnails are on disk first: no item may refer to one that is lost."""
+        """Add pictures with their thumbnails."""
         batch, vectors = self._described(batch)
         if not batch:
             return
         collection = self._ready()
-        offsets = self._thumbnails.append([each.decoded.thumbnail for each in batch])
-        metadata = [each.metadata(offset) for each, offset in zip(batch, offsets)]
         codes = None
-        if collection.manifest.model is None:
+        if collection.state.model is None:
             codes = np.zeros((len(batch), bytes_per_code(collection.n_bits)), dtype=np.uint8)
         is_new = np.array([each.known is None for each in batch])
         for some in (np.flatnonzero(is_new), np.flatnonzero(~is_new)):
             if len(some):
-                ids = [known.id for place in some if (known := batch[place].known) is not None]
+                added = [batch[place] for place in some]
+                ids = [each.known.id for each in added if each.known is not None]
                 collection.add(
                     vectors[some], codes=None if codes is None else codes[some], ids=ids or None,
-                    metadata=[metadata[place] for place in some], upsert=bool(ids),
+                    metadata=[each.metadata() for each in added], upsert=bool(ids),
+                    attachments=[each.decoded.thumbnail for each in added],
                 )  # fmt: skip
         self._report.added += int(is_new.sum())
         self._report.replaced += int((~is_new).sum())
@@ -487,32 +487,25 @@ class _Target:
 
     def _note_dates(self, same: list[Same]) -> None:
         """Store the new dates of unchanged files, so that they need not be read next time."""
-        if not same:
-            return
-        collection, ids = self._ready(), [each.known.id for each in same]
-        metadata = [
-            about | {"bytes": each.source.size, "mtime_ns": each.source.mtime_ns}
-            for about, each in zip(collection.metadata(ids), same)
-        ]
-        vectors, codes = collection.vectors(ids), collection.codes(ids)
-        collection.add(vectors, codes=codes, ids=ids, metadata=metadata, upsert=True)
+        if same:
+            dates = [{"bytes": each.source.size, "mtime_ns": each.source.mtime_ns} for each in same]
+            self._ready().update_metadata([each.known.id for each in same], dates)
         self._report.unchanged += len(same)
 
     def _ready(self) -> Collection:
         """The collection, made now if it is not there yet."""
         if self.collection is None:
             self.collection = self._made = made = Collection.create(
-                self.out, n_bits=self.about.bits, n_features=self._describer.dimension, vectors=VECTORS,
+                self.out, bits=self.about.bits, n_features=self._describer.dimension, vectors=VECTORS,
                 overwrite=self._replaces, n_jobs=self._n_jobs,
             )  # fmt: skip
             made.lock()
             # files that a collection which was here before has left
-            for left in (pictures.PACK_NAME, features.FILE, COMPARISON, COMPARISON_ROWS):
+            for left in pictures.BESIDE:
                 (self.out / left).unlink(missing_ok=True)
             if self._network is not None:
                 files.write_bytes(self.out / features.FILE, self._network)
-            self.about = replace(self.about, key=made.manifest.key)
-            self.about.write(self.out)  # last: this file is what makes it a collection of pictures
+            self._keep_about()  # last: this is what makes it a collection of pictures
         return self.collection
 
     def finish(self) -> Report:
@@ -521,7 +514,7 @@ class _Target:
         if self.collection is None:
             bad = report.bad
             raise InvalidInput(f"none of the {len(bad):,} pictures could be read.{_some_of(bad)}")
-        if self.collection.manifest.model is None:
+        if self.collection.state.model is None:
             if len(self.collection) < LEAST_PICTURES:
                 raise InvalidInput(
                     f"{self.out} has {len(self.collection)} picture; a model needs at least "
@@ -537,7 +530,7 @@ class _Target:
         Three stages: training, decoder, encoding. If it is stopped, the collection is as it was.
         """
         assert self.collection is not None
-        ids, state, progress = self.collection.ids, self.collection.manifest, self._progress
+        ids, state, progress = self.collection.ids, self.collection.state, self._progress
         some = ids[sample_rows(len(ids), TRAINING_ROWS)]
         X = np.asarray(self.collection.vectors(some), dtype=np.float32)
         try:

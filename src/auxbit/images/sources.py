@@ -29,6 +29,7 @@ READ_ITEMS = 16_384  # whose metadata are in memory together
 AHEAD = 512  # pictures that are read while the ones before them are described, if they are small
 AHEAD_BYTES = 2**27
 GONE = (FileNotFoundError, NotADirectoryError)
+COLLECTIONS = (storage.DATABASE, storage.FORMER)  # a folder with one of these is a collection
 
 # ---- Files in folders
 
@@ -53,11 +54,16 @@ def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Source]:
         return [Source.of(top, top.parent, kind)]
     if not stat.S_ISDIR(kind.st_mode):
         raise FileProblem(f"{top} is neither a folder nor a file. Name a folder of pictures, or a picture.")
-    if (top / storage.MANIFEST).is_file():
+    if holds_collection(top):
         raise FileProblem(f"{top} is a collection of auxbit. Name the folder that its pictures are in.")
     if not os.access(top, os.R_OK | os.X_OK):
         raise FileProblem(f"{top} cannot be read: its permissions do not allow it.")
     return sorted(_Walk(top, skipped).found, key=lambda each: natural(each.name))
+
+
+def holds_collection(folder: Path) -> bool:
+    """Whether a folder is a collection, of the present format or of the one before."""
+    return any((folder / name).is_file() for name in COLLECTIONS)
 
 
 def natural(name: str) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]:
@@ -100,7 +106,7 @@ class _Walk:
             except OSError as error:
                 self._skip(folder, f"cannot be read: {error.strerror or error}")
                 continue
-            if not any(entry.name == storage.MANIFEST for entry in entries):  # not into a collection
+            if not any(entry.name in COLLECTIONS for entry in entries):  # not into a collection
                 folders += self._look_at(entries)
 
     def _look_at(self, entries: list[os.DirEntry[str]]) -> list[Path]:
@@ -214,7 +220,7 @@ def find_sources(
             name = path.relative_to(known).as_posix()
             found.setdefault(source.path, replace(source, root=known, name=name))
         # a collection is not a picture that failed: --out may be in this folder
-        skipped += [each for each in passed_over if not (top / each[0] / storage.MANIFEST).is_file()]
+        skipped += [each for each in passed_over if not holds_collection(top / each[0])]
     if not found:
         reasons = "".join(f" {name}: {reason}." for name, reason in skipped[:3])
         raise FileProblem(
@@ -272,13 +278,13 @@ class Read(NamedTuple):
     sha256: str
     decoded: Decoded
 
-    def metadata(self, thumbnail: int) -> dict[str, Any]:
-        """What the collection keeps of it. thumbnail : the offset of its thumbnail."""
+    def metadata(self) -> dict[str, Any]:
+        """What the collection keeps of it."""
         source, decoded = self.source, self.decoded
         about = {
             "file": source.name, "root": source.root, "sha256": self.sha256, "bytes": source.size,
             "mtime_ns": source.mtime_ns, "width": decoded.width, "height": decoded.height,
-            "format": decoded.format, "thumbnail": thumbnail,
+            "format": decoded.format,
         }  # fmt: skip
         return about | ({"taken": decoded.taken} if decoded.taken is not None else {})
 

@@ -22,9 +22,8 @@ from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.checks import Packed
 from auxbit.core.maps import MAX_BITS
-from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
-from auxbit.images.pictures import Pictures
+from auxbit.images.pictures import COMPARISON, Pictures
 from auxbit.index.codes import MAX_ID
 from auxbit.serve import schemas, security
 from auxbit.serve.schemas import Error
@@ -147,7 +146,7 @@ def make_app(
         lifespan=lifespan,
     )
     app.add_middleware(Gate, token=token, allowed_hosts=allowed_hosts, limits=limits)
-    security.install(app, lambda: f"{source.collection.path.parent}{os.sep}")
+    security.install(app, lambda: f"{source.path.parent}{os.sep}")
     for routes in (about_routes, item_routes, search_routes):
         app.include_router(routes(site), prefix=API)
     app.include_router(page_routes())
@@ -168,7 +167,7 @@ def about_routes(site: Site) -> APIRouter:
     @router.get("/stats", response_model=schemas.Stats, responses=errors())
     def stats() -> Response:
         """The collection in figures, and what this server allows."""
-        return json_answer(site.stats() | {"has_comparison": (collection.path / COMPARISON).is_file()})
+        return json_answer(site.stats() | {"has_comparison": (site.pictures.path / COMPARISON).is_file()})
 
     @router.get("/model", response_model=schemas.ModelReport, responses=errors())
     def model() -> Response:
@@ -232,7 +231,7 @@ def item_routes(site: Site) -> APIRouter:
         v: Annotated[str, Query(max_length=64, description="Of the address in listings: may be kept")] = "",
     ) -> Response:
         """The small picture of an item."""
-        content, tag = consistently(collection, lambda: (site.thumbnail(id), version_of(site.metadata(id))))
+        content, tag = consistently(collection, lambda: site.thumbnail(id))
         return thumbnail_answer(request, content, tag, FOREVER if v and v == tag else REVALIDATE)
 
     @router.get("/items/{id}/picture", response_class=Response, responses=pictures(415, 413))

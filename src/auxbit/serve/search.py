@@ -45,7 +45,7 @@ def answer(site: Site, asked: Asked, wanted: Wanted) -> dict[str, Any]:
 def warm_up(site: Site) -> None:
     """Load the model and the codes, and compile what searches need, before somebody waits for it."""
     ids = site.collection.ids
-    for mode in modes_of(site.collection.manifest)[0] if len(ids) else ():
+    for mode in modes_of(site.collection.state)[0] if len(ids) else ():
         for radius in (None, 1):
             with suppress(AuxbitError):  # whoever searches is told what is damaged
                 answer(site, Asked(id=int(ids[0])), Wanted(1, mode, radius))
@@ -56,8 +56,9 @@ class _Search:
 
     def __init__(self, site: Site, asked: Asked, wanted: Wanted) -> None:
         self.site, self.collection, self.asked, self.wanted = site, site.collection, asked, wanted
-        self.n_bits = self.collection.n_bits
-        modes, default = modes_of(self.collection.manifest)
+        self.state, self.reconstructs = self.collection.state, site.reconstructs
+        self.n_bits = self.state.n_bits
+        modes, default = modes_of(self.state)
         self.mode = wanted.mode or default
         if self.mode not in modes:
             text = f"mode {self.mode} is not possible here. Possible are: {', '.join(modes)}."
@@ -81,7 +82,7 @@ class _Search:
             "mode": self.mode,
             "k": wanted.k,
             "radius": wanted.radius,
-            "items": len(self.collection),
+            "items": self.state.items,
             "milliseconds": 0.0,
             "results": self._results(distances, ids),
         }
@@ -98,7 +99,7 @@ class _Search:
 
     def _of_vector(self, vector: Array | None) -> tuple[Array, Packed]:
         assert vector is not None
-        dimension = self.collection.manifest.n_features
+        dimension = self.state.n_features
         if vector.shape != (dimension,):
             text = f"vector has {len(vector)} numbers; those of this collection have {dimension}."
             raise Problem(422, "invalid", text)
@@ -118,16 +119,16 @@ class _Search:
             distances, ids = self.collection.search(self.x, some, mode="asymmetric")
         else:
             distances, ids = self.collection.search(self.x, some, codes=self.code, rerank=True)
-        keep = np.flatnonzero((ids[0] >= 0) & (ids[0] != self.own))[:k]
+        keep = np.flatnonzero(ids[0] != self.own)[:k]
         found: Array = distances[0][keep]
         return (found if self.mode == "hamming" else _roots(found)), ids[0][keep]
 
     def _within(self, radius: int) -> tuple[Array, Ids]:
         """As `_nearest`, of what lies within the radius; of at most MAX_RANKED, the nearest by Hamming."""
         k, hamming = self.wanted.k, self.mode == "hamming"
-        some = min((k if hamming else MAX_RANKED) + 1, len(self.collection) or 1)
+        some = (k if hamming else MAX_RANKED) + 1
         distances, ids = self.collection.search(codes=self.code, k=some, mode="hamming")
-        near = (ids[0] >= 0) & (distances[0] <= radius) & (ids[0] != self.own)
+        near = (distances[0] <= radius) & (ids[0] != self.own)
         bits, candidates = distances[0][near], ids[0][near]
         if hamming or not len(candidates):
             return bits[:k], candidates[:k]
@@ -189,7 +190,7 @@ class _Search:
         return about | {"reconstruction": self._reconstruction(place)}
 
     def _reconstruction(self, place: str) -> str | None:
-        return f"{place}/reconstruction" if self.site.reconstructs else None
+        return f"{place}/reconstruction" if self.reconstructs else None
 
 
 def _roots(squared: Array) -> Array:

@@ -19,30 +19,29 @@ import numpy.typing as npt
 from starlette.concurrency import run_in_threadpool
 
 from auxbit.collection.collection import Collection
-from auxbit.collection.storage import Manifest
+from auxbit.collection.storage import State
 from auxbit.core.checks import Float64, Ids, Packed, require
 from auxbit.core.maps import unpack
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.evaluate import code_counts, effective_bits_bound
 from auxbit.hashers.registry import label_of
-from auxbit.images.build import COMPARISON
 from auxbit.images.decode import Decoders
-from auxbit.images.pictures import Pictures
+from auxbit.images.pictures import COMPARISON, Pictures
 from auxbit.images.sources import natural
 from auxbit.serve.security import MAX_K, Limits, Problem, not_found
 
 # ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
-State = tuple[str, int, int, int]  # key, generation, rows removed, changes
+Moment = tuple[str, int, int, int, int]  # key, generation, items deleted, metadata updated, commit
 
 TRIES = 10  # at a collection that changes while it is read
 
 
-def state_of(collection: Collection) -> State:
+def moment_of(collection: Collection) -> Moment:
     """What tells one state of a collection from another; the first two change with the codes' meaning."""
-    manifest = collection.manifest
-    return manifest.key, manifest.generation, manifest.n_removed, manifest.changes
+    state = collection.state
+    return state.key, state.generation, state.deleted, state.updated, state.commit
 
 
 def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
@@ -51,14 +50,14 @@ def consistently(collection: Collection, work: Callable[[], Made]) -> Made:
     It is done again if an item was deleted, or all codes were replaced, between two of them.
     """
     for attempt in range(TRIES):
-        before = state_of(collection)
+        before = moment_of(collection)
         try:
             made = work()
         except Exception:  # parts of two states can fail together in any way
-            if attempt == TRIES - 1 or state_of(collection) == before:
+            if attempt == TRIES - 1 or moment_of(collection) == before:
                 raise
             continue
-        if state_of(collection)[:2] == before[:2]:
+        if moment_of(collection)[:2] == before[:2]:
             break
     return made
 
@@ -69,14 +68,14 @@ class Cached(Generic[Made]):
     def __init__(self, collection: Collection, make: Callable[[Made | None], Made]) -> None:
         self._collection, self._make = collection, make
         self._lock = threading.Lock()
-        self._kept: tuple[State, Made] | None = None
+        self._kept: tuple[Moment, Made] | None = None
 
     def __call__(self) -> Made:
         """As of now."""
         with self._lock:
-            state = state_of(self._collection)
-            if self._kept is None or self._kept[0] != state:
-                self._kept = state, self._make(None if self._kept is None else self._kept[1])
+            moment = moment_of(self._collection)
+            if self._kept is None or self._kept[0] != moment:
+                self._kept = moment, self._make(None if self._kept is None else self._kept[1])
             return self._kept[1]
 
 
@@ -90,9 +89,9 @@ KEPT_ORDERS = 4
 
 @dataclass(frozen=True)
 class Listing:
-    """Ids in the order in which they were added, and their names; state : what it was read from."""
+    """Ids in the order in which they were added, and their names; moment : when it was read."""
 
-    state: State
+    moment: Moment
     ids: Ids
     names: list[str]
     _random: OrderedDict[int, Order] = field(default_factory=OrderedDict)
@@ -133,8 +132,8 @@ class Listing:
 def read_listing(collection: Collection, before: Listing | None) -> Listing:
     """The listing as of now; if the collection has only grown since `before`, only what is new is read."""
     for attempt in range(TRIES):
-        state, ids = state_of(collection), collection.ids
-        grown = before is not None and before.state[:3] == state[:3]
+        moment, ids = moment_of(collection), collection.ids
+        grown = before is not None and before.moment[:4] == moment[:4]
         names = list(before.names) if before is not None and grown else []
         try:
             for first in range(len(names), len(ids), CHUNK):
@@ -143,10 +142,10 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
             if attempt == TRIES - 1:
                 raise
             continue
-        if len(names) == len(ids) and state_of(collection) == state:
+        if len(names) == len(ids) and moment_of(collection) == moment:
             break
     # if the collection never rests, what was read last
-    return Listing(state, ids[: len(names)], names[: len(ids)])
+    return Listing(moment, ids[: len(names)], names[: len(ids)])
 
 
 def name_in(row: dict[str, object]) -> str:
@@ -185,15 +184,15 @@ class KnownItems:
 
     def __init__(self, collection: Collection) -> None:
         self._collection, self._lock = collection, threading.Lock()
-        self._state: State | None = None
+        self._moment: Moment | None = None
         self._kept: dict[int, Known] = {}
 
     def of(self, ids: Sequence[int]) -> list[Known]:
         """What is known of these items; InvalidInput if one is not in the collection."""
-        collection, state = self._collection, state_of(self._collection)
+        collection, moment = self._collection, moment_of(self._collection)
         with self._lock:
-            if state != self._state or len(self._kept) > MOST:
-                self._state, self._kept = state, {}
+            if moment != self._moment or len(self._kept) > MOST:
+                self._moment, self._kept = moment, {}
             kept = self._kept
         missing = [id_ for id_ in ids if id_ not in kept]
         if missing:
@@ -201,7 +200,7 @@ class KnownItems:
             texts = bits_text(codes, collection.n_bits)
             found = zip(missing, collection.metadata(missing), codes, texts, strict=True)
             made = {id_: Known(item_of(id_, row), code.tobytes(), text) for id_, row, code, text in found}
-            if state_of(collection) != state:  # a change fell between: what was read is for this answer alone
+            if moment_of(collection) != moment:  # it has changed: what was read is for this answer alone
                 kept = dict(kept)
             kept.update(made)
         return [kept[id_] for id_ in ids]
@@ -311,24 +310,24 @@ def _plain(value: Any) -> Any:
     return type(value).__name__
 
 
-def modes_of(manifest: Manifest) -> tuple[list[str], str]:
+def modes_of(state: State) -> tuple[list[str], str]:
     """How a collection can be searched, and how it is by default."""
-    modes = ["hamming", "asymmetric", *(["reranked"] if manifest.vectors is not None else [])]
-    return modes, "asymmetric" if manifest.coding == "optimal" else "hamming"
+    modes = ["hamming", "asymmetric", *(["reranked"] if state.vectors is not None else [])]
+    return modes, "asymmetric" if state.coding == "optimal" else "hamming"
 
 
 def measure(pictures: Pictures, limits: Limits) -> dict[str, Any]:
     """The collection in figures, which change only with it, and what the server allows."""
     collection, recipe = pictures.collection, pictures.recipe
-    manifest, found = collection.manifest, collection.stats()
-    modes, default = modes_of(manifest)
+    state, found = collection.state, collection.stats()
+    modes, default = modes_of(state)
     return {
-        "name": collection.path.name.removesuffix(".auxbit"),
+        "name": pictures.path.name.removesuffix(".auxbit"),
         "items": found.items,
         "bits": found.n_bits,
         "method": label_of(collection.model),
-        "coding": manifest.coding,
-        "mu": float(manifest.mu),
+        "coding": state.coding,
+        "mu": float(state.mu),
         "dimension": found.n_features or 0,
         "features": {
             "kind": recipe.kind, "side": recipe.side, "colour": float(recipe.colour), "grey": recipe.grey
@@ -459,11 +458,11 @@ class Site:
 
     def comparison(self) -> Any:
         """The comparison that was run on the collection."""
-        path = self.collection.path / COMPARISON
+        path = self.pictures.path / COMPARISON
         try:
             document = json.loads(path.read_bytes(), parse_constant=lambda name: None)
         except FileNotFoundError:
-            command = f"auxbit images compare {self.collection.path.name}"
+            command = f"auxbit images compare {path.parent.name}"
             raise Problem(404, "no_comparison", f"No comparison was run here yet: {command}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise Damaged(f"{path} cannot be read: {error}.") from error
@@ -473,15 +472,16 @@ class Site:
 
     def metadata(self, id_: int) -> dict[str, Any]:
         """The metadata of an item; a problem if it is not there."""
-        if id_ not in self.collection:
-            raise not_found(f"Item {id_}")
-        return self.collection.metadata([id_])[0]
-
-    def thumbnail(self, id_: int) -> bytes:
-        """The small picture of an item."""
-        self.metadata(id_)
         try:
-            return self.pictures.thumbnail(id_)
+            return self.collection.metadata([id_])[0]
+        except InvalidInput:
+            raise not_found(f"Item {id_}") from None
+
+    def thumbnail(self, id_: int) -> tuple[bytes, str]:
+        """The small picture of an item, and its version."""
+        version = version_of(self.metadata(id_))
+        try:
+            return self.pictures.thumbnail(id_), version
         except InvalidInput as error:  # an item that was added without a picture
             raise Problem(404, "not_found", str(error)) from error
 
@@ -514,7 +514,7 @@ class Site:
         # the last part of a name from outside: it is shown, and never opened
         last = name.replace("\\", "/").rpartition("/")[2]
         name = "".join(each for each in last if each.isprintable())[:LONGEST_NAME]
-        hash_, key = hashlib.sha256(content).hexdigest(), self.collection.manifest.key
+        hash_, key = hashlib.sha256(content).hexdigest(), self.collection.state.key
         upload = self.uploads.find(hash_, key)
         if upload is None:
             side, most = self.pictures.recipe.side, self.limits.upload_pixels
@@ -527,7 +527,7 @@ class Site:
 
     def upload(self, hash_: str) -> Upload:
         """A picture that was uploaded before; a problem if it is forgotten."""
-        found = self.uploads.find(hash_, self.collection.manifest.key)
+        found = self.uploads.find(hash_, self.collection.state.key)
         if found is None:
             text = "This upload is not remembered any more: upload the picture again."
             raise Problem(404, "upload_gone", text)

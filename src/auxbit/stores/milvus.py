@@ -20,10 +20,10 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.where import Condition, Node, Where, end_of_prefix
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, check_integer, require
 from auxbit.core.maps import bytes_per_code
+from auxbit.data.where import Condition, Node, Where, end_of_prefix
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (

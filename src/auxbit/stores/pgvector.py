@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.collection.where import Condition, Node, Where
 from auxbit.core.checks import Array, Float32, Packed, check_integer, require
 from auxbit.core.maps import unpack
+from auxbit.data.where import Condition, Node, Where
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
 from auxbit.index.codes import check_ids
 from auxbit.stores.base import (

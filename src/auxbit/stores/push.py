@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from auxbit.collection.collection import Collection
 from auxbit.collection.snapshot import KINDS
-from auxbit.collection.where import Where
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
 from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.data.records import read_ids, read_table
 from auxbit.data.vectors import read_data
+from auxbit.data.where import Where
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
 from auxbit.hashers.files import as_packed, holds_codes, read_vectors_for

@@ -234,9 +234,12 @@ def _node(wanted: Any) -> Node:
 def _of_field(field: Any, wanted: Any) -> list[Node]:
     if not isinstance(field, str):
         raise InvalidParameter("where", field, "fields as text", EXAMPLE)
-    if field in ("and", "or") and isinstance(wanted, list | tuple):
-        nested = [isinstance(each, Mapping | Where) for each in wanted]
-        if any(nested) != all(nested):  # an empty list has none and all, and would find every row or none
+    if field in ("and", "or"):
+        listed = isinstance(wanted, list | tuple)
+        nested = [isinstance(each, Mapping | Where) for each in (wanted if listed else ())]
+        # an empty list would find every row or none, and what is no list would be taken for operators
+        slip = isinstance(wanted, Mapping) and not {*wanted} <= {*OPERATORS}
+        if slip or (listed and any(nested) != all(nested)):
             remedy = f'A field of this name is compared by {{"{field}": {{"in": [...]}}}}.'
             _refuse(field, wanted, "a list of dicts, at least one", remedy)
         if any(nested):
@@ -285,10 +288,10 @@ def _refuse(field: str, value: Any, expected: str, remedy: str = "") -> NoReturn
 
 # ---- From text
 #
-# all   = some ("or" some)*
-# some  = one (("and" | ",") one)*
-# one   = "not" one | "(" all ")" | "!" field | field "?" | field "exists" | field "is missing"
-#       | field sign values | field word JSON
+# either = both ("or" both)*
+# both   = one (("and" | ",") one)*
+# one    = "not" one | "(" either ")" | "!" field | field "?" | field "exists" | field "is missing"
+#        | field sign values | field word JSON
 #
 # Fields and values stand in quotes, as JSON, or bare: bare ones end at a comma, at and, at or, or at a
 # parenthesis that they did not open.
@@ -331,7 +334,7 @@ class _Reader:
 
     def read(self) -> Node:
         """The tree of the whole text."""
-        tree = self._all()
+        tree = self._either()
         self._take(_SPACE)
         return tree if self._place == len(self._text) else self._malformed()
 
@@ -342,13 +345,13 @@ class _Reader:
             self._place = found.end()
         return found
 
-    def _all(self) -> Node:
-        parts = [self._some()]
+    def _either(self) -> Node:
+        parts = [self._both()]
         while self._take(_OR):
-            parts.append(self._some())
+            parts.append(self._both())
         return _group("or", parts)
 
-    def _some(self) -> Node:
+    def _both(self) -> Node:
         parts = [self._one()]
         while self._take(_AND):
             parts.append(self._one())
@@ -358,7 +361,7 @@ class _Reader:
         if self._take(_NOT):
             return Group("not", (self._one(),))
         if self._take(_OPEN):
-            inside = self._all()
+            inside = self._either()
             return inside if self._take(_CLOSE) else self._malformed()
         found = self._take(_ABSENT) or self._take(_PRESENT) or self._take(_PRESENT_WORD)
         if found:
@@ -471,14 +474,14 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 # ---- To SQL
 #
 # A field's number or text is one expression, `scalar_sql`, which an index can hold; comparisons have it alone
-# on one side. SQLite may read a float wrong in its last places, an integer of more than 64 bits as a float,
-# and text only up to a NUL. So a little too much is looked up, and what lies at the edge is compared as JSON
-# text, or, if that is not as we write it, by Python. What SQLite cannot say at all is left to Python as a
-# whole. Nothing is ever NULL, so that NOT is the opposite.
+# on one side, and need the row itself only for floats at the edge: SQLite may read a float wrong in its last
+# places, and an integer of more than 64 bits as a float. So a little too much is looked up, and what lies at
+# the edge is compared as JSON text, or, if that is not as we write it, by Python. What SQLite cannot say at
+# all is left to Python as a whole. Nothing is ever NULL, so that NOT is the opposite.
 
 Sql = tuple[str, list[Any]]
 
-MOST_LEVELS, MOST_TERMS, MOST_LETTERS = 12, 500, 500_000  # that SQLite's parser takes in any case
+MOST_LEVELS, MOST_TERMS, MOST_LETTERS = 12, 500, 900_000  # that SQLite's parser takes in any case
 MOST_RANGES = 100  # of one condition
 EXACT = 2**53  # up to here an integer is the same as a float
 LARGEST = sys.float_info.max
@@ -488,7 +491,7 @@ SURROGATES = range(0xD800, 0xE000)
 
 _ODD_NAME = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')  # JSON may escape these, and SQLite's paths not
 _ODD_TEXT = re.compile("[\x00\ud800-\udfff]")
-_SCALARS = "('integer', 'real', 'text')"
+_NUL = "'\\u0000'"  # as JSON has it
 
 
 def scalar_sql(field: str, column: str = "metadata") -> str:
@@ -502,12 +505,19 @@ def scalar_sql(field: str, column: str = "metadata") -> str:
             f"the field {field!r} cannot be indexed: it has an empty name, quotes, backslashes or control "
             "characters. Conditions on it work without an index; to have one, rename the field."
         )
-    found = [
-        f"CASE WHEN json_type({column}, {path}) IN {_SCALARS} THEN {column} ->> {path} END" for path in paths
-    ]
+    found = [_scalar(column, path) for path in paths]
     if len(found) == 1:
         return found[0]
     return f"CASE WHEN json_type({column}, {paths[0]}) IS NULL THEN {found[1]} ELSE {found[0]} END"
+
+
+def _scalar(column: str, path: str) -> str:
+    value = f"{column} ->> {path}"
+    # SQLite reads text up to a NUL: with one at its end it has its place among texts without, and equals none
+    escaped = f"instr(replace({column} -> {path}, '\\\\', ''), {_NUL})"
+    text = f"CASE WHEN instr({column}, {_NUL}) AND {escaped} THEN ({value}) || char(0) ELSE {value} END"
+    kinds = f"WHEN 'text' THEN {text} WHEN 'integer' THEN {value} WHEN 'real' THEN {value}"
+    return f"CASE json_type({column}, {path}) {kinds} END"
 
 
 def _paths(field: str) -> list[str]:
@@ -552,17 +562,18 @@ class _Leaf:
     """One condition as SQL. x : its field's number or text; raw : its JSON text; kind : its JSON type."""
 
     def __init__(self, condition: Condition, column: str) -> None:
-        self._condition, self._column = condition, column
-        paths = _paths(condition.field)
+        self.condition, self.column = condition, column
         self.x = scalar_sql(condition.field, column)
-        self.raw, self.kind = f"({column} -> {paths[0]})", f"json_type({column}, {paths[0]})"
-        if len(paths) > 1:
-            self.raw = f"coalesce({self.raw}, {column} -> {paths[1]})"
-            self.kind = f"coalesce({self.kind}, json_type({column}, {paths[1]}))"
+        self.path, *second = _paths(condition.field)
+        if second:
+            self.path = (
+                f"CASE WHEN json_type({column}, {self.path}) IS NULL THEN {second[0]} ELSE {self.path} END"
+            )
+        self.raw, self.kind = f"({column} -> {self.path})", f"json_type({column}, {self.path})"
 
     def sql(self) -> Sql:
         """The expression and the values of its ?."""
-        operator, value = self._condition.operator, self._condition.value
+        operator, value = self.condition.operator, self.condition.value
         if operator == "exists":
             return f"({self.kind} IS {'NOT ' if value else ''}NULL)", []
         if operator in ("!=", "not in"):
@@ -577,7 +588,7 @@ class _Leaf:
         return self._ordered(operator, value)
 
     def _python(self, operator: str, value: Any) -> Sql:
-        return _by_python(Condition(self._condition.field, operator, value), self._column)
+        return _by_python(Condition(self.condition.field, operator, value), self.column)
 
     def _among(self, values: list[Any]) -> Sql:
         """Equal to one of the values."""
@@ -604,23 +615,12 @@ class _Leaf:
         place: Sql = ("= ?", numbers)
         if len(exact) > 1:
             place = ("IN (SELECT value FROM json_each(?))", [json.dumps(numbers, ensure_ascii=False)])
-        edge, values = self._at_edge(self._same(exact[0]), 1, self._python("in", exact))
+        edge, values = self._edge("in", exact, exact=True)
         return f"({self.x} {place[0]} AND {edge})", place[1] + values
 
     def _near(self, number: Any) -> Sql:
-        edge, values = self._at_edge(self._same(number), 1, self._python("==", number))
+        edge, values = self._edge("==", number, exact=False)
         return f"({self.x} >= ? AND {self.x} <= ? AND {edge})", [*_bounds(number), *values]
-
-    def _same(self, value: Any) -> Sql:
-        """Whether the row has this value, among those that SQLite takes for it, by its JSON text."""
-        if _is_exact(value):
-            return f"{self.raw} = json_quote({self.x})", []
-        return f"{self.raw} = ?", [json.dumps(value)]
-
-    def _at_edge(self, same: Sql, equal: int, python: Sql, sure: Sql = ("0", [])) -> Sql:
-        """1 if surely so; `equal` if the row has the value itself; otherwise Python decides."""
-        known = f"WHEN {sure[0]} THEN 1 WHEN {self.x} IS NULL THEN 0 WHEN {same[0]} THEN {equal}"
-        return f"CASE {known} ELSE {python[0]} END", sure[1] + same[1] + python[1]
 
     def _ordered(self, operator: str, bound: Any) -> Sql:
         """Less or greater than a number or text, of which SQLite has all numbers first."""
@@ -629,14 +629,26 @@ class _Leaf:
             return self._python(operator, bound)
         low, high = limits
         if operator in (">", ">="):
-            wide, sure, first = f"{self.x} >= ?", (f"{self.x} > ?", [high]), low
+            wide, sure, values = f"{self.x} >= ?", f"{self.x} > ?", [low, high]
             wide += "" if isinstance(bound, str) else f" AND {self.x} < ''"
         else:
-            wide, sure, first = f"{self.x} <= ?", (f"{self.x} < ?", [low]), high
+            wide, sure, values = f"{self.x} <= ?", f"{self.x} < ?", [high, low]
             wide += f" AND {self.x} >= ''" if isinstance(bound, str) else ""
-        equal, python = int("=" in operator), self._python(operator, bound)
-        edge, values = self._at_edge(self._same(bound), equal, python, sure)
-        return f"({wide} AND {edge})", [first, *values]
+        edge, others = self._edge(operator, bound, exact=_is_exact(bound))
+        return f"({wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", values + others
+
+    def _edge(self, operator: str, value: Any, *, exact: bool) -> Sql:
+        """Whether a row holds that has the value, or one that SQLite may have taken for it.
+
+        exact : nothing but a float can be taken for it
+        """
+        python, values = self._python(operator, value)
+        equal = int(operator not in ("<", ">"))
+        kinds = f"WHEN 'integer' THEN {equal} WHEN 'text' THEN {equal} " if exact else ""
+        same = f"{self.raw} = " + (f"json_quote({self.x})" if exact else "?")
+        other = f"CASE WHEN {same} THEN {equal} ELSE {python} END"
+        text = f"CASE typeof({self.x}) WHEN 'null' THEN 0 {kinds}ELSE {other} END"
+        return text, values if exact else [json.dumps(value), *values]
 
     def _starts(self, starts: list[str]) -> Sql:
         # after U+D7FF stand halves of surrogate pairs, which SQLite does not take as values
@@ -660,22 +672,23 @@ class _Leaf:
         if any(map(_ODD_TEXT.search, texts)):
             return python
         listed = json.dumps(texts, ensure_ascii=False)
-        cut = f"instr({self.raw}, '\\u0000')"  # SQLite reads no further
-        part = f"SELECT 1 FROM json_each(?) WHERE instr({self.x}, value)"
-        in_text: Sql = (f"EXISTS ({part}) OR ({cut} AND {python[0]})", [listed, *python[1]])
+        part, values = f"EXISTS (SELECT 1 FROM json_each(?) WHERE instr({self.x}, value))", [listed]
         if len(texts) == 1:
-            in_text = (f"instr({self.x}, ?) > 0 OR ({cut} AND {python[0]})", [*texts, *python[1]])
+            part, values = f"instr({self.x}, ?) > 0", texts
+        # as CASE and not as AND, both sides of which SQLite may evaluate
+        in_text = f"CASE WHEN {part} THEN 1 WHEN NOT instr({self.x}, char(0)) THEN 0 ELSE {python[0]} END"
         in_list = python
         if len(texts) == len(wanted):
             known = "type = 'text' AND value IN (SELECT value FROM json_each(?))"
-            member = f"EXISTS (SELECT 1 FROM json_each({self.raw}) WHERE {known})"
-            in_list = f"CASE WHEN {cut} THEN {python[0]} ELSE {member} END", [*python[1], listed]
-        text = f"(CASE {self.kind} WHEN 'text' THEN {in_text[0]} WHEN 'array' THEN {in_list[0]} ELSE 0 END)"
-        return text, in_text[1] + in_list[1]
+            member = f"EXISTS (SELECT 1 FROM json_each({self.column}, {self.path}) WHERE {known})"
+            whole = f"WHEN NOT instr({self.raw}, {_NUL}) THEN 1 ELSE {python[0]}"
+            in_list = f"CASE WHEN NOT {member} THEN 0 {whole} END", [listed, *python[1]]
+        text = f"(CASE {self.kind} WHEN 'text' THEN {in_text} WHEN 'array' THEN {in_list[0]} ELSE 0 END)"
+        return text, values + python[1] + in_list[1]
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether SQLite takes exactly this number or text for it, unless it is cut at a NUL."""
+    """Whether SQLite reads this number or text as what it is, and takes nothing but floats for it."""
     if isinstance(value, str):
         return not _ODD_TEXT.search(value)
     return isinstance(value, int | float) and abs(value) <= EXACT and int(value) == value
