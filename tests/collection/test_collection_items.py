@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH, Collection
 from auxbit.collection.collection import load_model
+from auxbit.collection.edit import Edit
 from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
 
 
@@ -228,15 +229,15 @@ def test_a_file_is_added_in_batches_and_can_be_resumed(tmp_path, model, digits, 
     np.save(tmp_path / "rows.npy", digits[:35])
     told = []
     with Collection.create(tmp_path / "c", model) as collection:
-        append = Collection._append
+        append = Edit._append
 
-        def fails_at_the_third(self, change, *rest):
-            if change.before.positions == 20:
+        def fails_at_the_third(self, *rest):
+            if self.state.positions == 20:
                 raise KeyboardInterrupt
-            append(self, change, *rest)
+            append(self, *rest)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Collection, "_append", fails_at_the_third)
+            patched.setattr(Edit, "_append", fails_at_the_third)
             with pytest.raises(KeyboardInterrupt):
                 collection.add(tmp_path / "rows.npy", stopped=lambda row, n: told.append((row, n)))
         assert told == [(20, 35)]

@@ -5,30 +5,26 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from auxbit.collection import storage
+from auxbit.collection.edit import Advance, Attachments, Edit, refuse_known, spoilt_attachments
+from auxbit.collection.queries import MOST_ANSWERS, Queries
 from auxbit.collection.snapshot import (
-    KINDS,
     Snapshot,
     Snapshots,
-    as_array,
     check_ids,
-    checksum,
-    runs,
     typed_ids,
 )
-from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage
-from auxbit.core.checks import Array, Mask, Packed, PathLike, Positions, check_finite, check_integer
+from auxbit.collection.storage import State, Storage
+from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
     Records,
@@ -53,19 +49,13 @@ if TYPE_CHECKING:
 
 MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
-FACTOR = 10  # candidates for each answer of a re-ranked search, by default
-MOST_ANSWERS = 2**31 - 1
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
-BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
-BLOCK_BYTES = 2**24  # of vectors that are converted at a time
-MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
 DEFAULT_METHOD, DEFAULT_BITS = "ba", 32
 LISTED = 100  # items that `list` returns by default
 
 Items = list[Row]  # the class has a method of that name
 Groups = list[Array]
 Lines = list[str]
-Advance = Callable[[int], object]
 Stopped = Callable[[int, int], object]
 
 
@@ -130,7 +120,7 @@ class Collection:
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
-        from auxbit.hashers.files import as_model, suit_coding
+        from auxbit.hashers.files import as_model, rows_are_codes, suit_coding
 
         rows = None
         if model is None and (model := as_model(source)) is not None:
@@ -147,7 +137,7 @@ class Collection:
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
         if model is not None:
             X = None
-            if rows is not None and codes is None and not _hold_codes(rows, *_sizes(model)):
+            if rows is not None and codes is None and not rows_are_codes(rows.X, rows.name, *_sizes(model)):
                 X = _whole(rows)
             coding, mu = suit_coding(model, X, coding, mu, decoder, told)
         state = _first_state(model, vectors, coding, mu, bits, n_features)
@@ -190,7 +180,7 @@ class Collection:
 
     def add(
         self, X: Any = None, *, codes: Any = None, ids: Any = None, metadata: Any = None,
-        vectors_column: str | None = None, attachments: Sequence[bytes | None] | None = None,
+        vectors_column: str | None = None, attachments: Attachments | None = None,
         upsert: bool = False, trained: bool = False, first_row: int = 0, progress: Progress | None = None,
         stopped: Stopped | None = None,
     ) -> Array:  # fmt: skip
@@ -229,6 +219,8 @@ class Collection:
         stopped: Stopped | None,
     ) -> None:  # fmt: skip
         """Add the rows of a file from row `first` on, batch by batch."""
+        from auxbit.hashers.files import rows_are_codes
+
         if not 0 <= first <= len(rows):
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
         self._storage.lock()  # nobody else may add from here on
@@ -236,9 +228,9 @@ class Collection:
             given, kind = check_ids(rows.ids[first:])
             with self._snapshots.taken() as now:
                 if kind == now.state.ids:
-                    _refuse_known(np.asarray(given).tolist(), now.find(given))
+                    refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
-        are_codes = _hold_codes(rows, state.n_bits, None if are_codes else state.n_features)
+        are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
         before, n = state.positions, len(rows)
         told.stage("adding", n - first)
         try:
@@ -258,73 +250,27 @@ class Collection:
 
     def _add(
         self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Sequence[bytes | None] | None, *, packed_only: bool,
+        attachments: Attachments | None, *, packed_only: bool,
     ) -> Array:  # fmt: skip
         n, X = len(rows), None if packed_only else _whole(rows)
         given = None if rows.ids is None else check_ids(rows.ids, n)
         listed = None if rows.metadata is None else rows.metadata[:]
-        texts = None if listed is None else encode_metadata(listed, n)
         if attachments is not None and len(attachments) != n:
             raise InvalidInput(f"there are {len(attachments)} attachments for {n} rows.")
-        with self._changing("added") as (change, now):
-            state = change.state
-            packed, errors = _encoded(now, X, codes)
-            if state.vectors is not None:
-                X = _checked_vectors(X, now)
-            numbers, own = _settle_ids(change, now, given, n, upsert)
-            if not n:
-                return as_array([], state.ids)
-            self._append(change, packed, X, numbers)
-            try:
-                _insert_items(change.connection, numbers, own, texts)
-            except sqlite3.IntegrityError:
-                _refuse_known(own or [], now.find(own or []))
-                raise
-            _note_fields(change, listed)
-            if attachments is not None:
-                change.connection.executemany(
-                    "INSERT INTO attachments VALUES (?, ?, ?)",
-                    (
-                        (int(number), each, zlib.crc32(each))
-                        for number, each in zip(numbers, attachments)
-                        if each is not None
-                    ),
-                )
-            last = int(numbers[-1]) + 1
-            if trained and state.trained == state.next_number:
-                change.update(trained=last)
-            largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
-            change.update(next_number=max(last, largest))
-            change.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
-            kind = change.state.ids
-        return as_array(numbers if own is None else own, kind)
-
-    def _append(self, change: Change, packed: Packed, X: Array | None, numbers: Positions) -> None:
-        """Write codes and vectors behind those that are there, and note which items they are."""
-        state, width = change.state, packed.shape[1]
-        begun = state.positions % LANES
-        head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
-        every = np.concatenate([head.reshape(begun, width), packed])
-        full = len(every) // LANES * LANES
-        if full:
-            planes = every[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
-            self._storage.extend(change, state.codes, state.code_bytes, [planes], state.block_bytes)
-        block = np.zeros((width, LANES), dtype=np.uint8)
-        block[:, : len(every) - full] = every[full:].T
-        if state.vectors is not None and X is not None:
-            pieces = _converted(X, state.vectors)
-            self._storage.extend(change, state.vectors_file, state.vector_bytes, pieces)
-        _note_stretches(change, state.positions, numbers)
-        change.update(positions=state.positions + len(packed), last_codes=block.tobytes())
+        with self._editing("added") as edit:
+            how: dict[str, Any] = {"upsert": upsert, "trained": trained}
+            return edit.add(X, codes, given, n, metadata=listed, attachments=attachments, **how)
 
     def delete(self, ids: Any = None, *, where: Any = None) -> int:
         """Delete by id, all or none, or what `where` finds; returns how many items."""
         if (ids is None) == (where is None):
             raise InvalidInput("say what to delete: ids, or where=…")
-        with self._changing("deleted") as (change, now):
-            positions = np.unique(now.places(ids)) if where is None else now.matching(Where.of(where))
+        with self._editing("deleted") as edit:
+            positions = (
+                np.unique(edit.now.places(ids)) if where is None else edit.now.matching(Where.of(where))
+            )
             if len(positions):
-                _delete(change, now.view.numbers_at(positions))
+                edit.delete(edit.now.view.numbers_at(positions))
         return len(positions)
 
     def update_metadata(
@@ -343,44 +289,35 @@ class Collection:
         if isinstance(ids, str):
             ids, metadata = _ids_within(metadata, ids)
             ids = self.parse_ids(ids)
-        with self._changing("metadata updated") as (change, now):
-            positions = now.places(ids) if where is None else now.matching(Where.of(where))
+        with self._editing("metadata updated") as edit:
+            positions = edit.now.places(ids) if where is None else edit.now.matching(Where.of(where))
             rows = [metadata] * len(positions) if isinstance(metadata, dict) else metadata
             listed = metadata_rows(rows, len(positions))[:]
-            texts = encode_metadata(listed, len(positions))
             if len(positions):
-                _update_items(now, positions, texts, replace)
-                _note_fields(change, listed)
-                change.update(updated=change.before.commit + 1)
+                edit.update_items(positions, listed, replace=replace)
         return len(positions)
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
         """Make conditions on a metadata field fast by an index, or remove that."""
         name = '"field ' + field.replace('"', '""') + '"'
-        with self._changing("field indexed") as (change, now):
-            now.warn_of_unknown([field])
-            change.connection.execute(
+        with self._editing("field indexed") as edit:
+            edit.now.warn_of_unknown([field])
+            edit.connection.execute(
                 f"DROP INDEX IF EXISTS {name}" if remove
                 else f"CREATE INDEX IF NOT EXISTS {name} ON items ({scalar_sql(field)})"
             )  # fmt: skip
-            change.update()
+            edit.update()
 
     def compact(self, *, advance: Advance | None = None) -> None:
         """Write codes and vectors again without what is deleted; searches continue meanwhile.
 
         Takes as much disk again until it is done. advance : called with numbers of rows.
         """
-        with self._changing("compacted", repairs=True) as (change, now):
-            self._rewrite(change, now, None, advance)
-            connection = change.connection
-            if self._snapshots.lenient:
-                _repair(connection, now.view.spoilt_rows)
-            connection.execute("DELETE FROM fields")
-            connection.execute(
-                "INSERT OR IGNORE INTO fields SELECT key FROM items, json_each(items.metadata) "
-                "WHERE items.metadata IS NOT NULL"
-            )
+        with self._editing("compacted", repairs=True) as edit:
+            edit.rewrite(None, advance)
+            edit.tidy(repair=self._snapshots.lenient)
         self._snapshots.lenient = False
+        self._storage.shrink()
 
     def retrain(
         self, model: Any = None, *, X: Any = None, bits: int | None = None,
@@ -400,8 +337,9 @@ class Collection:
         told = progress or Silent()
         n, advance = len(self), advance or told.advance
         step = step or (lambda what: told.stage(what, n))
-        with self._changing("retrained") as (change, now):
-            state, positions = change.state, now.view.present()
+        with self._editing("retrained") as edit:
+            now, state = edit.now, edit.state
+            positions = now.view.present()
             given = None if X is None else np.asarray(_records(X).X[:])
             _check_retraining(self._storage.place, state, given, len(positions))
 
@@ -423,57 +361,20 @@ class Collection:
             if state.model is None:  # its codes were made elsewhere, or are still to be made
                 coding, mu = coding_of(new, None, None)
             step("encoding")
-            change.update(
+            edit.update(
                 n_bits=new.decoder_.n_bits, n_features=int(new.n_features_in_), coding=coding, mu=mu,
                 model=f"model.{state.generation + 1}.safetensors", trained=state.next_number,
             )  # fmt: skip
             if self._storage.folder is not None:
-                new.save(self._storage.folder / str(change.state.model))
+                new.save(self._storage.folder / str(edit.state.model))
             else:
-                self._storage.models[str(change.state.model)] = new
-            self._rewrite(change, now, lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
+                self._storage.models[str(edit.state.model)] = new
+            edit.rewrite(lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
         return new
 
-    def _rewrite(
-        self, change: Change, now: Snapshot, codes: Callable[[slice], Packed] | None, advance: Advance | None
-    ) -> None:
-        """Write the next generation of the flat files, with other codes if given, and note its state."""
-        before, positions = change.before, now.view.present()
-        number, n, width = before.generation + 1, len(positions), -(-change.state.n_bits // 8)
-        last = np.zeros((width, LANES), dtype=np.uint8)
-
-        def blocks() -> Iterator[slice]:
-            yield from (slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS))
-
-        def planes() -> Iterator[Array]:
-            for rows in blocks():
-                packed = now.view.codes(before, positions[rows]) if codes is None else codes(rows)
-                full = len(packed) // LANES * LANES
-                yield packed[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
-                last[:, : len(packed) - full] = packed[full:].T
-                if advance is not None:
-                    advance(len(packed))
-
-        change.connection.execute("DELETE FROM checks")
-        change.connection.execute("DELETE FROM deleted")
-        change.connection.execute("DELETE FROM stretches")
-        change.update(
-            generation=number,
-            codes=f"codes.{number}",
-            vectors_file=f"vectors.{number}",
-            positions=n,
-            deleted=0,
-        )
-        self._storage.extend(change, change.state.codes, 0, planes(), change.state.block_bytes)
-        if before.vectors is not None:
-            kept = (now.view.vectors(before, positions[rows]) for rows in blocks())
-            self._storage.extend(change, change.state.vectors_file, 0, kept)
-        _note_stretches(change, 0, now.view.numbers_at(positions))
-        change.update(last_codes=last.tobytes())
-
     @contextmanager
-    def _changing(self, what: str, *, repairs: bool = False) -> Iterator[tuple[Change, Snapshot]]:
-        """A change, and a snapshot of what it begins with."""
+    def _editing(self, what: str, *, repairs: bool = False) -> Iterator[Edit]:
+        """A change, which is committed at the end of the block."""
         if self._snapshots.lenient and not repairs:
             raise InvalidInput(
                 f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
@@ -482,7 +383,7 @@ class Collection:
             self._storage.changing(what) as change,
             self._snapshots.within(change.connection, change.state) as now,
         ):
-            yield change, now
+            yield Edit(self._storage, change, now)
 
     def _trained(
         self, now: Snapshot, rows_of: Callable[[Any], Array], n: int, bits: int | None, method: str | None,
@@ -545,8 +446,8 @@ class Collection:
                 by_decoder = now.state.coding == "optimal" and asked.X is not None
                 mode = "asymmetric" if by_decoder else "hamming"
             wanted = None if where is None else Where.of(where)
-            n_candidates = _n_candidates(now.state, rerank, k)
-            distances, found = _nearest(now, asked, k, mode, n_candidates, wanted, self.n_jobs)
+            n_candidates = asked.n_candidates(rerank, k)
+            distances, found = asked.nearest(k, mode, n_candidates, wanted, self.n_jobs)
             ids = now.ids_at(found)
             about = self._about(now, asked, wanted) | {"k": k, "mode": mode, "rerank": n_candidates or None}
         if asked.single:
@@ -561,8 +462,7 @@ class Collection:
         with self._snapshots.taken() as now:
             asked = Queries.of(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
-            index = now.view.index(now.state)
-            lims, distances, found = index.search_radius(asked.codes(now), r, among=_among(now, wanted))
+            lims, distances, found = asked.within(r, wanted)
             ids = now.ids_at(found)
             about = self._about(now, asked, wanted) | {"radius": r, "mode": "hamming"}
         return self._answers(distances, ids, lims, about)
@@ -589,7 +489,7 @@ class Collection:
     def get(self, ids: Any, *, vectors: bool = False, codes: bool = False) -> Items:
         """Items by their ids: a dict with id and metadata each, and with vector and code if wanted."""
         with self._snapshots.taken() as now:
-            return _items(now, now.places(ids), vectors=vectors, codes=codes)
+            return now.items(now.places(ids), vectors=vectors, codes=codes)
 
     def list(
         self, where: Any = None, *, limit: int | None = LISTED, offset: int = 0, order: str | None = None
@@ -600,7 +500,7 @@ class Collection:
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
             stop = None if limit is None else offset + check_integer("limit", limit, 0)
-            return _items(now, positions[offset:stop])
+            return now.items(positions[offset:stop])
 
     def batches(self, size: int = 10_000, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
         """All items as they are now, some at a time: ids, metadata, codes, and vectors if wanted."""
@@ -729,7 +629,7 @@ class Collection:
             found = [f"{storage.DATABASE}: {text}" for (text,) in connection.execute("PRAGMA integrity_check")
                      if text != "ok"]  # fmt: skip
             found += [f"{storage.DATABASE}: the attachment of item {number} does not match its checksum"
-                      for number in _spoilt_attachments(connection)]  # fmt: skip
+                      for number in spoilt_attachments(connection)]  # fmt: skip
             folder = self._storage.folder
             if folder is not None and state.model is not None:
                 from auxbit.hashers.registry import read_header
@@ -780,8 +680,8 @@ class Collection:
 
     @about.setter
     def about(self, text: str | None) -> None:
-        with self._changing("described") as (change, _):
-            change.update(about=text)
+        with self._editing("described") as edit:
+            edit.update(about=text)
 
     @property
     def n_bits(self) -> int:
@@ -846,147 +746,6 @@ def load_model(path: PathLike) -> Hasher:
         return collection.model
 
 
-# ---- Queries
-
-
-class Queries:
-    """What is searched for. X : (q, D) or None; single : it was one vector or code."""
-
-    def __init__(self, X: Array | None, packed: Packed | None, single: bool) -> None:
-        self.X, self._packed, self.single = X, packed, single
-
-    @classmethod
-    def of(cls, now: Snapshot, X: Any, codes: Any, like: Any, column: str | None = None) -> Queries:
-        """The queries as they are given, by exactly one of X, codes and like, or X with its codes."""
-        from auxbit.core.maps import check_packed
-
-        if like is not None:
-            return cls._of_item(now, now.places([like]))
-        if isinstance(X, str | os.PathLike):
-            X, codes = _queries_in(now, X, column, are_codes=False)
-        elif isinstance(codes, str | os.PathLike):
-            X, codes = _queries_in(now, codes, column, are_codes=True)
-        if X is None and codes is None:
-            raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
-        rows = None if X is None else np.asarray(as_rows(X))
-        packed = None if codes is None else np.asarray(codes)
-        single = (rows if rows is not None else packed).ndim == 1  # type: ignore[union-attr]
-        if packed is not None:
-            packed = check_packed(packed[None] if packed.ndim == 1 else packed, now.state.n_bits, "codes")
-        return cls(rows[None] if single and rows is not None else rows, packed, single)
-
-    @classmethod
-    def _of_item(cls, now: Snapshot, place: Positions) -> Queries:
-        """An item: its vector if that is kept, and its code if there is no vector or no model."""
-        X = None if now.state.vectors is None else now.view.vectors(now.state, place)
-        if X is not None and now.state.model is not None:
-            return cls(X, None, True)
-        return cls(X, now.view.codes(now.state, place), True)
-
-    def __len__(self) -> int:
-        rows = self.X if self.X is not None else self._packed
-        return 0 if rows is None else len(rows)
-
-    def codes(self, now: Snapshot) -> Packed:
-        """The packed codes of the queries."""
-        if self._packed is None:
-            model = now.view.model(now.state)
-            if not len(self):
-                return np.zeros((0, -(-now.state.n_bits // 8)), dtype=np.uint8)
-            self._packed = model.encode(np.asarray(self.X))
-        return self._packed
-
-    def rows(self, now: Snapshot) -> Array:
-        """The queries themselves, of the right dimension."""
-        if self.X is None:
-            raise InvalidInput(
-                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X '
-                "(--queries of vectors)."
-            )
-        n_features = now.state.n_features
-        if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
-            raise InvalidInput(
-                f"X must be rows of {n_features} numbers, shape (q, {n_features}); got shape {self.X.shape} "
-                f"of {self.X.dtype}."
-            )
-        return self.X
-
-
-def _queries_in(
-    now: Snapshot, source: PathLike, column: str | None, *, are_codes: bool
-) -> tuple[Array | None, Array | None]:
-    """The rows of a file as vectors, or as codes if they have the shape of these."""
-    from auxbit.hashers.files import as_packed
-
-    rows = read_records(source, vectors=column, metadata=())
-    X = _whole(rows)
-    if _hold_codes(rows, now.state.n_bits, None if are_codes else now.state.n_features):
-        return None, as_packed(X, now.state.n_bits, rows.name)
-    check_finite(X, name=rows.name)
-    return X, None
-
-
-# ---- Parts of a search
-
-
-def _among(now: Snapshot, where: Where | None) -> Any:
-    from auxbit.index.codes import At
-
-    return None if where is None else At(now.matching(where))
-
-
-def _n_candidates(state: State, rerank: bool | int, k: int) -> int:
-    """How many are to be ranked again, 0 for none."""
-    if rerank is False or rerank is None:
-        return 0
-    if state.vectors is None:
-        raise InvalidInput(
-            "rerank needs the vectors, and the collection keeps none. Create it with "
-            'vectors="float16", or search with mode="asymmetric", which needs the decoder alone.'
-        )
-    n = FACTOR * k if rerank is True else rerank
-    return check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
-
-
-def _nearest(
-    now: Snapshot, asked: Queries, k: int, mode: str, n_candidates: int, where: Where | None,
-    n_jobs: int | None,
-) -> tuple[Array, Positions]:  # fmt: skip
-    """Distances and positions of the nearest; all queries get as many as there are, at most k."""
-    among, alive = _among(now, where), now.view.alive.count
-    available = alive if among is None else len(among.positions)
-    wanted, k = min(n_candidates or k, available), min(k, available)
-    X = asked.rows(now) if mode == "asymmetric" or n_candidates else None
-    if not wanted:
-        asked.codes(now) if X is None else None
-        kind = np.float32 if X is not None else np.int32
-        return np.zeros((len(asked), 0), dtype=kind), np.zeros((len(asked), 0), dtype=np.int64)
-    distances: Array
-    if mode == "asymmetric":
-        index = now.view.index(now.state, now.view.model(now.state).decoder_)
-        distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among)
-    else:
-        distances, found = now.view.index(now.state).search(asked.codes(now), wanted, among=among)
-    if n_candidates and X is not None:
-        from auxbit.index.asymmetric import rank_by_vectors
-
-        normalize = now.state.model is not None and bool(now.view.model(now.state).normalize)
-        vectors_at = partial(now.view.vectors, now.state)
-        return rank_by_vectors(X, found, vectors_at, k, normalize=normalize, n_jobs=n_jobs)
-    return distances, found
-
-
-def _items(now: Snapshot, positions: Positions, *, vectors: bool = False, codes: bool = False) -> list[Row]:
-    ids, rows = now.ids_at(positions).tolist(), now.metadata(positions)
-    items: list[Row] = [{"id": id_, "metadata": row} for id_, row in zip(ids, rows)]
-    if vectors and now.state.vectors is None:
-        raise InvalidInput("the collection keeps no vectors.")
-    for name, wanted, read in (("vector", vectors, now.view.vectors), ("code", codes, now.view.codes)):
-        for item, value in zip(items, read(now.state, positions) if wanted else ()):
-            item[name] = value
-    return items
-
-
 # ---- Rows that come in
 
 
@@ -1048,232 +807,6 @@ def _has_no_types(path: PathLike) -> bool:
 def _whole(rows: Records) -> Array:
     """All vectors of rows, or their codes."""
     return np.asarray(rows.X[:])
-
-
-def _hold_codes(rows: Records, n_bits: int, n_features: int | None) -> bool:
-    """Whether rows of a file are codes, by their shape; refuses rows that are neither.
-
-    n_features : numbers of a vector; None: they must be codes.
-    """
-    from auxbit.hashers.files import holds_codes
-
-    X: Any = rows.X
-    if n_features is not None and not holds_codes(X, n_bits, n_features):
-        if X.shape[1] != n_features:
-            raise InvalidInput(
-                f"{rows.name} has {X.shape[1]} columns, and the collection is for vectors of {n_features}. "
-                "Use data like those of its model, or create another collection."
-            )
-        return False
-    width = -(-n_bits // 8)
-    if X.shape[1] not in (width, n_bits) or X.dtype.kind not in "bui":
-        raise InvalidInput(
-            f"{rows.name} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns "
-            f"of uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
-        )
-    return True
-
-
-def _encoded(now: Snapshot, X: Array | None, codes: Array | None) -> tuple[Packed, dict[str, Any]]:
-    """The codes of rows to add, and their reconstruction errors if they came as vectors."""
-    from auxbit.core.maps import check_packed
-    from auxbit.hashers.files import as_packed
-
-    state = now.state
-    if codes is not None:
-        packed = np.asarray(codes)
-        if packed.ndim == 2 and packed.shape[1] == state.n_bits and state.n_bits > 1:
-            packed = as_packed(packed, state.n_bits, "codes")
-        packed = check_packed(packed, state.n_bits)
-        if X is not None and len(X) != len(packed):
-            raise InvalidInput(f"X has {len(X)} rows, codes {len(packed)}.")
-        return packed, {}
-    model = now.view.model(state)
-    if X is None or not len(X):
-        return np.zeros((0, -(-state.n_bits // 8)), dtype=np.uint8), {}
-    packed = model.encode(X, coding=state.coding, mu=state.mu)
-    some = np.unique(np.linspace(0, len(X) - 1, min(len(X), MEASURED_ROWS)).astype(np.int64))
-    mean = model._error_of(np.asarray(X[some]), packed[some])
-    return packed, {"error_rows": len(X), "error_sum": mean * len(X)}
-
-
-def _checked_vectors(X: Array | None, now: Snapshot) -> Array:
-    """The vectors to keep, of which their type can hold what matters."""
-    state = now.state
-    if X is None:
-        raise InvalidInput("the collection keeps vectors: give X beside the codes.")
-    if X.ndim != 2 or (state.n_features is not None and X.shape[1] != state.n_features):
-        raise InvalidInput(f"X must be rows of {state.n_features} numbers, got shape {X.shape}.")
-    if X.dtype.kind not in "biuf":
-        raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
-    kept = np.finfo(np.dtype(state.vectors))
-    least, most = float(kept.tiny), float(kept.max)
-    largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
-    if not largest <= most:
-        raise InvalidInput(
-            f"X has numbers that {state.vectors} cannot hold, over {most:.4g}, or that are not finite. Scale "
-            "the rows, or create the collection with vectors='float32'."
-        )
-    sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
-    small = (sizes > 0) & (sizes < least)
-    if small.any():
-        model = None if state.model is None else now.view.model(state)
-        if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
-            small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
-        if (X[small].astype(kept.dtype) != X[small]).any():
-            raise InvalidInput(
-                f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
-                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
-                "model is fitted, or create the collection with vectors='float32'."
-            )
-    return X
-
-
-def _converted(X: Array, dtype: str) -> Iterator[Array]:
-    """Rows in the type that they are kept in, a block at a time."""
-    step = max(1, BLOCK_BYTES // (4 * max(1, X.shape[1])))
-    for start in range(0, len(X), step):
-        yield np.asarray(X[start : start + step], dtype=np.dtype(dtype).newbyteorder("<"))
-
-
-def _settle_ids(
-    change: Change, now: Snapshot, given: tuple[Any, str] | None, n: int, upsert: bool
-) -> tuple[Positions, list[Any] | None]:
-    """The numbers of n rows to add, and their ids if these are others; rows that they replace are deleted."""
-    state = change.state
-    if given is None:
-        if state.ids not in (None, "integer"):
-            raise InvalidInput(
-                f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
-                "(--id-column NAME or --ids FILE)."
-            )
-        if n and state.next_number + n - 1 > 2**63 - 1:
-            raise InvalidInput(
-                f"{n} rows cannot be numbered on: the largest id is {state.next_number - 1}. Give their ids."
-            )
-        if n:
-            change.update(ids="integer")
-        return np.arange(state.next_number, state.next_number + n, dtype=np.int64), None
-    ids, kind = given
-    listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    if n and state.ids not in (None, kind):
-        raise InvalidInput(f"the ids of the collection are {state.ids}, and {listed[0]!r} is {kind}.")
-    if len(set(listed)) < n:
-        twice = next(each for place, each in enumerate(listed) if each in set(listed[:place]))
-        raise InvalidInput(f"id {twice!r} comes twice in ids; nothing was added.")
-    if not n:
-        return np.zeros(0, dtype=np.int64), None
-    change.update(ids=kind)
-    rising = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
-    if upsert or (isinstance(ids, np.ndarray) and not rising):  # of text the database tells what is there
-        known = now.find(ids)
-        if not upsert:
-            _refuse_known(listed, known)
-        _delete(change, np.sort(known[known >= 0]))
-    if rising and 1 + np.count_nonzero(np.diff(ids) != 1) <= max(1, n // RUN_ROWS):
-        return ids, None
-    change.update(own_ids=1)
-    return np.arange(state.next_number, state.next_number + n, dtype=np.int64), listed
-
-
-def _refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
-    """Refuse ids that are there: those with a number."""
-    known = numbers >= 0
-    if known.any():
-        first = np.asarray(ids, dtype=object)[known.argmax()]
-        raise InvalidInput(
-            f"id {first!r} is already in the collection, and {int(known.sum()):,} of the "
-            f"{len(ids):,} in all; nothing was added. upsert=True (--upsert) replaces their rows."
-        )
-
-
-def _note_stretches(change: Change, first: int, numbers: Positions) -> None:
-    """Note which items lie from position `first` on."""
-    rows = [(first + place, count, number) for place, count, number in runs(numbers)]
-    last = change.connection.execute(
-        "SELECT first_position, count, first_number FROM stretches ORDER BY first_position DESC LIMIT 1"
-    ).fetchone()
-    if last is not None and rows and last[2] + last[1] == rows[0][2]:
-        rows[0] = (last[0], last[1] + rows[0][1], last[2])
-    _insert_checked(change.connection, "stretches", rows)
-
-
-def _insert_checked(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[int, int, int]]) -> None:
-    """Insert rows of `stretches` or `deleted` with their checksums."""
-    checks = storage.row_checks(np.array(rows, dtype=np.int64).reshape(-1, 3)).tolist()
-    connection.executemany(
-        f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",
-        ((*row, check) for row, check in zip(rows, checks)),
-    )
-
-
-def _insert_items(
-    connection: sqlite3.Connection, numbers: Positions, own: list[Any] | None,
-    texts: Sequence[str | None] | None,
-) -> None:  # fmt: skip
-    """Store ids and metadata of items that have any of their own."""
-    if own is None and texts is None:
-        return
-    n = len(numbers)
-    rows = (
-        (number, id_, text, checksum(number, id_, text))
-        for number, id_, text in zip(numbers.tolist(), own or [None] * n, texts or [None] * n)
-        if id_ is not None or text is not None
-    )
-    connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
-
-
-def _update_items(now: Snapshot, positions: Positions, texts: Sequence[str | None], replace: bool) -> None:
-    for position, text in zip(positions, texts):
-        number = int(now.view.numbers_at(position[None])[0])
-        _, id_, old = next(now.rows("number", [number]), (number, None, None))
-        if not replace:
-            row = now.connection.execute("SELECT json_patch(?, ?)", (old or "{}", text or "{}")).fetchone()
-            text = row[0]
-        now.connection.execute(
-            "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)",
-            (number, id_, text, checksum(number, id_, text)),
-        )
-
-
-def _note_fields(change: Change, rows: Sequence[Row | None] | None) -> None:
-    """Keep the names of fields, so that a misspelt one can be told from one that finds nothing."""
-    names = set().union(*filter(None, rows or ()))
-    change.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", [(name,) for name in names])
-
-
-def _delete(change: Change, numbers: Positions) -> None:
-    """Delete items by their numbers, which rise."""
-    _forget_rows(change.connection, numbers.tolist(), ("items", "attachments"))
-    commit = change.before.commit + 1
-    rows = [(commit, first, count) for _, count, first in runs(numbers)]
-    _insert_checked(change.connection, "deleted", rows)
-    change.update(deleted=change.state.deleted + len(numbers))
-
-
-def _forget_rows(connection: sqlite3.Connection, numbers: Iterable[int], tables: Sequence[str]) -> None:
-    listed = [(number,) for number in numbers]
-    for table in tables:
-        connection.executemany(f"DELETE FROM {table} WHERE number = ?", listed)
-
-
-def _spoilt_attachments(connection: sqlite3.Connection) -> list[int]:
-    rows = connection.execute("SELECT number, CAST(content AS BLOB), checksum FROM attachments")
-    return [number for number, content, check in rows if zlib.crc32(content or b"") != check]
-
-
-def _repair(connection: sqlite3.Connection, lost: Iterable[int]) -> None:
-    """Remove what does not match its checksum, and make the indexes of `items` again."""
-    indexes = connection.execute(
-        "SELECT sql, replace(name, '\"', '\"\"') FROM sqlite_master "
-        "WHERE type = 'index' AND tbl_name = 'items' AND sql IS NOT NULL"
-    ).fetchall()
-    for _, name in indexes:  # first: SQLite could not find there what has changed
-        connection.execute(f'DROP INDEX "{name}"')
-    _forget_rows(connection, lost, ("items", "attachments"))
-    _forget_rows(connection, _spoilt_attachments(connection), ("attachments",))
-    for statement, _ in indexes:
-        connection.execute(statement)
 
 
 # ---- Models and states

@@ -483,6 +483,17 @@ class Snapshot:
         found = {number: text for number, _, text in self._all_rows(numbers)}
         return [json.loads(found.get(number) or "{}") for number in numbers]
 
+    def items(self, positions: Positions, *, vectors: bool = False, codes: bool = False) -> list[Row]:
+        """Items as dicts of id and metadata, and of vector and code if wanted."""
+        if vectors and self.state.vectors is None:
+            raise InvalidInput("the collection keeps no vectors.")
+        ids, rows = self.ids_at(positions).tolist(), self.metadata(positions)
+        items: list[Row] = [{"id": id_, "metadata": row} for id_, row in zip(ids, rows)]
+        for name, wanted, read in (("vector", vectors, self.view.vectors), ("code", codes, self.view.codes)):
+            for item, value in zip(items, read(self.state, positions) if wanted else ()):
+                item[name] = value
+        return items
+
     def matching(self, where: Where) -> Positions:
         """The positions of items whose metadata `where` asks for, in order."""
         self.warn_of_unknown(where.fields)

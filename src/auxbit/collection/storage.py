@@ -661,6 +661,14 @@ class Storage:
                         with contextlib.suppress(OSError):
                             path.unlink()
 
+    def shrink(self) -> None:
+        """Give the room of deleted rows in the database back to the disk."""
+        # what fails here, for want of room on the disk, has changed nothing
+        with self._changing, contextlib.suppress(sqlite3.OperationalError), self._writing() as connection:
+            connection.execute("VACUUM")
+            if self.folder is not None:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def bytes(self) -> dict[str, int]:
         """Bytes on disk or in memory by what they hold; the room behind the end is not counted."""
         with self.reading() as (connection, state):

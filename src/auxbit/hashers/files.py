@@ -146,6 +146,27 @@ def holds_codes(X: Array, n_bits: int, n_features: int | None = None) -> bool:
     return bool(X.dtype == np.uint8 and X.shape[1] == bytes_per_code(n_bits) != n_features)
 
 
+def rows_are_codes(X: Any, source: str, n_bits: int, n_features: int | None) -> bool:
+    """Whether rows of a file are codes, by their shape; refuses rows that are neither.
+
+    n_features : numbers of a vector; None: they must be codes.
+    """
+    if n_features is not None and not holds_codes(X, n_bits, n_features):
+        if X.shape[1] != n_features:
+            raise InvalidInput(
+                f"{source} has {X.shape[1]} columns, and the collection is for vectors of {n_features}. "
+                "Use data like those of its model, or create another collection."
+            )
+        return False
+    width = bytes_per_code(n_bits)
+    if X.shape[1] not in (width, n_bits) or X.dtype.kind not in "bui":
+        raise InvalidInput(
+            f"{source} has {X.shape[1]} columns of {X.dtype}; codes of {n_bits} bits are {width} columns "
+            f"of uint8, as `auxbit encode` packs them, or {n_bits} of 0 and 1."
+        )
+    return True
+
+
 def as_packed(codes: Array, n_bits: int, source: str) -> Packed:
     """Codes of a file, packed or with one column per bit, as packed codes."""
     try:

@@ -1,0 +1,330 @@
+"""Edit: a transaction with a snapshot of what it begins with, and what it does to items.
+
+Rows that come get ids and numbers, codes and vectors go behind those in the flat files, and the rest into
+SQL tables; or all of the flat files are written again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from auxbit.collection.snapshot import KINDS, Snapshot, as_array, checksum, runs
+from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage, row_checks
+from auxbit.core.checks import Array, Packed, Positions
+from auxbit.data.records import Row, encode_metadata
+from auxbit.errors import InvalidInput
+
+BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
+BLOCK_BYTES = 2**24  # of vectors that are converted at a time
+MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
+
+Advance = Callable[[int], object]
+Attachments = Sequence[bytes | None]
+
+
+class Edit:
+    """A change of a collection. state : as it will be; now : as it was."""
+
+    def __init__(self, storage: Storage, change: Change, now: Snapshot) -> None:
+        self._storage, self._change, self.now = storage, change, now
+        self.connection, self.update = change.connection, change.update
+
+    @property
+    def state(self) -> State:
+        """The state that will be committed."""
+        return self._change.state
+
+    # ---- adding
+
+    def add(
+        self, X: Array | None, codes: Array | None, ids: tuple[Any, str] | None, n: int, *, upsert: bool,
+        trained: bool, metadata: Sequence[Row | None] | None, attachments: Attachments | None,
+    ) -> Array:  # fmt: skip
+        """Add n rows; returns their ids. ids : as check_ids has them."""
+        before, texts = self.state, None if metadata is None else encode_metadata(metadata, n)
+        packed, errors = self._encoded(X, codes)
+        if before.vectors is not None:
+            X = self._checked_vectors(X)
+        numbers, own = self._settle_ids(ids, n, upsert)
+        if not n:
+            return as_array([], before.ids)
+        self._append(packed, X, numbers)
+        self._insert_items(numbers, own, texts)
+        self.note_fields(metadata)
+        pairs = zip(numbers.tolist(), attachments or ())
+        self.connection.executemany(
+            "INSERT INTO attachments VALUES (?, ?, ?)",
+            [(number, each, zlib.crc32(each)) for number, each in pairs if each is not None],
+        )
+        last = int(numbers[-1]) + 1
+        if trained and before.trained == before.next_number:
+            self.update(trained=last)
+        largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
+        self.update(next_number=max(last, largest))
+        self._change.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
+        return as_array(numbers if own is None else own, self.state.ids)
+
+    def _encoded(self, X: Array | None, codes: Array | None) -> tuple[Packed, dict[str, Any]]:
+        """The codes of rows to add, and their reconstruction errors if they came as vectors."""
+        from auxbit.core.maps import check_packed
+        from auxbit.hashers.files import as_packed
+
+        state = self.state
+        if codes is not None:
+            packed = np.asarray(codes)
+            if packed.ndim == 2 and packed.shape[1] == state.n_bits and state.n_bits > 1:
+                packed = as_packed(packed, state.n_bits, "codes")
+            packed = check_packed(packed, state.n_bits)
+            if X is not None and len(X) != len(packed):
+                raise InvalidInput(f"X has {len(X)} rows, codes {len(packed)}.")
+            return packed, {}
+        model = self.now.view.model(state)
+        if X is None or not len(X):
+            return np.zeros((0, -(-state.n_bits // 8)), dtype=np.uint8), {}
+        packed = model.encode(X, coding=state.coding, mu=state.mu)
+        some = np.unique(np.linspace(0, len(X) - 1, min(len(X), MEASURED_ROWS)).astype(np.int64))
+        mean = model._error_of(np.asarray(X[some]), packed[some])
+        return packed, {"error_rows": len(X), "error_sum": mean * len(X)}
+
+    def _checked_vectors(self, X: Array | None) -> Array:
+        """The vectors to keep, of which their type can hold what matters."""
+        state = self.state
+        if X is None:
+            raise InvalidInput("the collection keeps vectors: give X beside the codes.")
+        if X.ndim != 2 or (state.n_features is not None and X.shape[1] != state.n_features):
+            raise InvalidInput(f"X must be rows of {state.n_features} numbers, got shape {X.shape}.")
+        if X.dtype.kind not in "biuf":
+            raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
+        kept = np.finfo(np.dtype(state.vectors))
+        least, most = float(kept.tiny), float(kept.max)
+        largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
+        if not largest <= most:
+            raise InvalidInput(
+                f"X has numbers that {state.vectors} cannot hold, over {most:.4g}, or that are not finite. "
+                "Scale the rows, or create the collection with vectors='float32'."
+            )
+        sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
+        small = (sizes > 0) & (sizes < least)
+        if small.any():
+            model = None if state.model is None else self.now.view.model(state)
+            if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
+                small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
+            if (X[small].astype(kept.dtype) != X[small]).any():
+                raise InvalidInput(
+                    f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
+                    f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
+                    "model is fitted, or create the collection with vectors='float32'."
+                )
+        return X
+
+    def _settle_ids(
+        self, given: tuple[Any, str] | None, n: int, upsert: bool
+    ) -> tuple[Positions, list[Any] | None]:
+        """The numbers of n rows, and their ids if these are others; rows that they replace are deleted."""
+        state = self.state
+        following = np.arange(state.next_number, state.next_number + n, dtype=np.int64)
+        if given is None:
+            if state.ids not in (None, "integer"):
+                raise InvalidInput(
+                    f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
+                    "(--id-column NAME or --ids FILE)."
+                )
+            if n and state.next_number + n - 1 > 2**63 - 1:
+                raise InvalidInput(
+                    f"{n} rows cannot be numbered on: the largest id is {state.next_number - 1}. Give their "
+                    "ids."
+                )
+            if n:
+                self.update(ids="integer")
+            return following, None
+        ids, kind = given
+        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        if n and state.ids not in (None, kind):
+            raise InvalidInput(f"the ids of the collection are {state.ids}, and {listed[0]!r} is {kind}.")
+        if len(set(listed)) < n:
+            twice = next(each for place, each in enumerate(listed) if each in set(listed[:place]))
+            raise InvalidInput(f"id {twice!r} comes twice in ids; nothing was added.")
+        if not n:
+            return following, None
+        self.update(ids=kind)
+        new = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
+        if upsert or (isinstance(ids, np.ndarray) and not new):  # of text the database tells what is there
+            known = self.now.find(ids)
+            if not upsert:
+                refuse_known(listed, known)
+            self.delete(np.sort(known[known >= 0]))
+        if new and 1 + np.count_nonzero(np.diff(ids) != 1) <= max(1, n // RUN_ROWS):
+            return ids, None
+        self.update(own_ids=1)
+        return following, listed
+
+    def _append(self, packed: Packed, X: Array | None, numbers: Positions) -> None:
+        """Write codes and vectors behind those that are there, and note which items they are."""
+        state, width = self.state, packed.shape[1]
+        begun = state.positions % LANES
+        head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
+        every = np.concatenate([head.reshape(begun, width), packed])
+        full = len(every) // LANES * LANES
+        if full:
+            planes = every[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
+            self._storage.extend(self._change, state.codes, state.code_bytes, [planes], state.block_bytes)
+        block = np.zeros((width, LANES), dtype=np.uint8)
+        block[:, : len(every) - full] = every[full:].T
+        if state.vectors is not None and X is not None:
+            pieces = _converted(X, state.vectors)
+            self._storage.extend(self._change, state.vectors_file, state.vector_bytes, pieces)
+        self._note_stretches(state.positions, numbers)
+        self.update(positions=state.positions + len(packed), last_codes=block.tobytes())
+
+    def _note_stretches(self, first: int, numbers: Positions) -> None:
+        """Note which items lie from position `first` on."""
+        rows = [(first + place, count, number) for place, count, number in runs(numbers)]
+        last = self.connection.execute(
+            "SELECT first_position, count, first_number FROM stretches ORDER BY first_position DESC LIMIT 1"
+        ).fetchone()
+        if last is not None and rows and last[2] + last[1] == rows[0][2]:
+            rows[0] = (last[0], last[1] + rows[0][1], last[2])
+        self._insert_checked("stretches", rows)
+
+    def _insert_checked(self, table: str, rows: list[tuple[int, int, int]]) -> None:
+        """Insert rows of three numbers, or replace those that begin alike, with their checksums."""
+        checks = row_checks(np.array(rows, dtype=np.int64).reshape(-1, 3)).tolist()
+        self.connection.executemany(
+            f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)", [(*row, c) for row, c in zip(rows, checks)]
+        )
+
+    def _insert_items(
+        self, numbers: Positions, own: list[Any] | None, texts: Sequence[str | None] | None
+    ) -> None:
+        """Store ids and metadata of items that have any of their own."""
+        if own is None and texts is None:
+            return
+        none = [None] * len(numbers)
+        rows = (
+            (number, id_, text, checksum(number, id_, text))
+            for number, id_, text in zip(numbers.tolist(), own or none, texts or none)
+            if id_ is not None or text is not None
+        )
+        try:
+            self.connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
+        except sqlite3.IntegrityError:
+            refuse_known(own or [], self.now.find(own or []))
+            raise
+
+    # ---- changing and deleting
+
+    def note_fields(self, rows: Sequence[Row | None] | None) -> None:
+        """Keep the names of fields, so that a misspelt one can be told from one that finds nothing."""
+        names = set().union(*filter(None, rows or ()))
+        self.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", [(name,) for name in names])
+
+    def update_items(self, positions: Positions, rows: Sequence[Row | None], *, replace: bool) -> None:
+        """Change metadata: fields are set, None removes one; with `replace` all others are removed."""
+        texts = encode_metadata(rows, len(positions))
+        for number, text in zip(self.now.view.numbers_at(positions).tolist(), texts):
+            _, id_, old = next(self.now.rows("number", [number]), (number, None, None))
+            if not replace:
+                patch = self.connection.execute("SELECT json_patch(?, ?)", (old or "{}", text or "{}"))
+                text = patch.fetchone()[0]
+            self.connection.execute(
+                "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)",
+                (number, id_, text, checksum(number, id_, text)),
+            )
+        self.note_fields(rows)
+        self.update(updated=self._change.before.commit + 1)
+
+    def delete(self, numbers: Positions) -> None:
+        """Delete items by their numbers, which rise."""
+        self._forget(("items", "attachments"), numbers.tolist())
+        commit = self._change.before.commit + 1
+        self._insert_checked("deleted", [(commit, first, count) for _, count, first in runs(numbers)])
+        self.update(deleted=self.state.deleted + len(numbers))
+
+    def _forget(self, tables: Sequence[str], numbers: Iterable[int]) -> None:
+        listed = [(number,) for number in numbers]
+        for table in tables:
+            self.connection.executemany(f"DELETE FROM {table} WHERE number = ?", listed)
+
+    # ---- all of it again
+
+    def rewrite(self, codes: Callable[[slice], Packed] | None, advance: Advance | None) -> None:
+        """Write the next generation of the flat files, with other codes if given."""
+        before, view = self._change.before, self.now.view
+        positions = view.present()
+        number, n, width = before.generation + 1, len(positions), -(-self.state.n_bits // 8)
+        last = np.zeros((width, LANES), dtype=np.uint8)
+
+        def blocks() -> Iterator[slice]:
+            yield from (slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS))
+
+        def planes() -> Iterator[Array]:
+            for rows in blocks():
+                packed = view.codes(before, positions[rows]) if codes is None else codes(rows)
+                full = len(packed) // LANES * LANES
+                yield packed[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
+                last[:, : len(packed) - full] = packed[full:].T
+                if advance is not None:
+                    advance(len(packed))
+
+        for table in ("checks", "deleted", "stretches"):
+            self.connection.execute(f"DELETE FROM {table}")
+        names = {"codes": f"codes.{number}", "vectors_file": f"vectors.{number}"}
+        self.update(generation=number, positions=n, deleted=0, **names)
+        self._storage.extend(self._change, self.state.codes, 0, planes(), self.state.block_bytes)
+        if before.vectors is not None:
+            kept = (view.vectors(before, positions[rows]) for rows in blocks())
+            self._storage.extend(self._change, self.state.vectors_file, 0, kept)
+        self._note_stretches(0, view.numbers_at(positions))
+        self.update(last_codes=last.tobytes())
+
+    def tidy(self, *, repair: bool) -> None:
+        """Find the names of fields again; repair : remove rows that do not match their checksums."""
+        if repair:
+            self._repair()
+        self.connection.execute("DELETE FROM fields")
+        self.connection.execute(
+            "INSERT OR IGNORE INTO fields SELECT key FROM items, json_each(items.metadata) "
+            "WHERE items.metadata IS NOT NULL"
+        )
+
+    def _repair(self) -> None:
+        """Remove what does not match its checksum, and make the indexes of `items` again."""
+        indexes = self.connection.execute(
+            "SELECT sql, replace(name, '\"', '\"\"') FROM sqlite_master "
+            "WHERE type = 'index' AND tbl_name = 'items' AND sql IS NOT NULL"
+        ).fetchall()
+        for _, name in indexes:  # first: SQLite could not find there what has changed
+            self.connection.execute(f'DROP INDEX "{name}"')
+        self._forget(("items", "attachments"), self.now.view.spoilt_rows)
+        self._forget(("attachments",), spoilt_attachments(self.connection))
+        for statement, _ in indexes:
+            self.connection.execute(statement)
+
+
+def refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
+    """Refuse ids that are there: those with a number."""
+    known = numbers >= 0
+    if known.any():
+        first = np.asarray(ids, dtype=object)[known.argmax()]
+        raise InvalidInput(
+            f"id {first!r} is already in the collection, and {int(known.sum()):,} of the {len(ids):,} in "
+            "all; nothing was added. upsert=True (--upsert) replaces their rows."
+        )
+
+
+def spoilt_attachments(connection: sqlite3.Connection) -> list[int]:
+    """The numbers of items whose attachments do not match their checksums."""
+    rows = connection.execute("SELECT number, CAST(content AS BLOB), checksum FROM attachments")
+    return [number for number, content, check in rows if zlib.crc32(content or b"") != check]
+
+
+def _converted(X: Array, dtype: str) -> Iterator[Array]:
+    """Rows in the type that they are kept in, a block at a time."""
+    step = max(1, BLOCK_BYTES // (4 * max(1, X.shape[1])))
+    for start in range(0, len(X), step):
+        yield np.asarray(X[start : start + step], dtype=np.dtype(dtype).newbyteorder("<"))
