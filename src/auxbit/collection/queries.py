@@ -38,7 +38,7 @@ class Queries:
             X, codes = _read(now, codes, column, are_codes=True)
         if X is None and codes is None:
             raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
-        rows = None if X is None else np.asarray(as_rows(X))
+        rows = X if X is None or type(X) is np.ndarray else np.asarray(as_rows(X))
         packed = None if codes is None else np.asarray(codes)
         single = (rows if rows is not None else packed).ndim == 1  # type: ignore[union-attr]
         if packed is not None:

@@ -436,8 +436,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def _validate(self, X: npt.ArrayLike, *, reset: bool) -> Array:
         try:
+            if type(X) is not np.ndarray or X.dtype == object:
+                X = as_rows(X)
             rows: Array = validate_data(
-                self, as_rows(X), reset=reset, dtype="numeric", ensure_all_finite=False,
+                self, X, reset=reset, dtype="numeric", ensure_all_finite=False,
                 ensure_min_samples=2 if reset else 1,
             )  # fmt: skip
         except ValueError as error:  # a TypeError says what it must by itself
