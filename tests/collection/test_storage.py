@@ -1,222 +1,160 @@
-"""Segments: what is written is read back, by others too, and no byte changes unnoticed."""
+"""Storage: bytes come back as they were appended, and the database says what they are."""
 
 from __future__ import annotations
 
-import json
+import sqlite3
+import zlib
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
 
 from auxbit import LSH, Collection
 from auxbit.collection import storage
-from auxbit.collection.storage import CHUNK_BYTES, COPIES, MANIFEST, Column, Errors, Manifest, Part, Segment
-from auxbit.errors import CollectionError, Damaged
+from auxbit.collection.storage import CHUNK, DATABASE, Appended, Checks, Flat
+from auxbit.errors import CollectionError, InvalidInput
+from helpers.collection_truth import Contents, D, difference, model
 
-ROWS = 3000
-
-
-def columns(rows=ROWS, dims=20):
-    rng = np.random.default_rng(0)
-    vectors = rng.random((rows, dims)).astype(np.float32)
-    lengths = rng.integers(0, 90, rows)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    text = rng.integers(0, 256, offsets[-1], dtype=np.uint8)
-    planes = rng.integers(0, 256, (-(-rows // 64), 8, 64), dtype=np.uint8)
-    ids = np.arange(rows)
-    return {"codes": planes, "ids": ids, "offsets": offsets, "text": text, "vectors": vectors}
+X = np.random.default_rng(0).normal(size=(100, D)).astype(np.float32)
+WHOLE = np.random.default_rng(1).integers(0, 256, 5 * CHUNK, dtype=np.uint8)
 
 
-def write(folder, arrays, rows=ROWS, pieces=lambda array: [array]):
-    made = [Column(name, array.dtype, array.shape, pieces(array)) for name, array in arrays.items()]
-    return storage.write(folder / "segment-000000.safetensors", rows, made)
+def slow_checks(content):
+    """The rows of `checks` for a file."""
+    chunks = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
+    return {number: Checks(number, len(each), zlib.crc32(each)) for number, each in enumerate(chunks)}
 
 
-def test_columns_come_back_as_they_were_written_in_whatever_pieces(tmp_path):
-    arrays = columns()
-    written = write(tmp_path, arrays, pieces=lambda array: np.array_split(array, 7))
-    segment = Segment(tmp_path, written)
-    assert segment.path.stat().st_size == written.bytes
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(segment.column(name), array)
-        assert segment.unchecked(name).ctypes.data % 64 == 0
-        assert not segment.column(name).flags.writeable
-    some = np.array([5, 2999, 0, 5])
-    np.testing.assert_array_equal(segment.take("vectors", some), arrays["vectors"][some])
-    segment.check_spans("text", np.array([70_000]), np.array([70_100]))
-    np.testing.assert_array_equal(segment.unchecked("text")[70_000:70_100], arrays["text"][70_000:70_100])
+# ---- flat files
 
 
-@pytest.mark.parametrize("name", ["codes", "ids", "offsets", "text", "vectors"])
-def test_columns_that_are_not_as_the_manifest_says_are_refused_whatever_their_checksums(tmp_path, name):
-    manifest = Manifest(64, n_features=20, vectors="float32")
-    Segment(tmp_path, write(tmp_path, columns())).fitting(manifest)
-    changes = [
-        lambda array: array[:-1],
-        lambda array: array[:0],
-        lambda array: array[..., :-1],
-        lambda array: array[None],
-        lambda array: array.astype(np.uint32),
-    ]
-    for change in changes[3:] if name == "text" else changes:  # which has any length
-        (tmp_path / "segment-000000.safetensors").unlink()
-        written = write(tmp_path, columns() | {name: change(columns()[name])})
-        with pytest.raises(Damaged, match=rf"segment-000000\.safetensors is damaged: {name} is .*, expected"):
-            Segment(tmp_path, written).fitting(manifest)
-    (tmp_path / "segment-000000.safetensors").unlink()
-    some = {each: array for each, array in columns().items() if each != name}
-    with pytest.raises(Damaged, match=r"expected .*, found "):
-        Segment(tmp_path, write(tmp_path, some)).fitting(manifest)
+@given(sizes=st.lists(st.lists(st.integers(0, CHUNK), max_size=4), max_size=4), on_disk=st.booleans())
+def test_appended_pieces_have_the_checksums_of_the_whole_and_come_back(tmp_path_factory, sizes, on_disk):
+    flat = Flat(tmp_path_factory.mktemp("flat") / "codes.0" if on_disk else None)
+    rows, end = {}, 0
+    for change in sizes:
+        pieces = np.split(WHOLE[end : end + sum(change)], np.cumsum(change)[:-1])
+        found = flat.append(end, iter(pieces), 64, rows.get(end // CHUNK))
+        rows |= {each.chunk: each for each in found}
+        end = min(end + sum(change), len(WHOLE))
+        assert rows == slow_checks(WHOLE[:end].tobytes())
+        content = flat.content(end, 64)
+        assert content[:end].tobytes() == WHOLE[:end].tobytes()
+        assert len(content) == end + 64
+        content[end:] = 7  # for ourselves alone, where a file is mapped
+    if on_disk and end:
+        assert flat.path.read_bytes() == WHOLE[:end].tobytes() + bytes(64)
+
+
+def test_what_lies_behind_the_end_is_written_over(tmp_path):
+    flat = Flat(tmp_path / "codes.0")
+    first = flat.append(0, [WHOLE[:100]], 64)
+    flat.append(100, [WHOLE[:CHUNK]], 64, first[0])  # and never committed
+    again = flat.append(100, [WHOLE[100:300]], 64, first[0])
+    assert again == list(slow_checks(WHOLE[:300].tobytes()).values())
+    assert flat.content(300)[:300].tobytes() == WHOLE[:300].tobytes()
+
+
+def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
+    (tmp_path / "codes.0").write_bytes(WHOLE[:1000].tobytes())
+    content = Flat(tmp_path / "codes.0").content(1000, 64)
+    assert content.tobytes() == WHOLE[:1000].tobytes() + bytes(64)
+
+
+@given(data=st.data())
+def test_no_flipped_bit_keeps_the_checksum_of_a_row(data):
+    row = data.draw(st.tuples(*[st.integers(0, 2**62)] * 3))
+    column, bit = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 62))
+    other = [each ^ (1 << bit) if place == column else each for place, each in enumerate(row)]
+    first, second = storage.row_checks(np.array([row, other], dtype=np.int64)).tolist()
+    assert first != second
+    assert first == (3 * row[0] + 5 * row[1] + 7 * row[2]) % (2**31 - 1)
+
+
+def test_checksums_go_on_in_a_chunk_that_was_begun():
+    found = Appended(10, Checks(0, 10, zlib.crc32(WHOLE[:10].data)))
+    found.take(WHOLE[10 : CHUNK + 5].data)
+    assert found.rows == list(slow_checks(WHOLE[: CHUNK + 5].tobytes()).values())
+
+
+# ---- the database
+
+
+def test_the_schema_explains_itself(tmp_path):
+    Collection.create(tmp_path / "c", bits=8).close()
+    with closing(sqlite3.connect(tmp_path / "c" / DATABASE)) as database:
+        found = database.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"
+        ).fetchall()
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert len(found) == 9
+    for name, sql in found:
+        assert "\n  -- " in sql, name
+
+
+def test_a_change_within_a_change_is_refused_and_the_outer_one_is_made():
+    with Collection.create(None, model(0), vectors="float16", n_jobs=1) as collection:
+        collection.add(X)
+        refused = []
+
+        def add_meanwhile(_):
+            with pytest.raises(InvalidInput, match="is being changed"):
+                collection.add(X)
+            refused.append(True)
+
+        collection.delete([0, 1])
+        collection.compact(advance=add_meanwhile)
+        assert refused
+        assert len(collection) == 98
+        assert collection.check() == []
 
 
 def test_a_model_of_other_rows_or_codes_is_not_taken_for_that_of_the_collection(tmp_path):
-    X = np.random.default_rng(0).normal(size=(200, 50))
-    with Collection.create(tmp_path / "c", LSH(8, random_state=0).fit(X)) as collection:
-        collection.add(X)
-        name = collection.manifest.model
-    for rows, bits in ((X, 17), (X[:, :40], 8)):
-        LSH(bits, random_state=0).fit(rows).save(tmp_path / "c" / name)
-        why = rf"is not the model of this collection: .* of {bits} bits from rows of {rows.shape[1]}"
+    rows = np.random.default_rng(0).normal(size=(200, 50))
+    with Collection.create(tmp_path / "c", LSH(8, random_state=0).fit(rows)) as collection:
+        collection.add(rows)
+        name = collection.state.model
+    for given_rows, bits in ((rows, 17), (rows[:, :40], 8)):
+        LSH(bits, random_state=0).fit(given_rows).save(tmp_path / "c" / name)
+        why = rf"makes codes of {bits} bits from rows of {given_rows.shape[1]}, expected 8 bits from 50"
         with pytest.raises(CollectionError, match=why):
-            Collection.open(tmp_path / "c").search(X[:2], mode="asymmetric")
+            Collection.open(tmp_path / "c").search(rows[:2], mode="asymmetric")
 
 
-def test_a_segment_is_a_safetensors_file_that_others_can_read(tmp_path):
-    arrays = columns()
-    write(tmp_path, arrays)
-    with safe_open(tmp_path / "segment-000000.safetensors", framework="numpy") as file:
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(file.get_tensor(name), array)
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_an_empty_collection_answers_and_changes_as_any_other(tmp_path, on_disk):
+    path = tmp_path / "c" if on_disk else None
+    with Collection.create(path, model(0), vectors="float16", n_jobs=1) as collection:
+        for options in ({}, {"rerank": True}, {"mode": "asymmetric"}):
+            distances, ids = collection.search(X[:2], k=3, **options)
+            assert distances.shape == ids.shape == (2, 0)
+        assert [len(each) for each in collection.search_radius(X[:2], 5)] == [3, 0, 0]
+        assert collection.duplicates() == collection.metadata([]) == collection.check() == []
+        assert collection.add(X[:0]).tolist() == collection.ids.tolist() == collection.list() == []
+        assert collection.delete([]) == collection.stats().items == len(collection) == 0
+        assert collection.codes().shape == (0, 4)
+        assert collection.vectors([]).shape == (0, D)
+        collection.compact()
+        assert difference(collection, Contents.empty(0)) == ""
+        with pytest.raises(InvalidInput, match="is empty"):
+            collection.retrain(model(1))
+        with pytest.raises(InvalidInput, match="k=0 is invalid"):
+            collection.search(X[:2], k=0)
+        with pytest.raises(InvalidInput, match="12"):
+            collection.search(X[:2, :5])
+        with pytest.raises(InvalidInput, match="5 comes twice"):
+            collection.add(X[:2], ids=[5, 5])
+        collection.add(X[:3])
+        collection.delete([0, 1, 2])
+        assert len(collection) == 0
+        assert collection.search(X[:2], k=9, rerank=True).ids.shape == (2, 0)
+        assert collection.add(X[:1]).tolist() == [3]
 
 
-@given(sizes=st.lists(st.integers(0, 3 * CHUNK_BYTES), max_size=5))
-def test_pieces_of_any_size_have_the_checksums_of_the_whole(tmp_path_factory, sizes):
-    folder = tmp_path_factory.mktemp("segment")
-    whole = np.random.default_rng(0).integers(0, 256, sum(sizes), dtype=np.uint8)
-    pieces = np.split(whole, np.cumsum(sizes)[:-1]) if sizes else []
-    column = Column("text", np.uint8, whole.shape, pieces)
-    segment = Segment(folder, storage.write(folder / "s", 1, [column]))
-    assert segment.damage() == {}
-    np.testing.assert_array_equal(segment.column("text"), whole)
-
-
-def test_pieces_that_do_not_make_up_their_column_leave_no_file(tmp_path):
-    column = Column("ids", np.int64, (3,), [np.arange(2)])
-    with pytest.raises(ValueError, match="16 bytes instead of 24"):
-        storage.write(tmp_path / "s", 3, [column])
-    assert list(tmp_path.iterdir()) == []
-
-
-@given(data=st.data())
-def test_a_flipped_bit_is_noticed_before_what_it_is_in_is_used(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("segment")
-    arrays = columns()
-    written = write(folder, arrays)
-    path = folder / written.file
-    front = Segment(folder, written).front_bytes
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(content)
-    if place < front:
-        with pytest.raises(Damaged, match=written.file):
-            Segment(folder, written)
-        return
-    segment = Segment(folder, written)
-    for name, array in arrays.items():
-        here = segment.places[name].start <= place < segment.places[name].stop
-        if here:
-            with pytest.raises(Damaged, match=rf"{written.file} is damaged: 64 KB of column '{name}'"):
-                segment.column(name)
-        else:
-            np.testing.assert_array_equal(segment.column(name), array)
-
-
-@pytest.mark.parametrize("name", ["codes", "ids", "offsets", "text", "vectors"])
-def test_only_rows_with_a_part_in_a_damaged_chunk_are_lost(tmp_path, name):
-    rows = 30_000
-    arrays = columns(rows)
-    written = write(tmp_path, arrays, rows)
-    segment = Segment(tmp_path, written)
-    chunk = segment.places[name].n_chunks // 2
-    content = bytearray(segment.path.read_bytes())
-    content[segment.places[name].start + chunk * CHUNK_BYTES + 17] ^= 4
-    segment.path.write_bytes(content)
-    segment = Segment(tmp_path, written)
-    damage = segment.damage()
-    assert {column: chunks.tolist() for column, chunks in damage.items()} == {name: [chunk]}
-    lost = segment.lost_rows(damage)
-    for row in range(rows):
-        at = {
-            "codes": (row // 64 * 512, row // 64 * 512 + 512),
-            "ids": (row * 8, row * 8 + 8),
-            "offsets": (row * 8, row * 8 + 16),
-            "text": (arrays["offsets"][row], arrays["offsets"][row + 1]),
-            "vectors": (row * 80, row * 80 + 80),
-        }[name]
-        touched = at[0] < (chunk + 1) * CHUNK_BYTES and at[1] > chunk * CHUNK_BYTES
-        assert lost[row] == (touched and at[0] < at[1]), row
-
-
-def test_a_file_cut_short_is_an_error_or_what_is_left_of_it(tmp_path):
-    arrays = columns(30_000)
-    written = write(tmp_path, arrays, 30_000)
-    path = tmp_path / written.file
-    path.write_bytes(path.read_bytes()[: written.bytes * 2 // 3])
-    with pytest.raises(Damaged, match="bytes instead of"):
-        Segment(tmp_path, written)
-    segment = Segment(tmp_path, written, lenient=True)
-    lost = segment.lost_rows(segment.damage())
-    assert 0 < lost.sum() < 30_000
-    np.testing.assert_array_equal(segment.unchecked("vectors")[~lost], arrays["vectors"][~lost])
-
-
-# ---- the manifest
-
-
-def manifest():
-    part = Part("segment-000000.safetensors", 10, 999, 123, Errors(10, 0.5))
-    return Manifest(16, 64, model="model-000000.safetensors", segments=(part,), next_id=10, next_file=2)
-
-
-def test_a_manifest_comes_back_as_it_was_written(tmp_path):
-    manifest().write(tmp_path)
-    assert Manifest.read(tmp_path) == manifest()
-
-
-@given(data=st.data())
-def test_one_damaged_copy_of_the_manifest_does_no_harm(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("manifest")
-    manifest().write(folder)
-    content = bytearray((folder / MANIFEST).read_bytes())
-    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    (folder / MANIFEST).write_bytes(content)
-    assert Manifest.read(folder) == manifest()
-
-
-def test_a_manifest_that_cannot_be_used_says_why(tmp_path):
-    with pytest.raises(CollectionError, match=r"has no manifest\. Collections are made by"):
-        Manifest.read(tmp_path)
-    with pytest.raises(CollectionError, match="does not exist"):
-        Manifest.read(tmp_path / "nothing")
-    (tmp_path / MANIFEST).write_text("{}\n{}\n")
-    with pytest.raises(Damaged, match="no copy of it matches its checksum"):
-        Manifest.read(tmp_path)
-    manifest().write(tmp_path)
-    lines = (tmp_path / MANIFEST).read_text().split("\n\n")
-    assert lines == [lines[0]] * COPIES + [""]
-    for change, match in [
-        ({"format_version": 99}, "has format 99, made by auxbit .*Upgrade"),
-        ({"n_bits": 0}, "not a complete manifest"),
-        ({"segments": [{"file": "../x", "rows": 1, "bytes": 1, "check": 1, "errors": {}}]}, "file name"),
-        ({"unknown": 1}, "not a complete manifest"),
-    ]:
-        body = json.dumps(json.loads(json.loads(lines[0])["manifest"]) | change)
-        from auxbit.core.files import checksum
-
-        line = json.dumps({"check": checksum([body.encode()]), "manifest": body})
-        (tmp_path / MANIFEST).write_text(line)
-        with pytest.raises(CollectionError, match=match):
-            Manifest.read(tmp_path)
+def test_a_collection_that_could_not_be_made_leaves_nothing(tmp_path):
+    with pytest.raises(InvalidInput, match="comes twice"):
+        Collection.create(tmp_path / "c", X, bits=8, method="lsh", ids=[1] * len(X))
+    assert list(Path(tmp_path).iterdir()) == []
