@@ -1,6 +1,6 @@
 """The long campaign of crashes: `python benchmarks/crashes.py kill|power`, raw results in docs/results/.
 
-kill    a writer is killed by SIGKILL at random moments: --rounds, by default 5000
+kill    a writer is killed by SIGKILL at random moments: --rounds, by default 1500
 power   the power of a simulated disk is lost at random moments: --states, 20000 unless told
 Both stop at the first loss and tell how to repeat it. --seed chooses others.
 """
@@ -65,7 +65,7 @@ def power(folder: Path, states: int, seed: int) -> dict[str, Any]:
     return {"states": done, "points": points}
 
 
-CAMPAIGNS = {"kill": (kill, "rounds", 5000), "power": (power, "states", 20_000)}
+CAMPAIGNS = {"kill": (kill, "rounds", 1500), "power": (power, "states", 20_000)}
 
 
 def main() -> None:

@@ -101,7 +101,7 @@ class SimulatedDisk:
         class Journalled(sqlite3.Connection):
             def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 done = super().execute(statement, *parameters)
-                if statement == "COMMIT":
+                if statement in ("COMMIT", "VACUUM"):
                     disk._committed(self)
                 return done
 

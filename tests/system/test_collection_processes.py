@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from auxbit import Collection, HammingIndex
-from auxbit.collection.storage import DATABASE
+from auxbit.collection.storage import DATABASE, WAIT_SECONDS
 from auxbit.errors import CollectionError, FileProblem, InUse
 from auxbit.hashers import registry
 from helpers.collection_truth import Contents, D, model
@@ -250,10 +251,11 @@ def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
 def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
     list(changes(collection, 30))
     with Collection.open(collection.path, n_jobs=1) as reader, reader._snapshots.taken() as now:
-        before = reader.codes().tolist(), reader.ids.tolist()
+        before, begun = (reader.codes().tolist(), reader.ids.tolist()), time.monotonic()
         for _ in range(2):
             collection.delete(collection.ids[::2])
             collection.compact()
+        assert time.monotonic() - begun < WAIT_SECONDS, "a compaction has waited for a reader"
         collection.retrain(model(1))
         present = now.view.present()
         assert now.view.codes(now.state, present).tolist() == before[0]

@@ -358,7 +358,10 @@ class Pool:
             self._of_parents += self._free
             self._process, self._free = os.getpid(), []
         free = self._free
-        connection = free.pop() if free else self._connect()
+        try:
+            connection = free.pop()
+        except IndexError:  # asked for, not looked up: another thread may be faster
+            connection = self._connect()
         if isinstance(connection, Frozen) and connection.outdated:
             connection.close()
             connection = self._connect()
@@ -664,10 +667,17 @@ class Storage:
     def shrink(self) -> None:
         """Give the room of deleted rows in the database back to the disk."""
         # what fails here, for want of room on the disk, has changed nothing
-        with self._changing, contextlib.suppress(sqlite3.OperationalError), self._writing() as connection:
+        with (
+            self._changing, explained(self.place), contextlib.suppress(sqlite3.OperationalError),
+            self._writing() as connection,
+        ):  # fmt: skip
             connection.execute("VACUUM")
             if self.folder is not None:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                connection.execute("PRAGMA busy_timeout = 0")  # a log that somebody reads stays for now
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {1000 * WAIT_SECONDS:.0f}")
 
     def bytes(self) -> dict[str, int]:
         """Bytes on disk or in memory by what they hold; the room behind the end is not counted."""
