@@ -194,12 +194,11 @@ class Appended:
         while len(piece):
             some, piece = piece[: CHUNK - self._filled], piece[CHUNK - self._filled :]
             self._check, self._filled = zlib.crc32(some, self._check), self._filled + len(some)
-            row = Checks(self._chunk, self._filled, self._check)
+            if self.rows and self.rows[-1].chunk == self._chunk:
+                self.rows.pop()
+            self.rows.append(Checks(self._chunk, self._filled, self._check))
             if self._filled == CHUNK:
-                self.rows.append(row)
                 self._chunk, self._filled, self._check = self._chunk + 1, 0, 0
-        if self._filled:
-            self.rows = [*(each for each in self.rows if each.chunk != self._chunk), row]
 
 
 class Flat:
@@ -501,7 +500,7 @@ class Storage:
     """What is shared by all that reads or changes an open collection."""
 
     def __init__(self, folder: Path | None, *, read_only: bool, state: State | None = None) -> None:
-        """State : of a new collection in memory."""
+        """Open a folder; or with None make a collection in memory, of this state."""
         self.folder, self.read_only, self.closed = folder, read_only, False
         self.place = str(folder) if folder is not None else "the collection in memory"
         self._memory: dict[str, Flat] = {}
