@@ -114,6 +114,16 @@ def changes(collection: Collection, n: int, seed: int = 0):
         yield expected_answers(contents)
 
 
+def watched(made, seen):
+    """What is made one after another; every few wait until one who reads has seen more."""
+    for number, each in enumerate(made):
+        yield each
+        if number % 5 == 0:
+            before, begun = len(seen), time.monotonic()
+            while len(seen) == before and time.monotonic() - begun < 30:
+                time.sleep(0.001)
+
+
 def expected_answers(contents: Contents) -> str:
     """The slow truth about answers_of."""
     index = HammingIndex(contents.n_bits, n_jobs=1)
@@ -152,13 +162,13 @@ def test_a_reader_in_another_process_sees_committed_states_alone_and_in_order(co
         seen: list[str] = []
         listening = threading.Thread(target=lambda: seen.extend(reader.stdout))
         listening.start()
-        states += changes(collection, 150)
+        states += watched(changes(collection, 150), seen)
         reader.stdin.close()
         listening.join()
         assert reader.wait() == 0, reader.stderr.read()
     assert seen.pop() == "done\n"
     seen = [line.rstrip("\n") for line in seen]
-    assert assert_in_order(seen, states) > 50
+    assert assert_in_order(seen, states) > 20
     assert answers_of(collection) == states[-1]
 
 
@@ -174,7 +184,7 @@ def test_threads_that_share_a_collection_see_committed_states_alone(collection):
     reading = threading.Thread(target=read)
     reading.start()
     try:
-        states += changes(collection, 120, seed=1)
+        states += watched(changes(collection, 120, seed=1), seen)
     finally:
         stop.set()
         reading.join()
@@ -277,12 +287,12 @@ def test_a_reader_that_has_slept_through_compactions_sees_the_last_state(collect
 
 def test_many_threads_read_while_one_adds(collection):
     """Each sees as many items as were added at some moment, and all their ids."""
-    seen, wrong, stop = set(), [], threading.Event()
+    seen, wrong, stop = [], [], threading.Event()
 
     def read():
         while not stop.is_set():
             ids, n = collection.ids, len(collection)
-            seen.add(len(ids))
+            seen.append(len(ids))
             if ids.tolist() != list(range(len(ids))) or n < len(ids) or len(ids) % 5:
                 wrong.append((ids, n))
 
@@ -290,14 +300,14 @@ def test_many_threads_read_while_one_adds(collection):
     for each in threads:
         each.start()
     try:
-        for _ in range(60):
+        for _ in watched(range(60), seen):
             collection.add(np.ones((5, D), np.float32), metadata=[{"n": 1}] * 5)
     finally:
         stop.set()
         for each in threads:
             each.join()
     assert not wrong
-    assert len(seen) > 5
+    assert len(set(seen)) > 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
