@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH
-from auxbit.collection import drift
+from auxbit.hashers import drift
 from auxbit.core.maps import pack, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import code_counts, effective_bits
