@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH
-from auxbit.hashers import drift
 from auxbit.core.maps import pack, unpack
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import code_counts, effective_bits
+from auxbit.hashers import drift
 from auxbit.hashers.base import TrainingRecord
 from auxbit.hashers.drift import compare, expected_effective_bits, expected_growth
 
