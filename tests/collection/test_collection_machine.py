@@ -272,7 +272,7 @@ class Machine(RuleBasedStateMachine):
         assert [json.loads(text or "{}") for _, text in rows] == [item.row for item in self.items.values()]
 
 
-Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 TestMachine = Machine.TestCase
 
 

@@ -151,7 +151,7 @@ def noticed_or_harmless(whole, *names, by_check=()):
 
 
 @pytest.mark.parametrize("name", ["codes.0", "vectors.0", MODEL])
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_in_a_flat_file_is_noticed_and_its_file_named(whole, name, share, bit):
     content = whole.bytes[name]
@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_a_flat_file_is_noticed_and_its_file_named(whole, name,
     assert bool(noticed) == bool(found) == (not behind_the_end)
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_flipped_bit_in_the_database_is_noticed_or_does_no_harm(whole, data):
     content = whole.bytes[DATABASE]
@@ -265,16 +265,13 @@ def damage(whole, how, rng):
     changed = {
         "flip": flipped(content, at, int(rng.integers(8))),
         "cut": content[:at],
-        "zeros": content[:at] + bytes(5000) + content[at + 5000 :],
         "longer": content + b"more",
         "missing": None,
     }[how.split()[1]]
     return {name: changed}, whole.lost_rows(name, changed)
 
 
-HOW = [
-    f"{name} {how}" for name in ("codes", "vectors") for how in ("flip", "cut", "zeros", "longer", "missing")
-]
+HOW = [f"{name} {how}" for name in ("codes", "vectors") for how in ("flip", "cut", "longer", "missing")]
 
 
 EVERY = [("integers", how) for how in [*HOW, "several", "item"]]

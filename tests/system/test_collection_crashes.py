@@ -34,7 +34,7 @@ def kill(folder: str, rounds: int, seed: int) -> None:
 
 
 def test_a_kill_loses_no_acknowledged_change_and_leaves_none_by_half(folder):
-    kill(folder, 40, 1)
+    kill(folder, 30, 1)
 
 
 @pytest.mark.slow

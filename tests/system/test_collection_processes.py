@@ -162,7 +162,7 @@ def test_a_reader_in_another_process_sees_committed_states_alone_and_in_order(co
         seen: list[str] = []
         listening = threading.Thread(target=lambda: seen.extend(reader.stdout))
         listening.start()
-        states += watched(changes(collection, 150), seen)
+        states += watched(changes(collection, 110), seen)
         reader.stdin.close()
         listening.join()
         assert reader.wait() == 0, reader.stderr.read()
