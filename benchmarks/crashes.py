@@ -23,6 +23,7 @@ ROUNDS_AT_ONCE = 250  # of a process, so that a run can be repeated from near it
 CHANGES = 30
 
 sys.path.insert(0, str(TESTS))
+os.environ["PYTHONPATH"] = str(TESTS)  # of the writers
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from helpers.power_loss import Recorded  # noqa: E402  after the path is set

@@ -157,9 +157,9 @@ def database(texts, indexed=()):
     return connection
 
 
-def select(connection, where):
+def select(connection, where, indexed=None):
     """Which rows the SQL of the conditions holds for, as a value and after WHERE."""
-    expression, values = Where.of(where).sql()
+    expression, values = Where.of(where).sql(indexed=indexed)
     judged = connection.execute(f"SELECT {expression} FROM items ORDER BY number", values).fetchall()
     assert {value for (value,) in judged} <= {0, 1}
     for condition, truth in ((expression, 1), (f"NOT {expression}", 0)):
@@ -172,8 +172,9 @@ def mask_of(where, rows):
     """Which rows fulfil it, by SQL with and without indexes, and by plain Python."""
     texts, where = [as_text(row) for row in rows], Where.of(where)
     found = [select(database(texts, indexed), where) for indexed in ((), ("a", "b", "a.b"))]
+    found.append(select(database(texts), where, indexed=()))
     stored = [{} if text is None else json.loads(text) for text in texts]
-    assert found[0] == found[1] == [where.matches(row) for row in stored]
+    assert found[0] == found[1] == found[2] == [where.matches(row) for row in stored]
     return found[0]
 
 
@@ -217,7 +218,8 @@ def test_numbers_are_compared_exactly_however_they_are_written(numbers, data):
         for operator in (*ORDERS, "==", "!="):
             truth = [holds(row, "a", operator, bound) for row in rows]
             for connection in connections:
-                assert select(connection, {"a": {operator: bound}}) == truth
+                for indexed in (None, ()):
+                    assert select(connection, {"a": {operator: bound}}, indexed) == truth
 
 
 def neighbours(x):

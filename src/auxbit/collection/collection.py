@@ -41,11 +41,11 @@ from auxbit.data.records import (
 from auxbit.data.vectors import as_rows
 from auxbit.data.where import Where, scalar_sql
 from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
+from auxbit.index.answers import Answers
 
 if TYPE_CHECKING:
     from auxbit.collection.statistics import Statistics
     from auxbit.hashers.base import Hasher
-    from auxbit.index.answers import Answers
 
 MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
@@ -475,8 +475,6 @@ class Collection:
         }  # fmt: skip
 
     def _answers(self, distances: Array, ids: Array, lims: Array | None, about: dict[str, Any]) -> Answers:
-        from auxbit.index.answers import Answers
-
         return Answers(distances, ids, lims=lims, metadata_of=self.metadata, about=about)
 
     def duplicates(self, r: int = 0) -> Groups:
@@ -604,11 +602,7 @@ class Collection:
 
                 method = label_of(now.view.model(state))
             fields = [name for (name,) in now.connection.execute("SELECT name FROM fields ORDER BY name")]
-            indexes = now.connection.execute(
-                "SELECT substr(name, 7) FROM sqlite_master WHERE type = 'index' AND name LIKE 'field %' "
-                "ORDER BY 1"
-            )
-            indexed = [name for (name,) in indexes]
+            indexed = now.indexed_fields()
         return {
             "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
             "dimensions": state.n_features, "method": method, "coding": state.coding, "mu": state.mu,

@@ -28,8 +28,6 @@ class Queries:
     @classmethod
     def of(cls, now: Snapshot, X: Any, codes: Any, like: Any, column: str | None = None) -> Queries:
         """The queries as they are given, by exactly one of X, codes and like, or X with its codes."""
-        from auxbit.core.maps import check_packed
-
         if like is not None:
             return cls._of_item(now, now.places([like]))
         if isinstance(X, str | os.PathLike):
@@ -42,6 +40,8 @@ class Queries:
         packed = None if codes is None else np.asarray(codes)
         single = (rows if rows is not None else packed).ndim == 1  # type: ignore[union-attr]
         if packed is not None:
+            from auxbit.core.maps import check_packed
+
             packed = check_packed(packed[None] if packed.ndim == 1 else packed, now.state.n_bits, "codes")
         return cls(now, rows[None] if single and rows is not None else rows, packed, single)
 
@@ -126,9 +126,11 @@ class Queries:
         return check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
 
     def _among(self, where: Where | None) -> Any:
+        if where is None:
+            return None
         from auxbit.index.codes import At
 
-        return None if where is None else At(self.now.matching(where))
+        return At(self.now.matching(where))
 
 
 def _read(

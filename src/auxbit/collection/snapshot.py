@@ -351,6 +351,9 @@ class View:
 
     def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
+        made = self._index
+        if made is not None and (decoder is None or made.decoder is decoder):
+            return made
         from auxbit.index.codes import CodeBlocks, CodeStore, IdTable
         from auxbit.index.hamming import HammingIndex
 
@@ -501,7 +504,7 @@ class Snapshot:
             present = self.view.present()
             fits = [bool((where.function or where.matches)(row)) for row in self.metadata(present)]
             return present[np.array(fits, dtype=np.bool_)]
-        condition, parameters = where.sql()
+        condition, parameters = where.sql(indexed=self.indexed_fields())
         by_default = where.matches({})  # items without metadata need no row
         wanted = f"NOT ({condition})" if by_default else condition
         # as one text: a tuple for each of many numbers would take longer than finding them
@@ -518,6 +521,14 @@ class Snapshot:
             if field not in known and field.partition(".")[0] not in known:
                 there = f" Fields are {', '.join(sorted(known)[:20])}." if known else " No item has metadata."
                 warn(f"no item has the field {field!r}.{nearest(field, known)}{there}")
+
+    def indexed_fields(self) -> list[str]:
+        """The fields of metadata that have an index."""
+        rows = self.connection.execute(
+            "SELECT substr(name, 7) FROM sqlite_master WHERE type = 'index' AND name LIKE 'field %' "
+            "ORDER BY 1"
+        )
+        return [name for (name,) in rows]
 
     def ordered(self, positions: Positions, field: str, descending: bool) -> Positions:
         """Positions in the order of a field; items without it come last."""
@@ -543,13 +554,15 @@ class Snapshot:
 
     def rows(self, key: str, values: Sequence[Any]) -> Iterator[tuple[int, Any, str | None]]:
         """The rows of `items` whose key is one of these values: number, id and metadata."""
-        within, left_out = f"{key} IN (SELECT value FROM json_each(?))", json.dumps(self.view.spoilt_rows)
+        left_out = set(self.view.spoilt_rows)
         for start in range(0, len(values), AT_ONCE):
             some = json.dumps(values[start : start + AT_ONCE])
             for number, id_, text, check in self.connection.execute(
-                f"SELECT number, id, metadata, checksum FROM items WHERE {within} "
-                "AND number NOT IN (SELECT value FROM json_each(?))", (some, left_out),
+                "SELECT number, id, metadata, checksum FROM items "
+                f"WHERE {key} IN (SELECT value FROM json_each(?))", (some,),
             ).fetchall():  # fmt: skip
+                if number in left_out:
+                    continue
                 if check is not None and check != checksum(number, id_, text):
                     raise Damaged(
                         f"{self.view.place}: {DATABASE} is damaged: item {number if id_ is None else id_!r} "

@@ -15,7 +15,7 @@ import re
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -192,9 +192,10 @@ class Where:
         """Whether a row of metadata fulfils the conditions."""
         return self.tree.holds(row) if self.function is None else bool(self.function(row))
 
-    def sql(self, column: str = "metadata") -> tuple[str, list[Any]]:
+    def sql(self, column: str = "metadata", indexed: Container[str] | None = None) -> tuple[str, list[Any]]:
         """An expression of SQLite, 1 for rows that fulfil it and else 0, and the values of its ?.
 
+        indexed : fields with an index; what is compared with others is looked at in the cheapest way first.
         column : of JSON objects as `json` writes them with ensure_ascii=False, or NULL, which is {}. The
         connection needs `register`. A function of a row is called by its number, as long as the values are
         kept.
@@ -202,7 +203,7 @@ class Where:
         if self.function is not None:
             return f"auxbit_holds({column}, ?)", [_Called.of(self.function)]
         if _depth(self.tree) <= MOST_LEVELS and sum(1 for _ in _leaves(self.tree)) <= MOST_TERMS:
-            expression, values = _sql(self.tree, column)
+            expression, values = _sql(self.tree, column, indexed)
             if len(expression) <= MOST_LETTERS:
                 return expression, values
         return _by_python(self.tree, column)
@@ -538,10 +539,11 @@ def end_of_prefix(start: str) -> str:
     return head[:-1] + chr(SURROGATES.stop if following in SURROGATES else following)
 
 
-def _sql(node: Node, column: str) -> Sql:
+def _sql(node: Node, column: str, indexed: Container[str] | None) -> Sql:
     if isinstance(node, Condition):
-        return _Leaf(node, column).sql() if _paths(node.field) else _by_python(node, column)
-    parts = [_sql(part, column) for part in node.parts]
+        scanned = indexed is not None and node.field not in indexed
+        return _Leaf(node, column, scanned).sql() if _paths(node.field) else _by_python(node, column)
+    parts = [_sql(part, column, indexed) for part in node.parts]
     if node.word == "not":
         return f"(NOT {parts[0][0]})", parts[0][1]
     return _joined(parts, node.word)
@@ -559,12 +561,16 @@ def _by_python(node: Node, column: str) -> Sql:
 
 
 class _Leaf:
-    """One condition as SQL. x : its field's number or text; raw : its JSON text; kind : its JSON type."""
+    """One condition as SQL. x : its field's number or text; raw : its JSON text; kind : its JSON type.
 
-    def __init__(self, condition: Condition, column: str) -> None:
+    scanned : all rows are read, so that `plain`, which is cheap and holds wherever x does, is asked first
+    """
+
+    def __init__(self, condition: Condition, column: str, scanned: bool) -> None:
         self.condition, self.column = condition, column
         self.x = scalar_sql(condition.field, column)
         self.path, *second = _paths(condition.field)
+        self.plain = f"{column} ->> {self.path}" if scanned and not second else ""
         if second:
             self.path = (
                 f"CASE WHEN json_type({column}, {self.path}) IS NULL THEN {second[0]} ELSE {self.path} END"
@@ -616,11 +622,21 @@ class _Leaf:
         if len(exact) > 1:
             place = ("IN (SELECT value FROM json_each(?))", [json.dumps(numbers, ensure_ascii=False)])
         edge, values = self._edge("in", exact, exact=True)
-        return f"({self.x} {place[0]} AND {edge})", place[1] + values
+        first = self._first([(place[0], place[1])])
+        return f"({first[0]}{self.x} {place[0]} AND {edge})", first[1] + place[1] + values
+
+    def _first(self, comparisons: list[Sql]) -> Sql:
+        """The same comparisons of what SQLite itself reads, whatever its type."""
+        if not self.plain:
+            return "", []
+        values = [value for _, some in comparisons for value in some]
+        return "".join(f"{self.plain} {text} AND " for text, _ in comparisons), values
 
     def _near(self, number: Any) -> Sql:
         edge, values = self._edge("==", number, exact=False)
-        return f"({self.x} >= ? AND {self.x} <= ? AND {edge})", [*_bounds(number), *values]
+        low, high = _bounds(number)
+        first = self._first([(">= ?", [low]), ("<= ?", [high])])
+        return f"({first[0]}{self.x} >= ? AND {self.x} <= ? AND {edge})", [*first[1], low, high, *values]
 
     def _ordered(self, operator: str, bound: Any) -> Sql:
         """Less or greater than a number or text, of which SQLite has all numbers first."""
@@ -635,7 +651,8 @@ class _Leaf:
             wide, sure, values = f"{self.x} <= ?", f"{self.x} < ?", [high, low]
             wide += f" AND {self.x} >= ''" if isinstance(bound, str) else ""
         edge, others = self._edge(operator, bound, exact=_is_exact(bound))
-        return f"({wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", values + others
+        first = self._first([(f"{operator[0]}= ?", values[:1])])
+        return f"({first[0]}{wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", first[1] + values + others
 
     def _edge(self, operator: str, value: Any, *, exact: bool) -> Sql:
         """Whether a row holds that has the value, or one that SQLite may have taken for it.
@@ -663,7 +680,9 @@ class _Leaf:
 
     def _between(self, start: str, end: str) -> Sql:
         upper = f" AND {self.x} < ?" if end else ""
-        return f"({self.x} >= ?{upper} AND {self.x} IS NOT NULL)", [start, end] if end else [start]
+        values = [start, end] if end else [start]
+        first = self._first([(">= ?", [start])])
+        return f"({first[0]}{self.x} >= ?{upper} AND {self.x} IS NOT NULL)", first[1] + values
 
     def _contains(self, wanted: list[Any]) -> Sql:
         """Texts with a part, lists with a member."""
