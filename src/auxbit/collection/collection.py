@@ -209,7 +209,9 @@ class Collection:
                 if kind is not None and isinstance(rows.ids, np.ndarray) != (kind == "integer"):
                     rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
             self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
-            return self.ids[len(self) - (len(rows) - first_row) :]
+            with self._snapshots.taken() as now:
+                present = now.view.present()
+                return now.ids_at(present[len(present) - (len(rows) - first_row) :])
         rows = _records(source, vectors_column, ids, metadata)
         beside = None if codes is None else _whole(rows) if packed_only else np.asarray(codes)
         return self._add(rows, beside, upsert, trained, attachments, packed_only=packed_only)
