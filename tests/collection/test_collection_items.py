@@ -260,6 +260,32 @@ def test_a_collection_whose_first_rows_cannot_be_added_is_not_left_behind(tmp_pa
         assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"ids": ["a"] * 60}, "twice"),
+        ({"metadata": [{"x": b"1"}] * 60}, "bytes|not JSON"),
+        ({"source": np.full((60, 64), np.nan)}, "NaN"),
+        ({"source": np.full((60, 64), 1e6), "vectors": "float16"}, "float16 cannot hold"),
+        ({"codes": np.zeros((60, 3), np.uint8), "source": None}, "3 columns of uint8; codes of 16 bits"),
+        ({"ids": [*range(59), "x"]}, "of one type"),
+    ],
+)
+def test_rows_that_cannot_be_added_do_not_cost_the_collection_that_they_were_to_replace(
+    tmp_path, model, digits, wrong, why
+):
+    with Collection.create(tmp_path / "c", model, vectors="float32") as collection:
+        collection.add(digits[:20], metadata=[{"row": row} for row in range(20)])
+    given = {"source": digits[:60], "model": model, "overwrite": True} | wrong
+    with pytest.raises(InvalidInput, match=why):
+        Collection.create(tmp_path / "c", given.pop("source"), **given)
+    with Collection(tmp_path / "c") as collection:
+        assert collection.metadata(collection.ids) == [{"row": row} for row in range(20)]
+        np.testing.assert_array_equal(collection.vectors(range(20)), digits[:20])
+    Collection.create(tmp_path / "c", digits[:60], model=model, overwrite=True).close()
+    assert len(Collection(tmp_path / "c", read_only=True)) == 60
+
+
 # ---- metadata
 
 

@@ -58,7 +58,7 @@ def test_a_fit_goes_on_from_its_last_state(folder):
 
 def test_the_same_rows_in_another_kind_of_file_are_the_same_data(tmp_path, folder):
     path = stored(".parquet", X, tmp_path)
-    quick(**LONG).fit(path, checkpoint=folder, resume=True)
+    assert quick(**LONG).fit(path, checkpoint=folder, resume=True).n_iter_ == 5
 
 
 def test_threads_and_callbacks_may_be_others(folder):

@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.edit import Advance, Attachments, Edit, refuse_known, spoilt_attachments
-from auxbit.collection.queries import MOST_ANSWERS, Queries
+from auxbit.collection.edit import (
+    Advance,
+    Attachments,
+    Edit,
+    check_kept,
+    refuse_known,
+    spoilt_attachments,
+)
 from auxbit.collection.snapshot import (
+    MOST_ANSWERS,
+    Queries,
     Snapshot,
     Snapshots,
     check_ids,
@@ -141,6 +149,8 @@ class Collection:
                 X = _whole(rows)
             coding, mu = suit_coding(model, X, coding, mu, decoder, told)
         state = _first_state(model, vectors, coding, mu, bits, n_features)
+        if rows is not None and folder is not None and storage.is_collection(folder):
+            _check_rows(rows, state, model, are_codes=codes is not None)  # before another is replaced
         made = cls._made(folder, model, state, n_jobs)
         try:
             if rows is not None:
@@ -774,6 +784,27 @@ def _records(source: Any, column: str | None = None, ids: Any = None, metadata: 
                 "each."
             )
     return found
+
+
+def _check_rows(rows: Records, state: State, model: Hasher | None, *, are_codes: bool) -> None:
+    """Refuse rows that could not be added to an empty collection of this state."""
+    from auxbit.core.maps import check_packed
+    from auxbit.hashers.files import as_packed, rows_are_codes
+
+    if rows.ids is not None:
+        refuse_repeats(check_ids(rows.ids, len(rows))[0], "ids")
+    are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
+    for start in range(0, len(rows), BATCH_ROWS):
+        part = rows[start : start + BATCH_ROWS]
+        X = _whole(part)
+        if part.metadata is not None:
+            encode_metadata(part.metadata, len(part))
+        if are_codes:
+            check_packed(as_packed(X, state.n_bits, rows.name), state.n_bits)
+        else:
+            check_finite(X, name=rows.name)
+        if state.vectors is not None:
+            check_kept(None if are_codes else X, state, model)
 
 
 def _ids_within(metadata: Any, field: str) -> tuple[list[Any], list[Row]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage, r
 from auxbit.core.checks import Array, Packed, Positions
 from auxbit.data.records import Row, encode_metadata
 from auxbit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
 
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 BLOCK_BYTES = 2**24  # of vectors that are converted at a time
@@ -49,7 +52,7 @@ class Edit:
         before, texts = self.state, None if metadata is None else encode_metadata(metadata, n)
         packed, errors = self._encoded(X, codes)
         if before.vectors is not None:
-            X = self._checked_vectors(X)
+            X = check_kept(X, before, None if before.model is None else self.now.view.model(before))
         numbers, own = self._settle_ids(ids, n, upsert)
         if not n:
             return as_array([], before.ids)
@@ -90,37 +93,6 @@ class Edit:
         some = np.unique(np.linspace(0, len(X) - 1, min(len(X), MEASURED_ROWS)).astype(np.int64))
         mean = model._error_of(np.asarray(X[some]), packed[some])
         return packed, {"error_rows": len(X), "error_sum": mean * len(X)}
-
-    def _checked_vectors(self, X: Array | None) -> Array:
-        """The vectors to keep, of which their type can hold what matters."""
-        state = self.state
-        if X is None:
-            raise InvalidInput("the collection keeps vectors: give X beside the codes.")
-        if X.ndim != 2 or (state.n_features is not None and X.shape[1] != state.n_features):
-            raise InvalidInput(f"X must be rows of {state.n_features} numbers, got shape {X.shape}.")
-        if X.dtype.kind not in "biuf":
-            raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
-        kept = np.finfo(np.dtype(state.vectors))
-        least, most = float(kept.tiny), float(kept.max)
-        largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
-        if not largest <= most:
-            raise InvalidInput(
-                f"X has numbers that {state.vectors} cannot hold, over {most:.4g}, or that are not finite. "
-                "Scale the rows, or create the collection with vectors='float32'."
-            )
-        sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
-        small = (sizes > 0) & (sizes < least)
-        if small.any():
-            model = None if state.model is None else self.now.view.model(state)
-            if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
-                small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
-            if (X[small].astype(kept.dtype) != X[small]).any():
-                raise InvalidInput(
-                    f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
-                    f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
-                    "model is fitted, or create the collection with vectors='float32'."
-                )
-        return X
 
     def _settle_ids(
         self, given: tuple[Any, str] | None, n: int, upsert: bool
@@ -304,6 +276,36 @@ class Edit:
         self._forget(("attachments",), spoilt_attachments(self.connection))
         for statement, _ in indexes:
             self.connection.execute(statement)
+
+
+def check_kept(X: Array | None, state: State, model: Hasher | None) -> Array:
+    """The vectors that a collection is to keep, of which their type can hold what matters."""
+    if X is None:
+        raise InvalidInput("the collection keeps vectors: give X beside the codes.")
+    if X.ndim != 2 or (state.n_features is not None and X.shape[1] != state.n_features):
+        raise InvalidInput(f"X must be rows of {state.n_features} numbers, got shape {X.shape}.")
+    if X.dtype.kind not in "biuf":
+        raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
+    kept = np.finfo(np.dtype(state.vectors))
+    least, most = float(kept.tiny), float(kept.max)
+    largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
+    if not largest <= most:
+        raise InvalidInput(
+            f"X has numbers that {state.vectors} cannot hold, over {most:.4g}, or that are not finite. "
+            "Scale the rows, or create the collection with vectors='float32'."
+        )
+    sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
+    small = (sizes > 0) & (sizes < least)
+    if small.any():
+        if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
+            small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
+        if (X[small].astype(kept.dtype) != X[small]).any():
+            raise InvalidInput(
+                f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
+                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
+                "model is fitted, or create the collection with vectors='float32'."
+            )
+    return X
 
 
 def refuse_known(ids: Sequence[Any], numbers: Positions) -> None:

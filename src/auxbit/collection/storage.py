@@ -190,7 +190,7 @@ class Appended:
         self._check = last.checksum if last is not None and self._filled else 0
 
     def take(self, piece: memoryview) -> None:
-        """Go on with these bytes."""
+        """Add the bytes that follow."""
         while len(piece):
             some, piece = piece[: CHUNK - self._filled], piece[CHUNK - self._filled :]
             self._check, self._filled = zlib.crc32(some, self._check), self._filled + len(some)
@@ -481,7 +481,7 @@ def row_checks(rows: Array) -> Array:
 class Change:
     """A transaction: what it has of the collection, and what it makes of it.
 
-    state : as it will be committed, replaced as the change goes on. report : what `commits` says of it.
+    state : as it will be committed, replaced step by step. report : what `commits` says of it.
     made : whether there is anything to commit.
     """
 
