@@ -22,7 +22,7 @@ def test_a_hamming_search_is_that_of_an_index_of_the_codes(filled, model, digits
     base, ids = truth(model, digits)
     expected = slow_search(base, ids, model.encode(digits[:50]), 20)
     for queries in ({"X": digits[:50]}, {"codes": model.encode(digits[:50])}):
-        distances, found = filled.search(k=20, **queries)
+        distances, found = filled.search(k=20, mode="hamming", **queries)
         np.testing.assert_array_equal(distances, expected[0])
         np.testing.assert_array_equal(found, expected[1])
 
@@ -58,7 +58,7 @@ def test_reranking_all_candidates_gives_the_true_neighbours(tmp_path, model, dig
 
 
 def test_reranking_a_few_gives_the_best_of_these(filled, digits):
-    _, near = filled.search(digits[:10], 30)
+    _, near = filled.search(digits[:10], 30, mode="hamming")
     distances, ids = filled.search(digits[:10], 3, rerank=30)
     for query, row, listed in zip(digits[:10], ids, near, strict=True):
         listed = np.sort(listed)

@@ -135,7 +135,8 @@ def test_one_vector_gets_one_row_of_answers_and_a_file_as_many_as_it_has(filled,
     assert distances.shape == ids.shape == (5,)
     np.testing.assert_array_equal(ids, filled.search(digits[:1], 5).ids[0])
     code = filled.model.encode(digits[:1])
-    np.testing.assert_array_equal(ids, filled.search(codes=code[0], k=5).ids)
+    by_codes = filled.search(codes=code[0], k=5).ids
+    np.testing.assert_array_equal(by_codes, filled.search(digits[0], 5, mode="hamming").ids)
     np.save(tmp_path / "q.npy", digits[:3])
     assert filled.search(tmp_path / "q.npy", 5).ids.shape == (3, 5)
     np.save(tmp_path / "codes.npy", code)
@@ -486,12 +487,17 @@ def test_a_model_file_or_a_model_may_be_the_source(tmp_path, digits):
 
 def test_a_model_is_fitted_to_the_rows_of_a_file_by_default(folder, digits):
     np.save("some.npy", digits[:200])
-    with Collection.create("new", "some.npy", method="itq", bits=8, random_state=1) as new:
-        wanted = ITQ(8, random_state=1).fit(digits[:200]).encode(digits[:200])
-        np.testing.assert_array_equal(new.codes(), wanted)
-        assert new.state.trained == 200
-        facts = new.describe()
-        assert (facts["items"], facts["bits"], facts["method"], facts["coding"]) == (200, 8, "ITQ", "hash")
+    model = ITQ(8, random_state=1).fit(digits[:200])
+    hashed = model.encode(digits[:200])
+    best = model.fit_decoder(digits[:200], "auto").encode(digits[:200], coding="optimal")
+    for coding, wanted in (("hash", hashed), (None, best)):
+        made = {"method": "itq", "bits": 8, "random_state": 1, "coding": coding}
+        with Collection.create("new", "some.npy", **made, overwrite=True) as new:
+            np.testing.assert_array_equal(new.codes(), wanted)
+            assert new.state.trained == 200
+            facts = new.describe()
+            found = (facts["items"], facts["bits"], facts["method"], facts["coding"])
+            assert found == (200, 8, "ITQ", coding or "optimal")
     assert load_model("new").n_bits == 8
 
 

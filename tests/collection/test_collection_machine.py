@@ -220,7 +220,7 @@ class Machine(RuleBasedStateMachine):
         for where in wanted:
             among = [place for place, id_ in enumerate(ids) if where is None or id_ in set(self.having(n))]
             near = min(k, len(among))
-            distances, found = self.collection.search(X, k, where=where)
+            distances, found = self.collection.search(X, k, mode="hamming", where=where)
             expected, places = slow_search(codes[among], np.array(among, dtype=np.int64), queries, near)
             assert found.tolist() == [[ids[place] for place in row] for row in places.tolist()]
             assert distances.tolist() == expected.tolist()

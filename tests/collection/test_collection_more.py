@@ -21,7 +21,7 @@ def test_an_exported_collection_gives_the_answers_of_the_collection(filled, digi
     filled.delete([3])
     assert filled.export(tmp_path / "c.faiss") == "lsh"
     distances, _ = faiss.read_index(str(tmp_path / "c.faiss")).search(digits[:9].astype(np.float32), 5)
-    np.testing.assert_array_equal(distances, filled.search(digits[:9], 5)[0])
+    np.testing.assert_array_equal(distances, filled.search(digits[:9], 5, mode="hamming")[0])
     assert filled.export(tmp_path / "c.onnx", "onnx") == "onnx"
     with pytest.raises(FileExists, match="exists"):
         filled.export(tmp_path / "c.onnx", "onnx")

@@ -13,6 +13,7 @@ from auxbit import BinaryAutoencoder
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.hashers import files
 from auxbit.hashers.registry import fit_reporting
+from auxbit.index.answers import search_files
 
 
 class Told:
@@ -83,11 +84,40 @@ def test_the_codes_of_a_file_are_those_of_its_vectors_or_its_own(folder: Path, d
     codes = model.encode(digits[:300])
     np.save("codes.npy", codes)
     for source in ("queries.npy", "codes.npy"):
-        np.testing.assert_array_equal(files.codes_of(model, source), codes)
-    with pytest.raises(InvalidInput, match=r"codes.npy holds codes already"):
-        files.codes_of(model, "codes.npy", coding="optimal")
+        packed, made = files.codes_of(model, source)
+        np.testing.assert_array_equal(packed, codes)
+        assert (made.coding, made.mu) == ("hash", 0.0)
     with pytest.raises(DataFileError, match=r"base.npy: .*"):
         files.codes_of(model, "base.npy", are_codes=True)
+
+
+def test_a_file_of_codes_says_what_they_are_and_by_which_model(folder: Path, digits: Any) -> None:
+    model = auxbit.load("m.safetensors")
+    files.encode_file(model, "queries.npy", "codes.npy")
+    model.fit_decoder(digits, "linear")
+    assert files.encode_file(model, "queries.npy", "optimal.npy")["coding"] == "optimal"
+    assert files.codes_of(model, "codes.npy")[1] == files.CodesMade("hash", 0.0, model.fingerprint(), 16)
+    packed, made = files.codes_of(model, "optimal.npy")
+    np.testing.assert_array_equal(packed, model.encode(digits[:300], coding="optimal"))
+    assert made.by_decoder
+    with pytest.raises(InvalidInput, match=r"optimal.npy holds optimal codes: --coding is for vectors"):
+        files.codes_of(model, "optimal.npy", coding="hash")
+    with pytest.raises(InvalidInput, match=r"codes.npy was made by another model"):
+        files.codes_of(auxbit.ITQ(16, random_state=1).fit(digits), "codes.npy")
+    with pytest.raises(InvalidInput, match="optimal codes, chosen for the decoder alone"):
+        search_files(model, "optimal.npy", "queries.npy", mode="hamming")
+    with pytest.raises(InvalidInput, match="optimal codes, chosen for the decoder alone"):
+        search_files(model, "queries.npy", "queries.npy", radius=2)
+    by_decoder = search_files(model, "optimal.npy", "queries.npy", 1)
+    assert (by_decoder.ids[:, 0] == np.arange(300)).mean() > 0.5
+    Path("optimal.npy.json").write_text("{")
+    with pytest.raises(DataFileError, match=r"optimal.npy.json cannot be read"):
+        files.codes_of(model, "optimal.npy")
+
+
+def test_bits_are_by_default_about_half_of_the_dimensions() -> None:
+    found = [files.default_bits(n) for n in (1, 20, 50, 64, 128, 256, 384, 784, 1536, 3072)]
+    assert found == [16, 16, 32, 32, 64, 128, 256, 256, 256, 256]
 
 
 def test_vectors_for_a_model_are_finite_and_as_wide_as_those_it_was_fitted_to(folder: Path) -> None:

@@ -117,7 +117,9 @@ def test_read_header_tells_the_class_the_parameters_and_the_versions(fitted, tmp
     header = read_header(tmp_path / "m.safetensors")
     assert (header["class"], header["format_version"]) == ("ITQ", 1)
     assert header["auxbit_version"] == auxbit.__version__
-    assert header["parameters"] == {"n_bits": 5, "n_iter": 9, "n_init": 1, "random_state": 3, "n_jobs": None}
+    assert header["parameters"] == {
+        "n_bits": 5, "n_iter": 9, "n_init": 1, "normalize": False, "random_state": 3, "n_jobs": None
+    }  # fmt: skip
     assert header["n_features_in"] == 7
 
 

@@ -249,11 +249,11 @@ def test_files_are_searched_as_arrays_are(folder: Path, digits: Any) -> None:
     for options, wanted in (
         ({"k": 3}, index.search(queries, 3)),
         ({"radius": 2}, index.search_radius(queries, 2)),
-        ({"k": 3, "asymmetric": True}, index.search_asymmetric(digits[:300], 3)),
+        ({"k": 3, "mode": "asymmetric"}, index.search_asymmetric(digits[:300], 3)),
     ):
         found = search_files(model, "base.npy", "queries.npy", **options)
         assert (found.about["n_base"], found.about["queries"]) == (1497, 300)
         for name, array in zip(("ids", "distances"), reversed(wanted[-2:])):
             np.testing.assert_array_equal(getattr(found, name), array)
-    with pytest.raises(InvalidParameter, match="Add --asymmetric"):
-        search_files(model, "base.npy", "queries.npy", coding="optimal")
+    with pytest.raises(InvalidInput, match="optimal codes, chosen for the decoder alone"):
+        search_files(model, "base.npy", "queries.npy", coding="optimal", mode="hamming")

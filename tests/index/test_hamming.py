@@ -249,7 +249,9 @@ def test_what_an_index_is_shows():
     codes = random_codes(1200, 8)
     index.add(codes)
     # 19 blocks of 64 codes, and a bit for each of them; the ids count, and take nothing
-    assert repr(index) == "HammingIndex(n_bits=8, kind='linear'): 1,200 codes, 1,368 bytes, no decoder"
+    assert repr(index) == (
+        "HammingIndex(n_bits=8, kind='linear', coding='hash'): 1,200 codes, 1,368 bytes, no decoder"
+    )
     for fact in (("codes", "1,200"), ("bits", "8"), ("kind", "linear"), ("decoder", "none")):
         assert "<tr><td>{}</td><td>{}</td></tr>".format(*fact) in index._repr_html_()
     index.add(codes[:2], ids=[7000, 9000])

@@ -57,7 +57,7 @@ def test_every_hasher_can_be_searched_by_its_decoder(method, rows):
 def hasher(request, rows):
     fitted = ITQ(n_bits=19, random_state=0).fit(rows)
     if request.param == "tables":
-        fitted.fit_decoder(rows, "tables", n_iter=3)
+        fitted.fit_decoder(rows, "tables", mu=0.03, n_iter=3)
         assert isinstance(fitted.decoder_, TableDecoder)
     return fitted
 

@@ -255,10 +255,7 @@ def search(
     codes: opt.RowsAreCodes = False,
     k: opt.Nearest = None,
     radius: opt.WithinRadius = None,
-    mode: Annotated[str | None, Option(
-        metavar="hamming|asymmetric", show_default="asymmetric if codes are optimal, else hamming",
-        help="By the distance of codes in bits, or from the query itself to what the decoder makes of codes."
-    )] = None,
+    mode: opt.Mode = None,
     rerank: opt.Rerank = None,
     where: opt.Where = None,
     out: opt.AnswersOut = None,

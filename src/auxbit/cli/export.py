@@ -24,13 +24,13 @@ def export(
     form: Annotated[str, choice(
         "auto", "lsh", "binary", "additive", help="faiss: lsh hashes float queries itself, if the hash "
         "function is linear; binary takes codes as queries; additive ranks by the decoder, like "
-        "--asymmetric. auto is lsh if that can be."
+        "--mode asymmetric. auto is lsh if that can be."
     )] = "auto",
     codes: Annotated[str | None, Option(
         help="faiss, of a model: packed codes as written by encode, or vectors, which are encoded."
     )] = None,
-    coding: Coding = "hash",
-    mu: Mu = 0.0,
+    coding: Coding = None,
+    mu: Mu = None,
     force: Force = False,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -71,19 +71,24 @@ def _onnx_file(source: str, out: str, force: bool) -> dict[str, Any]:
 
 
 def _faiss_file(
-    source: str, out: str, form: str, codes: str | None, coding: str, mu: float, force: bool
+    source: str,
+    out: str,
+    form: str,
+    codes: str | None,
+    coding: str | None,
+    mu: float | None,
+    force: bool,
 ) -> dict[str, Any]:
     from auxbit import Collection
     from auxbit.core.files import check_output, format_of
     from auxbit.data.vectors import read_data
     from auxbit.export import index_to_faiss, to_faiss
     from auxbit.export.faiss import check_model
-    from auxbit.hashers.files import check_coding, codes_of, holds_codes
+    from auxbit.hashers.files import codes_of, holds_codes
     from auxbit.hashers.registry import load
     from auxbit.index import HammingIndex
 
     check_output(out, overwrite=force)
-    check_coding(coding, mu)
     is_index, is_collection = format_of(source) == "auxbit index", Path(source).is_dir()
     has_codes = codes is not None and (is_index or is_collection)
     refuse(has_codes, "--codes", f"{source} has its codes: leave it out.")
@@ -98,11 +103,9 @@ def _faiss_file(
     model = load(source)
     if codes is None:
         raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
-    if form == "auto" and coding == "optimal":
-        form = "additive"  # the ranking that such codes are for
     check_model(model, form)  # before rows are encoded
     # by the name of the option, bytes that may be codes or vectors are codes
     are_codes = holds_codes(read_data(codes), model.decoder_.n_bits)
-    packed = codes_of(model, codes, are_codes=are_codes, coding=coding, mu=mu)
-    form = to_faiss(out, model, packed, form=form, overwrite=force)
+    packed, made = codes_of(model, codes, are_codes=are_codes, coding=coding, mu=mu)
+    form = to_faiss(out, model, packed, form=form, coding=made.coding, mu=made.mu, overwrite=force)
     return {"form": form, "n_codes": len(packed), "n_bits": model.decoder_.n_bits}

@@ -103,8 +103,7 @@ def fit(
             ("effective bits", effective(summary) + some),
         ]
     )
-    coding = ["--coding", "optimal"] if summary["coding"] == "optimal" else []
-    output.say_next("encode", out, data, "--out", "codes.npy", *coding)
+    output.say_next("encode", out, data, "--out", "codes.npy")
 
 
 def encode(
@@ -114,8 +113,8 @@ def encode(
     unpacked: Annotated[
         bool, Option("--unpacked", help="One column of 0 and 1 for each bit instead of packed bytes.")
     ] = False,
-    coding: opt.Coding = "hash",
-    mu: opt.Mu = 0.0,
+    coding: opt.Coding = None,
+    mu: opt.Mu = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
@@ -131,11 +130,11 @@ def encode(
         output.print_json(done)
         return
     output.say(
-        f"{out}: {done['n_rows']:,} codes of {done['n_bits']} bits, {done['bytes_per_row']} bytes each"
+        f"{out}: {done['n_rows']:,} {done['coding']} codes of {done['n_bits']} bits, "
+        f"{done['bytes_per_row']} bytes each"
     )
     if not unpacked:
-        by_decoder = ["--asymmetric"] if coding == "optimal" else []
-        output.say_next("search", model, "--base", out, "--queries", data, *by_decoder)
+        output.say_next("search", model, "--base", out, "--queries", data)
 
 
 def decode(

@@ -138,14 +138,19 @@ OtherMethod = Annotated[str | None, Option(
 Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
 Seed = Annotated[int, Option(help=SEED_HELP)]
 Normalize = Annotated[
-    bool, Option("--normalize", help="ba and bfa: divide rows by their norm, for cosine neighbours.")
+    bool, Option("--normalize", help="Divide rows by their norms, for neighbours by cosine.")
 ]
-Coding = Annotated[str, Option(
-    metavar="hash|optimal",
-    help="Codes h(x), or those from which the decoder reconstructs rows best, for --asymmetric search."
+Coding = Annotated[str | None, choice(
+    "hash", "optimal", show_default="what the model's decoder is for",
+    help="Codes h(x), or those from which the decoder reconstructs rows best, for search by the decoder."
 )]  # fmt: skip
-MU_HELP = "How much optimal codes are held to h(x): 0 not at all, large wholly."
-Mu = Annotated[float, Option(help=MU_HELP)]
+MU_HELP = (
+    "How much optimal codes are held to h(x): 0 not at all, large wholly. From 0.03 on they can be searched "
+    "both ways, by the decoder and by Hamming distance."
+)
+Mu = Annotated[float | None, Option(
+    show_default="that of the model's decoder, which is 0 by default", help=MU_HELP
+)]  # fmt: skip
 
 # ---- Searching and measuring
 
@@ -153,6 +158,10 @@ Nearest = Annotated[int | None, Option(help="How many neighbours.", show_default
 WithinRadius = Annotated[
     int | None, Option(help="All within this Hamming distance instead of the k nearest.")
 ]
+Mode = Annotated[str | None, choice(
+    "hamming", "asymmetric", show_default="asymmetric if codes are optimal, else hamming",
+    help="By the distance of codes in bits, or from the query itself to what the decoder makes of codes."
+)]  # fmt: skip
 Rerank = Annotated[int | None, Option(
     metavar="N", help="Find that many, say 10 for each neighbour, and rank them by the distances of their "
     "vectors, if these are kept."

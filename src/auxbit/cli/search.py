@@ -31,14 +31,12 @@ def search(
     codes: Annotated[bool, Option(
         "--codes", help="--base holds packed codes, even if they have the shape of vectors."
     )] = False,
-    asymmetric: Annotated[bool, Option(
-        "--asymmetric", help="Rank by the distance from the query itself to what the decoder makes of a code."
-    )] = False,
+    mode: opt.Mode = None,
     shortlist: Annotated[int | None, Option(
-        help="With --asymmetric: rank only that many, the nearest by Hamming distance."
+        help="With --mode asymmetric: rank only that many, the nearest by Hamming distance."
     )] = None,
-    coding: opt.Coding = "hash",
-    mu: opt.Mu = 0.0,
+    coding: opt.Coding = None,
+    mu: opt.Mu = None,
     out: Annotated[str | None, Option(
         "--out", "-o", help="Write distances and ids to this .npz file."
     )] = None,
@@ -47,8 +45,9 @@ def search(
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest codes to each query."""
-    check_k_or_radius(k, radius, ("--asymmetric", asymmetric))
-    refuse(shortlist is not None and not asymmetric, "--shortlist", "it is for --asymmetric only.")
+    check_k_or_radius(k, radius, ("--mode asymmetric", mode == "asymmetric"))
+    by_decoder = shortlist is None or mode == "asymmetric"
+    refuse(not by_decoder, "--shortlist", "it is for --mode asymmetric only.")
     from auxbit.core.files import check_output
     from auxbit.hashers.registry import load
     from auxbit.index.answers import search_files
@@ -58,14 +57,15 @@ def search(
     with output.Stages() as stages:
         found = search_files(
             load(model), base, queries, 10 if k is None else k, radius=radius, codes=codes, coding=coding,
-            mu=mu, asymmetric=asymmetric, shortlist=shortlist, n_jobs=jobs, progress=stages,
+            mu=mu, mode=mode, shortlist=shortlist, n_jobs=jobs, progress=stages,
         )  # fmt: skip
     if out is not None:
         found.write(out, overwrite=force)
     if json:
         _print_json(found, out)
         return
-    _print_queries(found, "squared distance" if asymmetric else "distance", "rows")
+    in_bits = found.distances.dtype.kind == "i"
+    _print_queries(found, "distance" if in_bits else "squared distance", "rows")
     output.say(f"Written to {out}." if out else "--out results.npz writes all of it, --json prints it.")
 
 
@@ -151,8 +151,9 @@ def duplicates(
         check_output(out, overwrite=force, endings=[".csv"])
     with output.Stages("encoding") as stages:
         hasher = load(model)
-        index = HammingIndex(hasher.n_bits, n_jobs=jobs)
-        index.add(codes_of(hasher, data))
+        packed, made = codes_of(hasher, data)
+        index = HammingIndex(hasher.n_bits, coding=made.coding, mu=made.mu, n_jobs=jobs)
+        index.add(packed)
         stages.stage("comparing codes")
         groups = [group.tolist() for group in index.find_duplicates(radius)]
     if out is not None:
@@ -194,8 +195,8 @@ def evaluate(
         help="Write precision and recall for each radius to this .csv."
     )] = None,
     plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
-    coding: opt.Coding = "hash",
-    mu: opt.Mu = 0.0,
+    coding: opt.Coding = None,
+    mu: opt.Mu = None,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
     json: opt.Json = False,
@@ -208,12 +209,12 @@ def evaluate(
     _check_written(curve, plot, force)
     from auxbit.data.vectors import read_data
     from auxbit.experiments.compare import evaluate_model
-    from auxbit.hashers.files import check_coding, read_vectors_for
+    from auxbit.hashers.files import coding_of, read_vectors_for
     from auxbit.hashers.registry import load
 
-    check_coding(coding, mu)
     with output.Stages("reading") as stages:
         hasher = load(model)
+        coding, mu = coding_of(hasher, coding, mu)
         result = evaluate_model(
             hasher, read_vectors_for(hasher, base), read_vectors_for(hasher, queries), K=K, k=k,
             radius=radius, truth=None if truth is None else read_data(truth), coding=coding, mu=mu,

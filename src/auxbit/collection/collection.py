@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
-DEFAULT_METHOD, DEFAULT_BITS = "ba", 32
+DEFAULT_METHOD = "ba"
 LISTED = 100  # items that `list` returns by default
 
 Items = list[Row]  # the class has a method of that name
@@ -118,17 +118,19 @@ class Collection:
             fitted; or a fitted model or its file. Without it codes of `bits` are kept, made elsewhere, and
             vectors of `n_features` numbers.
         model : a fitted model or its file, which encodes the rows of `source`.
-        bits, method, normalize, random_state : of the model that is fitted; by default 32 bits of "ba".
+        bits, method, normalize, random_state : of the model that is fitted; by default "ba", with bits for
+            half of the dimensions, 16 to 256.
         ids, metadata, vectors_column, codes, stopped : of the first rows, as in `add`.
         vectors : keep them as "float32" or "float16", for re-ranking and retraining; None: keep codes only.
-        coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder;
-            None: as the model's decoder is meant, optimal after fit_decoder.
-        decoder : "linear" or "tables", to be fitted to optimal codes; None for that of the model.
+        coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder,
+            which finds most. None: optimal if the model is fitted here, else as its decoder is meant.
+        decoder : "linear" or "tables", to be fitted to optimal codes, or "auto", the better of them; None:
+            that of the model, or "auto".
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
-        from auxbit.hashers.files import as_model, rows_are_codes, suit_coding
+        from auxbit.hashers.files import as_model, default_coding, rows_are_codes, suit_coding
 
         rows = None
         if model is None and (model := as_model(source)) is not None:
@@ -143,6 +145,8 @@ class Collection:
                 {"normalize": True} if normalize else {}
             )
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
+            if mu is None and decoder is None:
+                coding = coding or default_coding(model.n_bits)
         if model is not None:
             X = None
             if rows is not None and codes is None and not rows_are_codes(rows.X, rows.name, *_sizes(model)):
@@ -436,7 +440,7 @@ class Collection:
 
     def search(
         self, X: Any = None, k: int = 10, *, codes: Any = None, like: Any = None, mode: str | None = None,
-        rerank: bool | int = False, where: Any = None, vectors_column: str | None = None,
+        rerank: bool | int | None = None, where: Any = None, vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
         """The k nearest items to each query, nearest first: `distances, ids = collection.search(X)`.
 
@@ -445,8 +449,9 @@ class Collection:
         fewer than k items all are returned.
         mode : "hamming", distances in bits, int32; or "asymmetric", by the squared distance from x itself to
             what the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
-        rerank : True, or a number of candidates (10 k): that many are found by `mode` and ranked again by
-            their true squared distances, float32, from the vectors on disk.
+        rerank : True, or a number of candidates (10 k, at least 100): that many are found by `mode` and
+            ranked again by their true squared distances, float32, from the vectors on disk. None: if the
+            collection keeps vectors and no mode is given.
         where : metadata to search among: "year >= 2020 and lang = en", {"label": "cat"}.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
@@ -455,6 +460,7 @@ class Collection:
         with self._snapshots.taken() as now:
             asked = Queries.of(now, X, codes, like, vectors_column)
             if mode is None:
+                rerank = asked.can_rerank if rerank is None else rerank
                 by_decoder = now.state.coding == "optimal" and asked.X is not None
                 mode = "asymmetric" if by_decoder else "hamming"
             wanted = None if where is None else Where.of(where)
@@ -586,7 +592,7 @@ class Collection:
     ) -> str:
         """Write codes and ids as a FAISS index, or, with to="onnx", the hash function; returns the form.
 
-        form : as in `auxbit.export.to_faiss`; "auto" is "additive" if coding is "optimal".
+        form : as in `auxbit.export.to_faiss`.
         """
         from auxbit.export import to_faiss, to_onnx
 
@@ -597,13 +603,14 @@ class Collection:
                 to_onnx(now.view.model(now.state), path, overwrite=overwrite)
                 return "onnx"
             model = None if now.state.model is None else now.view.model(now.state)
-            if form == "auto" and now.state.coding == "optimal":
-                form = "additive"  # the ranking that such codes are for
             if now.state.ids in ("text", "uuid"):
                 raise InvalidInput("FAISS keeps integers as ids, and those of the collection are not.")
             present = now.view.present()
             codes = now.view.codes(now.state, present)
-            return to_faiss(path, model, codes, now.ids_at(present), form=form, overwrite=overwrite)
+            return to_faiss(
+                path, model, codes, now.ids_at(present), form=form, coding=now.state.coding,
+                mu=now.state.mu, overwrite=overwrite,
+            )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
@@ -856,14 +863,14 @@ def _sizes(model: Hasher) -> tuple[int, int]:
 
 def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
     """A model fitted to rows."""
-    from auxbit.hashers.files import LARGEST_SEED, check_enough_rows
+    from auxbit.hashers.files import LARGEST_SEED, check_enough_rows, default_bits
     from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
     X = _whole(rows)
     check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
-    bits = find_method(method).check_bits(DEFAULT_BITS if bits is None else bits)
+    bits = find_method(method).check_bits(default_bits(X.shape[1]) if bits is None else bits)
     model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
     fit_reporting(model, X, told, stage=f"fitting {method}")
     return model

@@ -375,10 +375,10 @@ class View:
                 self._codes.check()
                 blocks = CodeBlocks.mapped(self.planes(state), state.n_bits, self.size)
                 store = CodeStore.of(blocks, IdTable.numbered(self.size), self.alive)
-                self._index = HammingIndex.over(store, n_jobs=self.n_jobs)
+                how = {"coding": state.coding, "mu": state.mu, "n_jobs": self.n_jobs}
+                self._index = HammingIndex.over(store, **how)
             if decoder is not None and self._index.decoder is not decoder:
-                with self._index.changing() as store:
-                    store.attach(decoder)
+                self._index.attach(decoder)
             return self._index
 
     def model(self, state: State) -> Hasher:
@@ -654,8 +654,16 @@ class Snapshots:
 
 # ---- Queries
 
-FACTOR = 10  # candidates for each answer of a re-ranked search, by default
+FACTOR, FEWEST = 10, 100  # candidates for each answer of a re-ranked search, by default, and at least
 MOST_ANSWERS = 2**31 - 1
+
+
+def _refuse_hamming(place: str, what: str) -> None:
+    raise InvalidInput(
+        f"{place} holds optimal codes, chosen for the decoder alone, and Hamming distances between them mean "
+        f"nothing: there is no {what} by them. Search with vectors and without a mode; or create it with "
+        'coding="hash" (--coding hash), or for both ways with mu=0.03 (--mu 0.03).'
+    )
 
 
 class Queries:
@@ -687,10 +695,13 @@ class Queries:
     @classmethod
     def _of_item(cls, now: Snapshot, place: Positions) -> Queries:
         """An item: its vector if that is kept, and its code if there is no vector or no model."""
-        X = None if now.state.vectors is None else now.view.vectors(now.state, place)
-        if X is not None and now.state.model is not None:
+        X, state = None if now.state.vectors is None else now.view.vectors(now.state, place), now.state
+        if X is not None and state.model is not None:
             return cls(now, X, None, True)
-        return cls(now, X, now.view.codes(now.state, place), True)
+        codes = now.view.codes(state, place)
+        if state.by_decoder:  # all that is known of the item is what the decoder makes of its code
+            return cls(now, now.view.model(state).decode(codes), None, True)
+        return cls(now, X, codes, True)
 
     def __len__(self) -> int:
         rows = self.X if self.X is not None else self._packed
@@ -711,7 +722,8 @@ class Queries:
         """The queries themselves, of the right dimension."""
         if self.X is None:
             raise InvalidInput(
-                'rerank and mode="asymmetric" compare vectors, and the queries are codes: give X.'
+                'optimal codes, rerank and mode="asymmetric" compare vectors, and the queries are codes: '
+                "give X."
             )
         n_features = self.now.state.n_features
         if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
@@ -723,6 +735,8 @@ class Queries:
 
     def within(self, r: int, where: Where | None) -> tuple[Array, Array, Positions]:
         """All items within a Hamming distance: lims, distances and positions."""
+        if self.now.state.by_decoder:
+            _refuse_hamming(self.now.view.place, "search within a radius")
         index = self.now.view.index(self.now.state)
         return index.search_radius(self.codes, r, among=self._among(where))
 
@@ -733,6 +747,8 @@ class Queries:
         view, state, among = self.now.view, self.now.state, self._among(where)
         available = view.alive.count if among is None else len(among.positions)
         wanted, k = min(n_candidates or k, available), min(k, available)
+        if mode == "hamming" and state.by_decoder:
+            _refuse_hamming(self.now.view.place, "search")
         X = self.rows if mode == "asymmetric" or n_candidates else None
         if not wanted:
             kind = np.float32 if X is not None else np.int32
@@ -752,7 +768,12 @@ class Queries:
         vectors_at = partial(view.vectors, state)
         return rank_by_vectors(X, found, vectors_at, k, normalize=normalize, n_jobs=n_jobs)
 
-    def n_candidates(self, rerank: bool | int, k: int) -> int:
+    @property
+    def can_rerank(self) -> bool:
+        """Whether there are vectors of items to compare those of the queries with."""
+        return self.X is not None and self.now.state.vectors is not None
+
+    def n_candidates(self, rerank: bool | int | None, k: int) -> int:
         """How many are to be ranked again, 0 for none."""
         if rerank is False or rerank is None:
             return 0
@@ -761,7 +782,7 @@ class Queries:
                 "rerank needs the vectors, and the collection keeps none. Create it with "
                 'vectors="float16", or search with mode="asymmetric", which needs the decoder alone.'
             )
-        n = FACTOR * k if rerank is True else rerank
+        n = max(FACTOR * k, FEWEST) if rerank is True else rerank
         return check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
 
     def _among(self, where: Where | None) -> Any:

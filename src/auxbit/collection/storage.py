@@ -137,6 +137,11 @@ class State:
     auxbit_version: str = ""
 
     @property
+    def by_decoder(self) -> bool:
+        """Whether the codes are for the decoder alone: Hamming distances between them mean nothing."""
+        return self.coding == "optimal" and self.mu == 0
+
+    @property
     def items(self) -> int:
         """How many are not deleted."""
         return self.positions - self.deleted

@@ -587,10 +587,16 @@ class _Reconstruction:
     LAYOUT: ClassVar[str]  # as in Encoder
     b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
     normalize: bool
+    mu: float | None  # of the optimal codes that it is fitted to; None: it is fitted to hash codes
 
     def centred(self, X: npt.NDArray[Any]) -> Float64:
         """X − b, for rows of X as f reconstructs them."""
         return decoded_rows(X, self.normalize) - self.b
+
+    @property
+    def coding(self) -> str:
+        """The codes that it is for: "hash" or "optimal"."""
+        return "hash" if self.mu is None else "optimal"
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this decoder."""
@@ -622,6 +628,7 @@ class LinearDecoder(_Reconstruction):
     A: Float64
     b: Float64
     normalize: bool = False
+    mu: float | None = None
 
     @property
     def n_bits(self) -> int:
@@ -690,6 +697,7 @@ class TableDecoder(_Reconstruction):
     b: Float64
     n_bits: int
     normalize: bool = False
+    mu: float | None = None
 
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
@@ -784,7 +792,7 @@ def _squared_lengths(rows: Float64) -> Float32:
 def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What a file keeps of a decoder: a header for JSON, and arrays."""
     about = {"class": type(decoder).__name__, "n_bits": decoder.n_bits, "normalize": decoder.normalize}
-    return about, decoder.tensors()
+    return about | {"mu": decoder.mu}, decoder.tensors()
 
 
 def decoder_from(
@@ -799,6 +807,8 @@ def decoder_from(
     sizes = {} if sizes is None else sizes
     sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
     check_layout(tensors, kind.LAYOUT, sizes, "decoder.")
+    mu = header.get("mu", 0.0 if kind is TableDecoder else None)  # files of before do not say it
+    mu = None if mu is None else float(mu)
     if kind is TableDecoder:
-        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize)
-    return LinearDecoder(tensors["A"], tensors["b"], normalize)
+        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu)
+    return LinearDecoder(tensors["A"], tensors["b"], normalize, mu)

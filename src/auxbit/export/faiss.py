@@ -31,7 +31,7 @@ from auxbit.core.maps import (
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats
-from auxbit.index.hamming import HammingIndex
+from auxbit.index.hamming import HammingIndex, coding_for
 
 FORMS = ("lsh", "binary", "additive")
 PERTURBED = 4  # bytes that FAISS changes at random between local searches, its own choice
@@ -39,14 +39,15 @@ PERTURBED = 4  # bytes that FAISS changes at random between local searches, its 
 
 def to_faiss(
     path: PathLike, model: Hasher | None, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *,
-    form: str = "auto", overwrite: bool = True,
+    form: str = "auto", coding: str | None = None, mu: float | None = None, overwrite: bool = True,
 ) -> str:  # fmt: skip
     """Write packed codes, and the model if the form holds it, as a FAISS index file, atomically.
 
     model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
     codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal, by default 0 to
-    n − 1. form : "lsh", "binary", "additive", or "auto": "lsh" for linear encoders, "binary" for others.
-    → the form. faiss.read_index reads it, faiss.read_index_binary the binary form.
+    n − 1. form : "lsh", "binary", "additive", or "auto": "additive" for optimal codes, else "lsh" for linear
+    encoders, "binary" for others. coding, mu : what the codes are, by default what the decoder is for. → the
+    form. faiss.read_index reads it, faiss.read_index_binary the binary form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
     if model is None:
@@ -57,7 +58,7 @@ def to_faiss(
         packed, numbers = _check_codes(packed, ids, 8 * packed.shape[1] if packed.ndim == 2 else 8)
         _write(path, _binary(packed), numbers, overwrite)
         return form
-    form = _check_form(form, check_model(model, form))
+    form = _form_for(form, check_model(model, form), model.decoder_, coding, mu)
     packed, numbers = _check_codes(codes, ids, model.decoder_.n_bits)
     content = _lsh(model, packed) if form == "lsh" else _of_codes(form, packed, model.decoder_)
     _write(path, content, numbers, overwrite)
@@ -78,10 +79,10 @@ def check_model(model: Hasher, form: str) -> str:
 def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", overwrite: bool = True) -> str:
     """Write the codes and ids of a HammingIndex as a FAISS index file, atomically.
 
-    form : "binary", which "auto" is too, or "additive", by the index's decoder. → the form.
+    form : "binary", or "additive", by the index's decoder; "auto" is what its codes are for. → the form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
-    form = _check_form(form, "binary")
+    form = _form_for(form, "binary", index.decoder, index.coding, index.mu)
     if form == "lsh":
         raise InvalidInput("the lsh form needs a hash function, and an index has none: give model and codes.")
     if form == "additive" and index.decoder is None:
@@ -98,6 +99,21 @@ def _check_form(form: object, auto: str) -> str:
     if not isinstance(form, str) or form not in ("auto", *FORMS):
         raise InvalidParameter("form", form, f"one of auto, {', '.join(FORMS)}")
     return auto if form == "auto" else form
+
+
+def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None, mu: float | None) -> str:
+    """The form for codes of that kind; refuses one whose distances mean nothing for them."""
+    if coding == "hash" and form != "additive":
+        return _check_form(form, usual)
+    coding, mu = coding_for(decoder, coding, mu)
+    by_decoder = coding == "optimal" and mu == 0
+    form = _check_form(form, "additive" if by_decoder else usual)
+    if by_decoder and form != "additive":
+        raise InvalidInput(
+            f"these are optimal codes, chosen for the decoder alone, and the {form} form searches by Hamming "
+            "distance, which means nothing for them: take the additive form, or export hash codes."
+        )
+    return form
 
 
 def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -> tuple[Packed, Ids | None]:

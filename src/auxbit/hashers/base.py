@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Indices, Packed, check_integer, warn
-from auxbit.core.files import Format
+from auxbit.core.files import Format, checksum
 from auxbit.core.maps import (
     MAX_BITS,
     Decoder,
@@ -189,8 +189,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     decoder_: Decoder
     training_: TrainingRecord | None
 
-    def __init__(self, n_bits: int = 32, *, random_state: Any = None, n_jobs: int | None = None) -> None:
+    def __init__(
+        self, n_bits: int = 32, *, normalize: bool = False, random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
         self.n_bits = n_bits
+        self.normalize = normalize
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -286,7 +290,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         with Workers(self.n_jobs) as workers:
             rows = within_reach(self.scaling_.apply_all(raw, workers))
             fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
-        self.decoder_ = fitted.in_units_of(self.scaling_)
+        self.decoder_ = replace(fitted.in_units_of(self.scaling_), mu=mu)
         some = raw[sample_rows(len(raw))]
         optimal = self._optimal_codes(some, mu)
         self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)
@@ -379,6 +383,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         with Workers(self.n_jobs) as workers:
             return float(workers.sum(error, len(raw))[0]) / len(raw)
 
+    def fingerprint(self, coding: str = "hash") -> str:
+        """Names the function that makes codes, and no other: of h, or for optimal codes of h and f."""
+        parts = {"mean": self.scaling_.mean, **self.encoder_.tensors()}
+        if coding == "optimal":
+            parts |= {f"decoder.{name}": each for name, each in self.decoder_.tensors().items()}
+        about = f"{type(self.encoder_).__name__} {self.scaling_.scale!r} {self.scaling_.normalize}"
+        arrays = (np.ascontiguousarray(each).reshape(-1).view(np.uint8).data for each in parts.values())
+        return checksum([about.encode(), *arrays])[:16]
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = True) -> None:
         """Write the fitted model to a safetensors file, atomically; `auxbit.load` reads it."""
         name = type(self).__name__
@@ -407,6 +420,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             header["training"], arrays = training.parts()
             tensors |= {f"training.{key}": value for key, value in arrays.items()}
         with_tables = isinstance(self.decoder_, TableDecoder)
+        header["decoder_mu"] = self.decoder_.mu
         if with_tables:  # the table of the last byte does not tell how many of its bits are used
             header["decoder_bits"] = self.decoder_.n_bits
         version = TABLES_VERSION if with_tables else LINEAR_VERSION

@@ -5,24 +5,26 @@ Files are read in blocks, so that codes and reconstructions of files larger than
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
-from auxbit.core.files import check_output
+from auxbit.core.files import check_output, write_text
 from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import effective_bits, effective_bits_bound
-from auxbit.hashers.base import CODINGS, Hasher
+from auxbit.hashers.base import CODINGS, LEARNED_BITS, Hasher
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
@@ -70,7 +72,8 @@ def fit_file(
         "passes": getattr(model, "n_passes_", None),
         "measured_rows": len(some),
         "reconstruction_error": _error(model, np.asarray(some)),
-        "coding": best_coding(model),
+        "coding": model.decoder_.coding,
+        "mu": model.decoder_.mu or 0.0,
         "rows_normalized": bool(model.scaling_.normalize),
         "effective_bits": effective_bits(model.encode(some)),
         "effective_bits_bound": effective_bits_bound(n_bits, len(some)),
@@ -79,16 +82,17 @@ def fit_file(
 
 
 def encode_file(
-    model: Hasher, source: str, out: PathLike, *, unpacked: bool = False, coding: str = "hash",
-    mu: float = 0.0, overwrite: bool = False, progress: Progress | None = None,
+    model: Hasher, source: str, out: PathLike, *, unpacked: bool = False, coding: str | None = None,
+    mu: float | None = None, overwrite: bool = False, progress: Progress | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the codes of the rows of a file as .npy; returns a summary.
+    """Write the codes of the rows of a file as .npy, and beside it what they are as .npy.json.
 
-    unpacked : one column of 0 and 1 per bit. coding, mu : as in `encode`.
+    Returns a summary. unpacked : one column of 0 and 1 per bit. coding, mu : as in `encode`; by default as
+    the model's decoder is meant.
     """
     told = progress or Silent()
     check_output(out, overwrite=overwrite, endings=(".npy",))
-    check_coding(coding, mu)
+    coding, mu = coding_of(model, coding, mu)
     X = read_data(source)
     told.stage("encoding", len(X))
     shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
@@ -96,7 +100,49 @@ def encode_file(
         for rows, block in _encoded(model, X, source, coding, mu):
             codes[rows] = unpack(block, model.n_bits) if unpacked else block
             told.advance(rows.stop - rows.start)
-    return {"codes": str(out), "n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1]}
+    made = CodesMade(coding, mu, model.fingerprint(coding), model.n_bits)
+    write_text(_about_codes(out), json.dumps(asdict(made)) + "\n")
+    told_of = {"n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1], "coding": coding}
+    return {"codes": str(out)} | told_of | {"mu": mu}
+
+
+@dataclass(frozen=True)
+class CodesMade:
+    """What codes of a file are: how they were made, by the model of which fingerprint; None: not known."""
+
+    coding: str
+    mu: float
+    model: str | None
+    n_bits: int | None = None
+
+    @classmethod
+    def of_file(cls, path: PathLike) -> CodesMade | None:
+        """What encode_file has written beside the codes; None if there is nothing."""
+        try:
+            about = json.loads(_about_codes(path).read_text(encoding="utf-8"))
+            return cls(about["coding"], check_mu(about["mu"]), about["model"], about["n_bits"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataFileError(f"{_about_codes(path)} cannot be read: {error}.") from error
+
+    @property
+    def by_decoder(self) -> bool:
+        """Whether they are for the decoder alone: Hamming distances between them mean nothing."""
+        return self.coding == "optimal" and self.mu == 0
+
+
+def _about_codes(path: PathLike) -> Path:
+    return Path(f"{os.fspath(path)}.json")
+
+
+def check_made_by(made: CodesMade | None, model: Hasher, source: str) -> None:
+    """Refuse codes that another model has made."""
+    if made is not None and made.model not in (None, model.fingerprint(made.coding)):
+        raise InvalidInput(
+            f"{source} was made by another model, as {source}.json says: give that model, or encode the "
+            "vectors again."
+        )
 
 
 def decode_file(
@@ -116,21 +162,25 @@ def decode_file(
 
 
 def codes_of(
-    model: Hasher, source: str, *, are_codes: bool = False, coding: str = "hash", mu: float = 0.0
-) -> Packed:
-    """The packed codes of a file of vectors, or of codes, in memory.
+    model: Hasher, source: str, *, are_codes: bool = False, coding: str | None = None, mu: float | None = None
+) -> tuple[Packed, CodesMade]:
+    """The packed codes of a file of vectors, or of codes, in memory, and what they are.
 
-    are_codes : the file holds codes, even if its shape is that of vectors.
+    are_codes : the file holds codes, even if its shape is that of vectors. coding, mu : of vectors; by
+    default as the model's decoder is meant.
     """
     X = read_data(source)
     if are_codes or holds_codes(X, model.n_bits, model.n_features_in_):
-        if coding != "hash":
-            raise InvalidInput(f"{source} holds codes already: --coding is for vectors. Leave it out.")
-        return as_packed(X, model.n_bits, source)
+        made = CodesMade.of_file(source)
+        check_made_by(made, model, source)
+        if made is not None and coding not in (None, made.coding):
+            raise InvalidInput(f"{source} holds {made.coding} codes: --coding is for vectors. Leave it out.")
+        return as_packed(X, model.n_bits, source), made or CodesMade(*coding_of(model, coding, mu), None)
+    coding, mu = coding_of(model, coding, mu)
     out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
     for rows, block in _encoded(model, X, source, coding, mu):
         out[rows] = block
-    return out
+    return out, CodesMade(coding, mu, model.fingerprint(coding))
 
 
 def read_vectors_for(model: Hasher, source: str) -> Array:
@@ -175,19 +225,6 @@ def as_packed(codes: Array, n_bits: int, source: str) -> Packed:
         return check_packed(np.asarray(codes), n_bits)
     except InvalidInput as error:
         raise DataFileError(f"{source}: {error}") from error
-
-
-def best_coding(model: Hasher) -> str:
-    """The codes that a model's decoder is for: tables are fitted to optimal ones."""
-    return "optimal" if isinstance(model.decoder_, TableDecoder) else "hash"
-
-
-def check_coding(coding: str, mu: float) -> None:
-    """Refuse codings that do not exist, before any work."""
-    if coding not in CODINGS:
-        raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
-    if check_mu(mu) and coding == "hash":
-        raise InvalidParameter("mu", mu, "0 for hash codes, which have no μ", "Add --coding optimal.")
 
 
 def check_enough_rows(X: Any, source: str) -> None:
@@ -244,7 +281,7 @@ def _check_columns(model: Hasher, X: Array, source: str) -> None:
 
 def _error(model: Hasher, X: Array) -> float:
     """The mean squared error of the codes that the decoder is for; of optimal ones, on some of the rows."""
-    coding = best_coding(model)
+    coding = model.decoder_.coding
     rows = X if coding == "hash" else X[:: -(-len(X) // OPTIMAL_ROWS)]
     return model._error_of(rows, model.encode(rows, coding=coding))
 
@@ -263,17 +300,26 @@ def as_model(source: Any) -> Hasher | None:
     return source
 
 
+def default_bits(n_features: int) -> int:
+    """Bits per code for vectors of that many numbers: about half of them, 16 to 256, a power of two."""
+    return int(2 ** np.clip(np.round(np.log2(max(n_features, 1) / 2)), 4, 8))
+
+
+def default_coding(n_bits: int) -> str:
+    """The codes that find most, if nothing else is wanted of them; very long ones would take too long."""
+    return "optimal" if n_bits <= LEARNED_BITS else "hash"
+
+
 def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str, float]:
     """How rows are encoded: as given, else as the model's decoder is meant."""
-    record = model.training_
-    if coding is None and record is not None:
-        coding = record.coding
-    elif coding is None:  # a model that was saved by an older version: tables are fitted to optimal codes
-        coding = best_coding(model)
-    if coding == "hash":
-        return coding, 0.0
-    meant = record.mu if record is not None and record.coding == "optimal" else 0.0
-    return coding, check_mu(meant if mu is None else mu)
+    if coding is None:
+        coding = model.decoder_.coding
+    if coding not in CODINGS:
+        raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
+    mu = (model.decoder_.mu or 0.0) if mu is None else check_mu(mu)
+    if mu and coding == "hash":
+        raise InvalidParameter("mu", mu, "0 for hash codes, which have no μ", "Add --coding optimal.")
+    return coding, mu
 
 
 def suit_coding(
@@ -281,8 +327,6 @@ def suit_coding(
     progress: Progress,
 ) -> tuple[str, float]:  # fmt: skip
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
-    if coding is not None or mu is not None:
-        check_coding(coding or "optimal", mu or 0.0)
     asked = decoder is not None or mu is not None
     coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
     if coding == "optimal":
@@ -294,9 +338,7 @@ def suit_coding(
 def suit_decoder(model: Hasher, X: Array | None, mu: float, kind: str | None, progress: Progress) -> None:
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none."""
     present = "tables" if isinstance(model.decoder_, TableDecoder) else "linear"
-    record = model.training_
-    suits = record.is_of("optimal", mu) if record is not None else present == "tables"
-    if suits and kind in (None, present):
+    if model.decoder_.mu == mu and kind in (None, "auto", present):
         return
     if X is None:
         raise InvalidInput(
@@ -304,4 +346,4 @@ def suit_decoder(model: Hasher, X: Array | None, mu: float, kind: str | None, pr
             "fit one to, or drop --coding, --mu and --decoder."
         )
     progress.stage("fitting the decoder", None)
-    model.fit_decoder(X, kind or present, mu=mu)
+    model.fit_decoder(X, kind or "auto", mu=mu)

@@ -68,15 +68,17 @@ class KernelizedLSH(Hasher):
     subset_size : anchors whose mean is a direction, t in the paper; at most half of the anchors.
     bandwidth : σ of exp(−‖x − u‖²/2σ²), in the units of X, the same in fit and in transform. None for the
         median distance between two anchors.
+    normalize : divide rows by their norms, so that neighbours are those by cosine.
     random_state : seed of the anchors and of the directions.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
 
     def __init__(
         self, n_bits: int = 32, *, n_anchors: int = 300, anchors: Any = None, subset_size: int = 30,
-        bandwidth: float | None = None, random_state: Any = None, n_jobs: int | None = None,
+        bandwidth: float | None = None, normalize: bool = False, random_state: Any = None,
+        n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
         self.n_anchors = n_anchors
         self.anchors = anchors
         self.subset_size = subset_size

@@ -31,6 +31,7 @@ class LSH(Hasher):
     Parameters
     ----------
     n_bits : bits per code, 1 to 8192.
+    normalize : divide rows by their norms, so that neighbours are those by cosine.
     random_state : seed of the projections.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -51,6 +52,7 @@ class ThresholdedPCA(Hasher):
     Parameters
     ----------
     n_bits : bits per code; at most the number of dimensions.
+    normalize : divide rows by their norms, so that neighbours are those by cosine.
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -114,6 +116,7 @@ class ITQ(Hasher):
     n_bits : bits per code; at most the number of dimensions.
     n_iter : alternations, at most; 50 in the ITQ paper. It stops earlier if the objective no longer changes.
     n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
+    normalize : divide rows by their norms, so that neighbours are those by cosine.
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -121,10 +124,10 @@ class ITQ(Hasher):
     max_bits = MAX_BITS
 
     def __init__(
-        self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, random_state: Any = None,
-        n_jobs: int | None = None,
+        self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, normalize: bool = False,
+        random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
         self.n_iter = n_iter
         self.n_init = n_init
 

@@ -244,6 +244,11 @@ def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool, sizes: d
         about: dict[str, Any] = {"class": "TableDecoder", "n_bits": header["decoder_bits"]}
     else:
         about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[-1]}
+    if "decoder_mu" in header:
+        about["mu"] = header["decoder_mu"]
+    elif "training" in header:  # of a version that kept it there alone
+        record = header["training"]
+        about["mu"] = record["mu"] if record["coding"] == "optimal" else None
     return decoder_from(about | {"normalize": normalize}, parts, sizes)
 
 

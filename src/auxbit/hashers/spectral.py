@@ -27,6 +27,7 @@ class SpectralHashing(Hasher):
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
+    normalize : divide rows by their norms, so that neighbours are those by cosine.
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Ids, PathLike, require, warn
+from auxbit.core.checks import Array, Ids, PathLike, require
 from auxbit.core.progress import Progress, Silent, html_table
-from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, InvalidInput
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -246,34 +246,39 @@ def _without_objects(ids: Array) -> Array:
 
 def search_files(
     model: Hasher, base: str, queries: str, k: int = 10, *, radius: int | None = None, codes: bool = False,
-    asymmetric: bool = False, shortlist: int | None = None, coding: str = "hash", mu: float = 0.0,
-    n_jobs: int | None = None, progress: Progress | None = None,
+    mode: str | None = None, shortlist: int | None = None, coding: str | None = None,
+    mu: float | None = None, n_jobs: int | None = None, progress: Progress | None = None,
 ) -> Answers:  # fmt: skip
     """Search the rows of one file for those of another: the k nearest, or all within a Hamming radius.
 
-    base : vectors, which are encoded as coding and mu say, or codes, by their shape or by `codes`.
-    asymmetric : rank by the decoder, all codes or the `shortlist` of the nearest by Hamming distance.
+    base : vectors, which are encoded as coding and mu say, by default as the model's decoder is meant; or
+    codes, by their shape or by `codes`. mode : "hamming", or "asymmetric", by the decoder, all codes or the
+    `shortlist` of the nearest by Hamming distance; by default what the codes are for.
     """
-    from auxbit.data.vectors import read_data
-    from auxbit.hashers.files import best_coding, check_coding, codes_of, holds_codes, read_vectors_for
+    from auxbit.hashers.files import codes_of, read_vectors_for
     from auxbit.index.hamming import HammingIndex  # answers of other searches need none of these
 
     told = progress or Silent()
-    check_coding(coding, mu)
-    if coding == "optimal" and not mu and not asymmetric:
-        raise InvalidParameter(
-            "coding", coding, "hash for Hamming distances: optimal codes at μ = 0 are for the decoder",
-            "Add --asymmetric, or a --mu of 0.03 and more.",
-        )  # fmt: skip
     told.stage("encoding the base", None)
-    index = HammingIndex(model.n_bits, decoder=model.decoder_ if asymmetric else None, n_jobs=n_jobs)
-    index.add(codes_of(model, base, are_codes=codes, coding=coding, mu=mu))
-    encoded = not codes and not holds_codes(read_data(base), model.n_bits, model.n_features_in_)
-    if asymmetric and encoded and coding != best_coding(model) == "optimal":
-        warn("this model's tables are fitted to optimal codes: add --coding optimal.")
+    packed, made = codes_of(model, base, are_codes=codes, coding=coding, mu=mu)
+    if mode is None:
+        mode = "asymmetric" if radius is None and made.coding == "optimal" else "hamming"
+    by_decoder = mode == "asymmetric"
+    index = HammingIndex(
+        model.n_bits, decoder=model.decoder_ if by_decoder else None, coding=made.coding, mu=made.mu,
+        n_jobs=n_jobs,
+    )  # fmt: skip
+    if not by_decoder and not index.is_by_hamming:
+        raise InvalidInput(
+            f"the codes of {base} are optimal codes, chosen for the decoder alone, and Hamming distances "
+            "between them mean nothing: drop --mode and --radius, or add --coding hash."
+        )
+    index.add(packed)
     told.stage("encoding the queries", None)
-    rows = read_vectors_for(model, queries) if asymmetric else None
-    asked = codes_of(model, queries) if rows is None or shortlist is not None else None
+    rows = read_vectors_for(model, queries) if by_decoder else None
+    asked = None
+    if rows is None or shortlist is not None:
+        asked, made = codes_of(model, queries, coding="hash")
     told.stage("searching", None)
     about: dict[str, Any] = {
         "bits": model.n_bits,
@@ -281,7 +286,7 @@ def search_files(
         "queries": len(rows if rows is not None else asked if asked is not None else ()),
         "k": None if radius is not None else k,
         "radius": radius,
-        "by": "the decoder" if asymmetric else "Hamming distance",
+        "by": "the decoder" if by_decoder else "Hamming distance",
     }
     most = min(k, len(index))
     if radius is not None and asked is not None:

@@ -60,6 +60,7 @@ from auxbit.index.codes import (
 )
 
 if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
     from auxbit.index.multi_index import MultiIndex
 
 # ---- Exact search: the scan, or tables of substrings if they are faster. The answers are the same
@@ -293,12 +294,30 @@ INDEX = Format(
 )
 
 
+def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) -> tuple[str, float]:
+    """The codes of an index: as given, else those that the decoder is for; refuses what does not suit it."""
+    meant = 0.0 if decoder is None or decoder.mu is None else decoder.mu
+    if coding is None:
+        coding = "hash" if decoder is None else decoder.coding
+    if coding not in ("hash", "optimal"):
+        raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
+    if coding == "hash" and decoder is not None and decoder.mu == 0:
+        raise InvalidInput(
+            "the decoder is fitted to optimal codes, and hash codes mean nothing to it: add codes of "
+            'encode(X, coding="optimal"), or leave the decoder out.'
+        )
+    return coding, 0.0 if coding == "hash" else meant if mu is None else float(mu)
+
+
 class HammingIndex:
     """Nearest neighbours among binary codes of `n_bits` bits. Searches are exact.
 
     kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them). decoder : a
-    hasher's decoder_, for search_asymmetric. Any number of threads may search at once; one that changes the
-    index waits for the searches under way, and later ones wait for it.
+    hasher's decoder_, for search_asymmetric. coding, mu : the codes it holds, as in `encode`; by default
+    those that the decoder is fitted to, and hash codes without one. A search that means nothing for them is
+    refused: optimal codes at mu = 0 have no Hamming distances. model : the fitted hasher that makes the
+    codes, in place of n_bits and decoder; `model` is its fingerprint then. Any number of threads may search
+    at once; one that changes the index waits for the searches under way, and later ones wait for it.
 
     >>> index = HammingIndex(n_bits=32)
     >>> index.add(codes)
@@ -306,8 +325,16 @@ class HammingIndex:
     """
 
     def __init__(
-        self, n_bits: int, *, kind: str = "auto", decoder: Decoder | None = None, n_jobs: int | None = None
-    ) -> None:
+        self, n_bits: int | None = None, *, model: Hasher | None = None, kind: str = "auto",
+        decoder: Decoder | None = None, coding: str | None = None, mu: float | None = None,
+        n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.model: str | None = None
+        if model is not None:
+            if n_bits is not None or decoder is not None or not hasattr(model, "decoder_"):
+                raise InvalidInput("model must be a fitted hasher, in place of n_bits and decoder.")
+            n_bits = model.decoder_.n_bits
+            decoder = None if coding == "hash" and model.decoder_.mu == 0 else model.decoder_
         self.n_bits = check_n_bits(n_bits)
         if not isinstance(kind, str) or kind not in KINDS:
             hint = "FAISS has it: see auxbit.export.to_faiss." if kind in FORMER_KINDS else ""
@@ -319,14 +346,17 @@ class HammingIndex:
             raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, and n_bits is {n_bits}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
         self.kind, self.n_jobs = kind, n_jobs
+        self.coding, self.mu = coding_for(decoder, coding, mu)
+        if model is not None:
+            self.model = model.fingerprint(self.coding)
         self._guard = Guard()
         self._store = CodeStore(self.n_bits, decoder)
         self._exact = ExactSearch(kind, self.n_bits)
 
     @classmethod
-    def over(cls, store: CodeStore, *, kind: str = "auto", n_jobs: int | None = None) -> Self:
-        """An index over codes that are there already, without a copy of them."""
-        index = cls(store.n_bits, kind=kind, n_jobs=n_jobs)
+    def over(cls, store: CodeStore, **how: Any) -> Self:
+        """An index over codes that are there already, without a copy of them. how : as in HammingIndex."""
+        index = cls(store.n_bits, decoder=store.decoder, **how)
         index._store = store
         return index
 
@@ -337,7 +367,8 @@ class HammingIndex:
         with self._guard.reading():  # so that a copy is of the index before or after a change
             store = copy.deepcopy(self._store)
         # a copy makes again what is derived from the codes, and has a guard of its own
-        return partial(type(self).over, kind=self.kind, n_jobs=self.n_jobs), (store,)
+        how: dict[str, Any] = {"kind": self.kind, "coding": self.coding, "mu": self.mu, "n_jobs": self.n_jobs}
+        return partial(type(self).over, **how), (store,), {"model": self.model}
 
     def __len__(self) -> int:
         return len(self._store)
@@ -350,12 +381,26 @@ class HammingIndex:
 
     def __repr__(self) -> str:
         holds = f"{len(self):,} codes, {self.nbytes:,} bytes, {'no' if self.decoder is None else 'a'} decoder"
-        return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}): {holds}"
+        return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}, coding={self.coding!r}): {holds}"
 
     def _repr_html_(self) -> str:
         decoder = "none" if self.decoder is None else type(self.decoder).__name__
         facts = [("bits", f"{self.n_bits:,}"), ("codes", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}")]
-        return html_table("HammingIndex", [], [*facts, ("kind", self.kind), ("decoder", decoder)])
+        facts += [("kind", self.kind), ("coding", self.coding), ("decoder", decoder)]
+        return html_table("HammingIndex", [], facts)
+
+    @property
+    def is_by_hamming(self) -> bool:
+        """Whether Hamming distances between its codes mean something."""
+        return self.coding == "hash" or self.mu > 0
+
+    def _check_hamming(self) -> None:
+        if not self.is_by_hamming:
+            raise InvalidInput(
+                "these are optimal codes, chosen for the decoder alone: Hamming distances between them mean "
+                "nothing. Search them with search_asymmetric(X); for Hamming distances take codes of "
+                'encode(X), or for both ways those of a decoder fitted with mu=0.03 (coding="optimal").'
+            )
 
     @property
     def nbytes(self) -> int:
@@ -396,6 +441,12 @@ class HammingIndex:
         with self._guard.writing():
             self._store.remove(unwanted)
 
+    def attach(self, decoder: Decoder) -> None:
+        """Get ready for asymmetric search with this decoder."""
+        coding_for(decoder, self.coding, self.mu)
+        with self._guard.writing():
+            self._store.attach(decoder)
+
     @contextmanager
     def reading(self) -> Iterator[CodeStore]:
         """What the index holds, unchanged for the length of the block."""
@@ -418,6 +469,7 @@ class HammingIndex:
         these, a list of ids (some may be missing), or one truth value per code in the order of `ids`.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
+        self._check_hamming()
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             distances, found = self._nearest(queries, k, among, workers)
@@ -432,6 +484,7 @@ class HammingIndex:
         those from lims[i] up to lims[i+1].
         """
         r = check_integer("r", r, 0, None, "Try r=2.")
+        self._check_hamming()
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             codes, allowed, chosen = self._store.selection(among)
@@ -463,6 +516,8 @@ class HammingIndex:
                 raise InvalidInput(
                     "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
                 )
+        if query_codes is not None:
+            self._check_hamming()
         queries = None if query_codes is None else check_packed(query_codes, self.n_bits, "query_codes")
         if queries is not None and len(queries) != len(rows):
             raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
@@ -483,6 +538,8 @@ class HammingIndex:
         → the ids of each group, items and groups in the order of insertion.
         """
         r = check_integer("r", r, 0, None, "r=0 finds equal codes.")
+        if r:
+            self._check_hamming()
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
 
             def searcher(different: Packed) -> Within:
@@ -504,6 +561,7 @@ class HammingIndex:
             ids = store.ids.at(present)
             tensors: Tensors = {"codes": store.codes.take(present)}
             header: dict[str, Any] = {"n_bits": self.n_bits, "kind": self.kind, "options": {}}
+            header |= {"coding": self.coding, "mu": self.mu, "model": self.model}
             header |= {"next_id": store.ids.next_id, "decoder": None}
         if not np.array_equal(ids, np.arange(len(ids))):
             tensors["ids"] = ids
@@ -525,7 +583,9 @@ class HammingIndex:
             parts = {key[8:]: value for key, value in tensors.items() if key.startswith("decoder.")}
             decoder = None if header["decoder"] is None else decoder_from(header["decoder"], parts)
             kind = "auto" if kind in FORMER_KINDS else kind
-            index = cls(n_bits, kind=kind, decoder=decoder, n_jobs=n_jobs)
+            how = {"coding": header.get("coding"), "mu": header.get("mu")}  # None: of an older version
+            index = cls(n_bits, kind=kind, decoder=decoder, n_jobs=n_jobs, **how)
+            index.model = header.get("model")
             index.add(arrays["codes"], arrays.get("ids"))
             if not 0 <= header["next_id"] <= MAX_ID + 1:
                 raise ValueError(f"next_id {header['next_id']}")

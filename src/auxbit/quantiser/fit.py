@@ -91,7 +91,7 @@ def _byte_by_byte(
 
 Turned = Callable[[int, int], object]
 
-KINDS = ("linear", "tables")
+KINDS = ("auto", "linear", "tables")
 TURNS = 15
 EFFORT = 0.5  # of the search for codes while the decoder is not settled yet, as a share of the usual one
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
@@ -106,6 +106,8 @@ def fit_decoder(
     callback : called after each turn with its number, from 1, and how many there will be.
     """
     codes = H
+    if kind == "auto":
+        kind = "tables" if len(X) >= 2560 else "linear"
     if kind == "linear":
         f = f if isinstance(f, LinearDecoder) else f_step(decoder_sums(X, unpack(H, f.n_bits), workers))
     elif mu == 0:

@@ -238,19 +238,39 @@ class Store(ABC):
         return found
 
     @property
+    def coding(self) -> tuple[str, float]:
+        """What the codes are: "hash", or "optimal" with the μ by which they are searched both ways."""
+        about = self._known()
+        return str(about.get("coding", "hash")), float(about.get("mu", 0.0))
+
+    @property
+    def model(self) -> str | None:
+        """The fingerprint of the model that makes the codes, None if that is not known."""
+        found: str | None = self._known().get("model")
+        return found
+
+    @property
     def exists(self) -> bool:
         """Whether the place is there and ours, made by `create`; an error if it is somebody else's."""
         return self._find() is not None
 
-    def create(self, n_bits: int, *, n_features: int | None = None, overwrite: bool = False) -> None:
+    def create(
+        self, n_bits: int, *, n_features: int | None = None, coding: str = "hash", mu: float = 0.0,
+        model: str | None = None, overwrite: bool = False,
+    ) -> None:  # fmt: skip
         """Make an empty store. overwrite : replace one of ours; what is not ours is never touched.
 
         n_features : keep vectors of that many numbers beside the codes, to rank results again by them.
+        coding, mu, model : what the codes will be, and the fingerprint of the hasher that makes them.
         """
         n_bits = check_n_bits(n_bits)
+        refuse_for_decoder(coding, mu)
         if n_features is not None:
             n_features = check_integer("n_features", n_features, *self.dimensions)
-        about = {"n_bits": n_bits, "n_features": n_features, "key": secrets.token_hex(16), "version": 1}
+        about = {
+            "n_bits": n_bits, "n_features": n_features, "coding": coding, "mu": mu, "model": model,
+            "key": secrets.token_hex(16), "version": 1,
+        }  # fmt: skip
         with self.transaction():
             self._prepare(n_features)
             present = self._find()
@@ -409,6 +429,16 @@ class Store(ABC):
     @abstractmethod
     def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
         """Each query's k nearest by ‖x − y‖², of candidates by their codes."""
+
+
+def refuse_for_decoder(coding: str, mu: float) -> None:
+    """Refuse codes that a store cannot search."""
+    if coding == "optimal" and mu == 0:
+        raise InvalidInput(
+            "stores search by Hamming distance, which means nothing for optimal codes, chosen for the "
+            "decoder alone. Push hash codes (--coding hash), those of a collection that keeps its vectors "
+            "(--vectors float16), from which they are made, or optimal codes of a mu of 0.03 and more."
+        )
 
 
 def mark(**about: Any) -> str:

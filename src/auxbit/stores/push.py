@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from auxbit.data.vectors import read_data
 from auxbit.data.where import Where
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
-from auxbit.hashers.files import as_packed, holds_codes, read_vectors_for
+from auxbit.hashers.files import CodesMade, as_packed, holds_codes, read_vectors_for
 from auxbit.index.answers import Answers
 from auxbit.index.codes import check_ids, repeats
-from auxbit.stores.base import Progress, Store, checked_floats
+from auxbit.stores.base import Progress, Store, checked_floats, refuse_for_decoder
 
 CHUNK_BYTES = 2**22
 
@@ -40,6 +40,9 @@ class Source:
     n_features: int | None
     ids: Ids
     read: Callable[[slice], dict[str, Any]]
+    coding: str = "hash"
+    mu: float = 0.0
+    model: str | None = None  # the fingerprint of the hasher that makes the codes
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,7 +60,8 @@ class Pushed:
 def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
 
-    Vectors are divided by their norms if the model does so, as the collection's own re-ranking does.
+    Vectors are divided by their norms if the model does so, as the collection's own re-ranking does. Optimal
+    codes that Hamming distance cannot search are replaced by hash codes, made from the vectors.
     """
     state = collection.state
     if state.ids not in (None, "integer"):
@@ -68,19 +72,24 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     if vectors and state.vectors is None:
         raise InvalidInput(f"{collection.path} keeps no vectors: push its codes alone.")
     normalize = vectors and state.model is not None and bool(collection.model.scaling_.normalize)
-    ids = collection.ids
+    ids, encodes = collection.ids, state.by_decoder and state.vectors is not None
+    coding, mu = ("hash", 0.0) if encodes else (state.coding, state.mu)
+    refuse_for_decoder(coding, mu)
 
     def read(rows: slice) -> dict[str, Any]:
         some = ids[rows]
-        batch: dict[str, Any] = {"codes": collection.codes(some), "metadata": collection.metadata(some)}
+        X = collection.vectors(some).astype(np.float32) if vectors or encodes else np.zeros((0, 0))
+        codes = collection.model.encode(X) if encodes else collection.codes(some)
+        batch: dict[str, Any] = {"codes": codes, "metadata": collection.metadata(some)}
         if vectors:
-            X = collection.vectors(some).astype(np.float32)
             batch["vectors"] = normalized(X) if normalize else X
         return batch
 
-    what = "vectors" if vectors else "codes"
+    what = f"{'vectors' if vectors else 'codes'}{' hashed' * encodes}"
     identity = f"collection {state.key} {state.generation} {state.commit} {what}"
-    return Source(identity, state.n_bits, state.n_features if vectors else None, ids, read)
+    made_by = None if state.model is None else collection.model.fingerprint()
+    kept = state.n_features if vectors else None
+    return Source(identity, state.n_bits, kept, ids, read, coding, mu, made_by)
 
 
 def of_arrays(
@@ -125,8 +134,12 @@ def of_files(
         raise DataFileError(
             f"{codes} holds {rows.dtype}; expected packed codes of uint8, as `auxbit encode` writes them."
         )
-    n_bits = check_n_bits(8 * rows.shape[1] if n_bits is None else n_bits)
-    return of_arrays(
+    made = CodesMade.of_file(codes)
+    if made is not None:
+        refuse_for_decoder(made.coding, made.mu)
+    known = 8 * rows.shape[1] if made is None or made.n_bits is None else made.n_bits
+    n_bits = check_n_bits(known if n_bits is None else n_bits)
+    found = of_arrays(
         as_packed(rows, n_bits, codes),
         n_bits,
         ids=None if ids is None else check_ids(read_ids(ids), name=ids),
@@ -134,6 +147,9 @@ def of_files(
         vectors=None if vectors is None else read_data(vectors),
         identity=identity_of_files([codes, ids, metadata, vectors], n_bits),
     )
+    if made is None:
+        return found
+    return replace(found, coding=made.coding, mu=made.mu, model=made.model if made.coding == "hash" else None)
 
 
 def search_file(
@@ -183,7 +199,14 @@ def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Arra
             raise DataFileError(
                 f"{source} holds {codes.dtype}, no packed codes: give --model to encode them."
             )
+        made = CodesMade.of_file(source)
+        if made is not None:
+            refuse_for_decoder(made.coding, made.mu)
         return as_packed(codes, store.n_bits, source), None
+    if store.model not in (None, model.fingerprint()):
+        raise InvalidInput(
+            f"the codes of {store!r} were made by another model: give the one whose codes were pushed."
+        )
     if model.decoder_.n_bits != store.n_bits:
         raise InvalidInput(
             f"the model makes codes of {model.decoder_.n_bits} bits, and the store has {store.n_bits}."
@@ -228,7 +251,10 @@ def push(
         raise InvalidInput("what is replaced cannot be resumed: resume or overwrite, not both.")
     created = overwrite or not store.exists
     if created:
-        store.create(source.n_bits, n_features=source.n_features, overwrite=overwrite)
+        store.create(
+            source.n_bits, n_features=source.n_features, coding=source.coding, mu=source.mu,
+            model=source.model, overwrite=overwrite,
+        )  # fmt: skip
     else:
         _check_same(store, source)
     first = store.pushed(source.identity) if resume and source.identity else 0
@@ -263,6 +289,8 @@ def _check_same(store: Store, source: Source) -> None:
         raise StoreError(
             f"{store!r} holds codes of {store.n_bits} bits, and these have {source.n_bits}. {remedy}"
         )
+    if None not in (store.model, source.model) and store.model != source.model:
+        raise StoreError(f"the codes of {store!r} were made by another model than these. {remedy}")
     if store.n_features != source.n_features:
         kept, given = (
             f"vectors of {n}" if n else "no vectors" for n in (store.n_features, source.n_features)
