@@ -89,10 +89,11 @@ def test_create_fits_a_model_and_adds_the_rows(place: Path, digits: Any) -> None
     with Collection.open("new") as new:
         assert len(new) == 1497
         assert type(new.model).__name__ == "ITQ"
-        np.testing.assert_array_equal(new.codes(), new.model.encode(digits[300:]))
+        assert new.state.by_decoder
+        np.testing.assert_array_equal(new.codes(), new.model.encode(digits[300:], coding="optimal"))
 
 
-def test_create_fits_a_binary_autoencoder_of_32_bits_unless_told(place: Path) -> None:
+def test_create_fits_a_binary_autoencoder_with_bits_for_half_of_the_dimensions(place: Path) -> None:
     np.save("some.npy", np.load("base.npy")[:200])
     facts = c_json("create", "new", "--data", "some.npy", "--vectors", "float16")
     assert (facts["method"], facts["bits"], facts["vectors"], facts["items"]) == ("BA", 32, "float16", 200)
@@ -124,12 +125,18 @@ def test_optimal_codes_get_a_decoder_that_is_fitted_to_them(place: Path, digits:
     np.save("some.npy", some)
     facts = c_json("create", "o", "--data", "some.npy", "--model", "m.safetensors", "--coding", "optimal")
     assert facts["coding"] == "optimal"
-    wanted = auxbit.load("m.safetensors").fit_decoder(some)
+    wanted = auxbit.load("m.safetensors").fit_decoder(some, "auto")
     with Collection.open("o") as new:
         np.testing.assert_array_equal(new.codes(), wanted.encode(some, coding="optimal"))
     shown = c("search", "o", "-q", "queries.npy").stdout
     assert "squared distance" in shown
-    assert c_json("search", "o", "--id", 3)["mode"] == "hamming"  # its code is all there is
+    like = c_json("search", "o", "--id", 3)  # what the decoder makes of its code is all there is
+    assert (like["mode"], like["results"][0]["ids"][0]) == ("asymmetric", 3)
+    for wrong in (("--radius", 2), ("--mode", "hamming")):
+        assert (
+            "optimal codes, chosen for the decoder alone"
+            in c("search", "o", "-q", "queries.npy", *wrong, code=1).stderr
+        )
     tables = ("create", "t", "--data", "some.npy", "--method", "lsh", "--bits", 8, "--decoder", "tables")
     assert c_json(*tables)["coding"] == "optimal"
     with Collection.open("t") as new:
@@ -162,7 +169,6 @@ def test_create_replaces_only_a_collection_and_only_with_force(made: Path) -> No
         (("--bits", 0), "1..8192"),
         (("--data", "codes.npy", "--codes"), "add --bits N"),
         (("--data", "base.npy", "--coding", "hash", "--decoder", "tables"), "drop --coding hash"),
-        (("--data", "base.npy", "--method", "lsh", "--normalize"), "does not apply to --method lsh"),
         (("--data", "base.npy", "--method", "iqt"), "Did you mean itq?"),
         (("--data", "base.npy", "--vectors", "float8"), "not one of float32, float16, none"),
         (("--data", "base.npy", "--coding", "best"), "not one of hash, optimal"),

@@ -113,11 +113,6 @@ def test_the_embedded_digits_can_be_read_out_of_core_too(place):
         (("rows.npy", "--checkpoint", "s", "--method", "sph"), 2, "does not apply to --method sph"),
         (("rows.npy", "--h-solver", "ridge", "--method", "bfa"), 2, "does not apply to --method bfa"),
         (("rows.npy", "--h-solver", "lda"), 2, "h_solver='lda' is invalid"),
-        (
-            ("rows.npy", "--memory", "1GB", "--decoder", "tables"),
-            2,
-            "'linear' for rows that are not in memory",
-        ),
         (("none.npy", "--memory", "1GB"), 1, "none.npy does not exist"),
         (("rows.npy", "--checkpoint", "rows.parquet"), 1, "rows.parquet is a file; expected a folder"),
         (("nan.npy", "--memory", "1GB"), 1, "contains NaN at row 7, column 2"),

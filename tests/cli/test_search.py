@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import auxbit
-from auxbit import BinaryAutoencoder, HammingIndex
+from auxbit import HammingIndex
 from auxbit.data import vectors
 from helpers.cli_runner import run, run_json
 
@@ -148,7 +148,7 @@ def test_search_says_how_many_were_retrieved(folder: Path) -> None:
 
 def test_asymmetric_search_gives_the_answers_of_the_index(folder: Path, digits: Any) -> None:
     found = run_json(
-        "search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--k", 7, "--asymmetric"
+        "search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--k", 7, "--mode", "asymmetric"
     )
     model = auxbit.load("m.safetensors")
     index = HammingIndex(16, decoder=model.decoder_)
@@ -160,31 +160,48 @@ def test_asymmetric_search_gives_the_answers_of_the_index(folder: Path, digits: 
 
 
 def test_a_shortlist_is_ranked_anew_and_a_long_one_is_the_whole_search(folder: Path) -> None:
-    command = ("search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--k", 5, "--asymmetric")
+    command = (
+        "search",
+        "m.safetensors",
+        "-b",
+        "base.npy",
+        "-q",
+        "queries.npy",
+        "--k",
+        5,
+        "--mode",
+        "asymmetric",
+    )
     whole, long = run_json(*command), run_json(*command, "--shortlist", 10_000)
     assert whole["results"] == long["results"]
     short = run_json(*command, "--shortlist", 5)["results"]
-    by_hamming = run_json(*command[:-1])["results"]
+    by_hamming = run_json(*command[:-2])["results"]
     assert [sorted(a["ids"]) for a in short] == [sorted(a["ids"]) for a in by_hamming]
 
 
 def test_search_says_what_does_not_go_together(folder: Path) -> None:
     command = ("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy")
-    assert "drop --asymmetric" in run(*command, "--radius", 1, "--asymmetric", code=2).stderr
-    assert "--asymmetric only" in run(*command, "--shortlist", 9, code=2).stderr
-    assert "coding='best' is invalid" in run(*command, "--coding", "best", code=2).stderr
-    assert "Add --asymmetric" in run(*command, "--coding", "optimal", code=2).stderr
+    assert "drop --mode asymmetric" in run(*command, "--radius", 1, "--mode", "asymmetric", code=2).stderr
+    assert "--mode asymmetric only" in run(*command, "--shortlist", 9, code=2).stderr
+    assert "'best' is not one of hash, optimal" in run(*command, "--coding", "best", code=2).stderr
+    optimal = ("--coding", "optimal")
+    assert (
+        "Hamming distances between them mean nothing" in run(*command, *optimal, "--radius", 1, code=1).stderr
+    )
     assert "Add --coding optimal" in run(*command, "--mu", 3, code=2).stderr
     assert (
-        "shortlist=5 is invalid" in run(*command, "--k", 10, "--shortlist", 5, "--asymmetric", code=2).stderr
+        "shortlist=5 is invalid"
+        in run(*command, "--k", 10, "--shortlist", 5, "--mode", "asymmetric", code=2).stderr
     )
     run("encode", "m.safetensors", "base.npy", "-o", "codes.npy")
-    codes = ("search", "m.safetensors", "-b", "codes.npy", "-q", "base.npy", "--asymmetric")
-    assert "holds codes already" in run(*codes, "--coding", "optimal", code=1).stderr
+    codes = ("search", "m.safetensors", "-b", "codes.npy", "-q", "base.npy", "--mode", "asymmetric")
+    assert "holds hash codes: --coding is for vectors" in run(*codes, *optimal, code=1).stderr
 
 
 def test_asymmetric_search_prints_squared_distances(folder: Path) -> None:
-    shown = run("search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--asymmetric").stdout
+    shown = run(
+        "search", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--mode", "asymmetric"
+    ).stdout
     assert "squared distance" in shown
 
 
@@ -209,26 +226,28 @@ def test_optimal_codes_raise_the_precision_of_asymmetric_search(folder: Path) ->
     assert "by the decoder" in run(*command).stdout
 
 
-def test_fit_makes_tables_where_asked(folder: Path) -> None:
-    fitted = run(
-        "fit", "base.npy", "-o", "t.safetensors", "--bits", 8, "--max-iter", 3, "--decoder", "tables"
-    )
-    assert "--coding optimal" in fitted.stdout
-    model = auxbit.load("t.safetensors")
-    assert isinstance(model, BinaryAutoencoder)
-    assert model.decoder_.tables.shape == (1, 256, 64)
+def test_fit_makes_any_decoder_and_all_that_follows_uses_its_codes(folder: Path) -> None:
+    for method in ("ba", "itq"):
+        options = ("--method", method, "--bits", 8, "--decoder", "tables", "--normalize", "--force")
+        fitted = run("fit", "base.npy", "-o", "t.safetensors", *options)
+        assert fitted.stdout.endswith("Next: auxbit encode t.safetensors base.npy --out codes.npy\n")
+        model = auxbit.load("t.safetensors")
+        assert model.decoder_.tables.shape == (1, 256, 64)
+        assert (model.decoder_.mu, model.scaling_.normalize) == (0.0, True)
+    shown = run("encode", "t.safetensors", "base.npy", "-o", "c.npy").stdout
+    assert "1,497 optimal codes of 8 bits" in shown
+    assert "Next: auxbit search t.safetensors --base c.npy --queries base.npy" in shown
+    search = ("search", "t.safetensors", "-b", "c.npy", "-q", "queries.npy")
+    assert run_json(*search)["by"] == "the decoder"
+    assert "Hamming distances between them mean nothing" in run(*search, "--mode", "hamming", code=1).stderr
+    both = run_json("fit", "base.npy", "-o", "b.safetensors", "--bits", 8, "--max-iter", 2, "--mu", 0.03)
+    assert (both["coding"], both["mu"]) == ("optimal", 0.03)
+    assert run_json("search", "b.safetensors", "-b", "base.npy", "-q", "queries.npy", "--radius", 2)["radius"]
+    wrong = ("fit", "base.npy", "-o", "x.safetensors", "--coding", "hash", "--decoder", "tables")
+    assert "Drop --coding hash" in run(*wrong, code=2).stderr
     assert (
-        "--asymmetric"
-        in run("encode", "t.safetensors", "base.npy", "-o", "c.npy", "--coding", "optimal").stdout
-    )
-    search = ("search", "t.safetensors", "-b", "base.npy", "-q", "queries.npy", "--asymmetric")
-    assert "add --coding optimal" in run(*search).stderr
-    assert "add --coding optimal" not in run(*search, "--coding", "optimal").stderr
-    of_hash = run_json("evaluate", "t.safetensors", "-b", "base.npy", "-q", "queries.npy")
-    of_optimal = run_json(
-        "evaluate", "t.safetensors", "-b", "base.npy", "-q", "queries.npy", "--coding", "optimal"
-    )
-    assert of_optimal["reconstruction_error"] < 0.5 * of_hash["reconstruction_error"]
+        run_json("fit", "base.npy", "-o", "d.safetensors", "--max-iter", 2)["n_bits"] == 32
+    )  # of 64 numbers
 
 
 def test_duplicates_are_listed_and_written(folder: Path, digits: Any) -> None:

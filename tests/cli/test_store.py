@@ -81,8 +81,9 @@ def test_a_collection_is_pushed_and_searched_by_its_model(made, places):
     assert (done["pushed"], done["vectors"], done["exact"]) == (1497, 64, False)
     with Collection.open("papers") as papers:
         X = np.load("queries.npy")
-        wanted = papers.search(X, 10)[0]
-        found = s_json("search", *to, "--queries", "queries.npy", "--model", "papers", "--exact")
+        wanted = papers.search(X, 10, mode="hamming")[0]
+        by_codes = ("--model", "papers", "--exact", "--rerank", 0)
+        found = s_json("search", *to, "--queries", "queries.npy", *by_codes)
         assert [each["distances"] for each in found["results"]] == wanted.tolist()
         s(
             "search",

@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.models import applicable
 from auxbit.cli.options import check_k_or_radius, choice, refuse, words
 from auxbit.cli.search import print_answers, print_groups
 
@@ -38,8 +37,8 @@ def create(
         metavar="MODEL", show_default="fitted to --data", help="A model file, as written by fit."
     )] = None,
     bits: Annotated[int | None, Option(
-        metavar="N", show_default="32", help="Bits per code, 1 to 8192. With neither --data nor --model: a "
-        "collection for codes that are made elsewhere."
+        metavar="N", show_default="about half of the dimensions, 16 to 256", help="Bits per code, 1 to 8192. "
+        "With neither --data nor --model: a collection for codes that are made elsewhere."
     )] = None,
     method: opt.OptionalMethod = None,
     vectors: Annotated[str, choice(
@@ -50,15 +49,12 @@ def create(
     ids: opt.Ids = None,
     codes: opt.RowsAreCodes = False,
     coding: Annotated[str | None, choice(
-        "hash", "optimal", show_default="what the model's decoder is for",
-        help="Codes h(x), or those from which the decoder reconstructs rows best, which is then what "
-        "searches."
+        "hash", "optimal", show_default="optimal; with --model what its decoder is for",
+        help="Codes h(x), for Hamming distance, or those from which the decoder reconstructs rows best, for "
+        "search by the decoder, which finds more."
     )] = None,
     mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
-    decoder: Annotated[str | None, choice(
-        "linear", "tables", help="For optimal codes, fitted to --data if the model has no such decoder: one "
-        "vector per bit, or one for each value of a byte, which reconstructs better and needs many rows."
-    )] = None,
+    decoder: opt.Decoder = None,
     normalize: opt.Normalize = False,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
@@ -78,8 +74,6 @@ def create(
     _check_sources(data, model, bits, codes, of_rows)
     _check_model_options(model, bits, codes, trains, {"--method": method, "--normalize": normalize or None})
     _check_coding_options(model, codes, trains, vectors, coding, {"--mu": mu, "--decoder": decoder})
-    if normalize:
-        applicable(method or "ba", normalize=True)
     rows = _rows_of(ids, metadata, id_column, metadata_columns)
     from auxbit import Collection
     from auxbit.collection.storage import is_collection
@@ -116,7 +110,7 @@ def create(
             ("items", f"{facts['items']:,}"),
             *([("ids", f"{facts['ids']}, as {first[0]['id']}")] if first else []),
             *([("metadata", ", ".join(facts["fields"]))] if facts["fields"] else []),
-            ("codes", f"{facts['bits']} bits" + (", optimal" if facts["coding"] == "optimal" else "")),
+            ("codes", f"{facts['bits']} bits, {facts['coding']}{_searched(facts)}"),
             ("model", f"{facts['method']}, {source}" if facts["method"] else "none: it holds codes alone"),
             ("vectors", _kept(facts)),
         ]
@@ -144,6 +138,11 @@ def _rows_of(
         "ids": id_column if ids is None else Path(ids),
         "metadata": columns if metadata is None else Path(metadata),
     }
+
+
+def _searched(facts: dict[str, Any]) -> str:
+    """How codes are searched by default."""
+    return f", searched by {'the decoder' if facts['coding'] == 'optimal' else 'Hamming distance'}"
 
 
 def _kept(facts: dict[str, Any]) -> str:
@@ -268,7 +267,7 @@ def search(
     refuse((queries is None) == (id_ is None), "--queries", "give --queries FILE or --id ID, one of them.")
     of_file = vectors_column is not None and queries is None
     refuse(of_file, "--vectors-column", "it is about the rows of --queries: add these.")
-    by_vectors = mode == "asymmetric" or rerank is not None
+    by_vectors = mode == "asymmetric" or rerank
     check_k_or_radius(k, radius, ("--mode asymmetric and --rerank", by_vectors))
     from auxbit.core.files import check_output
     from auxbit.index.answers import ENDINGS
@@ -285,7 +284,7 @@ def search(
             if radius is not None:
                 found = items.search_radius(r=radius, **asked)
             else:
-                candidates = False if rerank is None else rerank
+                candidates = False if rerank == 0 else rerank
                 found = items.search(k=10 if k is None else k, mode=mode, rerank=candidates, **asked)
             if out is not None:
                 found.write(out, overwrite=force)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import refuse
+from auxbit.cli.options import choice, refuse
 from auxbit.hashers.registry import parameters_of, trains_out_of_core
 
 
@@ -19,7 +19,7 @@ def fit(
     data: opt.Data,
     out: Annotated[str, Option("--out", "-o", help="The model file to write.")],
     method: opt.Method = "ba",
-    bits: Annotated[int, Option(help="Bits per code, 1 to 1024; lsh, itq and tpca make up to 8192.")] = 32,
+    bits: opt.OptionalBits = None,
     preset: Annotated[str | None, Option(
         metavar="default|paper", show_default="default",
         help="ba and bfa: what options that are not given mean; paper: its own settings, which are slower."
@@ -49,10 +49,12 @@ def fit(
         metavar="svm|ridge", show_default="svm",
         help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes."
     )] = None,
-    decoder: Annotated[str | None, Option(
-        metavar="linear|tables", show_default="linear",
-        help="ba and bfa: tables fit a vector to each value of each byte, for asymmetric search."
+    coding: Annotated[str | None, choice(
+        "hash", "optimal", show_default="hash", help="What the decoder is fitted to: codes h(x), for Hamming "
+        "distance, or those it reconstructs rows best from, for search by the decoder, which finds more."
     )] = None,
+    mu: Annotated[float | None, Option(show_default="0, for optimal codes", help=opt.MU_HELP)] = None,
+    decoder: opt.Decoder = None,
     normalize: opt.Normalize = False,
     memory: Annotated[str | None, Option(
         metavar="BYTES",
@@ -77,20 +79,22 @@ def fit(
     """Learn a model from vectors."""
     parameters = applicable(
         method, preset=preset, init=init, mu0=mu0, mu_factor=mu_factor, max_iter=max_iter, z_solver=z_solver,
-        normalize=normalize or None, validation=validation, decoder=decoder, h_solver=h_solver,
+        normalize=normalize or None, validation=validation, h_solver=h_solver,
     )  # fmt: skip
     out_of_core = _out_of_core(method, memory=memory, checkpoint=checkpoint, resume=resume or None, dask=dask)
     with output.resumable(context, checkpoint, "--resume"), output.Stages() as stages:
         from auxbit.hashers.files import fit_file
 
         summary = fit_file(
-            data, out, method, bits, seed=seed, overwrite=force, scheduler=dask, progress=stages,
-            out_of_core=out_of_core, n_jobs=jobs, **parameters,
+            data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder, overwrite=force,
+            scheduler=dask, progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters,
         )  # fmt: skip
     if json:
         output.print_json(summary)
         return
-    what = f"{summary['method']}, {bits} bits, to {summary['n_rows']:,} × {summary['n_features']}"
+    what = (
+        f"{summary['method']}, {summary['n_bits']} bits, to {summary['n_rows']:,} × {summary['n_features']}"
+    )
     some = f" ({summary['measured_rows']:,} rows)" if summary["measured_rows"] < summary["n_rows"] else ""
     output.print_facts(
         [

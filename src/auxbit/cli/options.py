@@ -152,6 +152,15 @@ Mu = Annotated[float | None, Option(
     show_default="that of the model's decoder, which is 0 by default", help=MU_HELP
 )]  # fmt: skip
 
+Decoder = Annotated[str | None, choice(
+    "auto", "linear", "tables", show_default="auto, for optimal codes", help="How optimal codes are decoded: "
+    "by one vector per bit, or by one for each value of a byte, which needs many rows; auto: what errs less."
+)]  # fmt: skip
+OptionalBits = Annotated[int | None, Option(
+    "--bits", metavar="N", show_default="about half of the dimensions, 16 to 256",
+    help="Bits per code, 1 to 1024; lsh, itq and tpca make up to 8192."
+)]  # fmt: skip
+
 # ---- Searching and measuring
 
 Nearest = Annotated[int | None, Option(help="How many neighbours.", show_default="10")]
@@ -163,8 +172,8 @@ Mode = Annotated[str | None, choice(
     help="By the distance of codes in bits, or from the query itself to what the decoder makes of codes."
 )]  # fmt: skip
 Rerank = Annotated[int | None, Option(
-    metavar="N", help="Find that many, say 10 for each neighbour, and rank them by the distances of their "
-    "vectors, if these are kept."
+    metavar="N", show_default="10 for each neighbour if vectors are kept", help="Find that many, and rank "
+    "them by the distances of their vectors, if these are kept; 0: do not."
 )]  # fmt: skip
 AnswersOut = Annotated[str | None, Option(
     "--out", "-o", metavar="FILE",

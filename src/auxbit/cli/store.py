@@ -144,7 +144,7 @@ def search(
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Find the nearest items to each query, in the store."""
-    check_k_or_radius(k, radius, ("--rerank", rerank is not None))
+    check_k_or_radius(k, radius, ("--rerank", rerank))
     from auxbit.collection.collection import load_model
     from auxbit.core.files import check_output
     from auxbit.index.answers import ENDINGS

@@ -235,7 +235,7 @@ class Collection:
         stopped: Stopped | None,
     ) -> None:  # fmt: skip
         """Add the rows of a file from row `first` on, batch by batch."""
-        from auxbit.hashers.files import rows_are_codes
+        from auxbit.hashers.files import check_codes_suit, rows_are_codes
 
         if not 0 <= first <= len(rows):
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
@@ -247,6 +247,9 @@ class Collection:
                     refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
         are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
+        if are_codes and Path(rows.name).suffix:
+            model = None if state.model is None else self.model
+            check_codes_suit(rows.name, state.coding, state.mu, model)
         before, n = state.positions, len(rows)
         told.stage("adding", n - first)
         try:

@@ -36,27 +36,35 @@ TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to tra
 
 
 def fit_file(
-    source: str, out: PathLike, method: str = "ba", n_bits: int = 32, *, seed: int = 0,
+    source: str, out: PathLike, method: str = "ba", n_bits: int | None = None, *, seed: int = 0,
+    coding: str | None = None, mu: float | None = None, decoder: str | None = None,
     overwrite: bool = False, scheduler: str | None = None, progress: Progress | None = None,
     out_of_core: dict[str, Any] | None = None, **parameters: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Fit a method to the rows of a file, and write the model; returns a summary.
 
-    parameters : of the estimator. out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit;
-    given, rows are not read into memory. scheduler : the address of a Dask scheduler whose workers read them.
+    n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder : the codes that the
+    decoder is for, as in Collection.create; by default hash codes. parameters : of the estimator.
+    out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit; given, rows are not read into
+    memory. scheduler : the address of a Dask scheduler whose workers read them.
     """
-    find_method(method, HASHER_NAMES).check_bits(n_bits)
+    known = find_method(method, HASHER_NAMES)
+    n_bits = None if n_bits is None else known.check_bits(n_bits)
     check_integer("seed", seed, 0, LARGEST_SEED)
     check_output(out, overwrite=overwrite)
-    model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)
     in_memory = not out_of_core and scheduler is None
     X = read_data(source) if in_memory or is_digits(source) else open_rows(source)
     check_enough_rows(X, source)
+    n_bits = known.check_bits(default_bits(X.shape[1])) if n_bits is None else n_bits
+    model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)
     start = time.perf_counter()
     with nullcontext() if scheduler is None else client_at(scheduler) as client:
         how = dict(out_of_core or {}) | ({} if scheduler is None else {"client": client})
         rows = X if scheduler is None or is_digits(source) else source
         fit_reporting(model, rows, progress, stage=f"fitting {method}", **how)
+    if (coding, mu, decoder) != (None, None, None):
+        few = take_rows(X, sample_rows(len(X), TRAINING_ROWS))
+        suit_coding(model, few, coding, mu, decoder, progress or Silent())
     seconds = time.perf_counter() - start
     model.save(out, overwrite=overwrite)
     history = [asdict(record) for record in getattr(model, "history_", [])]
@@ -142,6 +150,23 @@ def check_made_by(made: CodesMade | None, model: Hasher, source: str) -> None:
         raise InvalidInput(
             f"{source} was made by another model, as {source}.json says: give that model, or encode the "
             "vectors again."
+        )
+
+
+def check_codes_suit(source: str, coding: str, mu: float, model: Hasher | None) -> None:
+    """Refuse a file of codes that says it holds others than those of this coding, or of another model."""
+    made = CodesMade.of_file(source)
+    if made is None:
+        return
+    if model is not None:
+        check_made_by(made, model, source)
+    if (made.coding, made.mu) != (coding, mu):
+        described = [f"{kind} codes" + (f" of mu={at:g}" if at else "")
+                     for kind, at in ((made.coding, made.mu), (coding, mu))]  # fmt: skip
+        raise InvalidInput(
+            f"{source} holds {described[0]}, as {source}.json says, and the collection {described[1]}, which "
+            "are searched in another way. Encode the vectors again, or create the collection with their "
+            "--coding, --mu and --model."
         )
 
 
@@ -316,10 +341,11 @@ def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str,
         coding = model.decoder_.coding
     if coding not in CODINGS:
         raise InvalidParameter("coding", coding, f"one of {', '.join(CODINGS)}")
-    mu = (model.decoder_.mu or 0.0) if mu is None else check_mu(mu)
-    if mu and coding == "hash":
+    if mu is None:
+        mu = 0.0 if coding == "hash" else model.decoder_.mu or 0.0
+    if check_mu(mu) and coding == "hash":
         raise InvalidParameter("mu", mu, "0 for hash codes, which have no μ", "Add --coding optimal.")
-    return coding, mu
+    return coding, float(mu)
 
 
 def suit_coding(
@@ -329,6 +355,8 @@ def suit_coding(
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
     asked = decoder is not None or mu is not None
     coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
+    if coding == "hash" and decoder is not None:
+        raise InvalidParameter("decoder", decoder, "one for optimal codes", "Drop --coding hash.")
     if coding == "optimal":
         some = None if X is None else X[sample_rows(len(X), TRAINING_ROWS)]
         suit_decoder(model, some, mu, decoder, progress)

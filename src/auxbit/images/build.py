@@ -48,7 +48,6 @@ MEASURED = 64  # pictures whose sizes choose the side
 BATCH = 256  # pictures at most per batch, which is on disk before the next one is described
 VECTORS = "float16"
 MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
-ROWS_FOR_TABLES = 5_000  # 256 vectors per byte want many rows
 LEAST_PICTURES = 2
 LARGEST_SEED = 2**32 - 1
 SHOWN_BAD = 5
@@ -543,10 +542,9 @@ class _Target:
                 raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
             raise
         if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), and stay so
-            kind = "tables" if len(X) >= ROWS_FOR_TABLES else "linear"
             progress.stage("decoder", TURNS)
             model.fit_decoder(
-                X, kind, mu=MU if state.model is None else state.mu, n_iter=TURNS,
+                X, "auto", mu=MU if state.model is None else state.mu, n_iter=TURNS,
                 callback=lambda turn, turns: progress.advance(1),
             )  # fmt: skip
         progress.stage("encoding", len(ids))

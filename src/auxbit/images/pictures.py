@@ -242,7 +242,7 @@ class Pictures:
         """The k pictures that look most like one: a file, its bytes, or the id of an item.
 
         mode : "hamming", distances in bits; "asymmetric", from the picture's vector to what the decoder makes
-            of codes; "reranked", true distances of the best of these. None: what the codes are made for.
+            of codes; "reranked", true distances of the best of these, which is the default.
         An item is not among its own results. BadPicture if a file is not a picture.
         """
         if mode is not None and mode not in MODES:

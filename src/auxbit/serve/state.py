@@ -312,7 +312,9 @@ def _plain(value: Any) -> Any:
 
 def modes_of(state: State) -> tuple[list[str], str]:
     """How a collection can be searched, and how it is by default."""
-    modes = ["hamming", "asymmetric", *(["reranked"] if state.vectors is not None else [])]
+    modes = ["asymmetric"] if state.by_decoder else ["hamming", "asymmetric"]
+    if state.vectors is not None:
+        return [*modes, "reranked"], "reranked"
     return modes, "asymmetric" if state.coding == "optimal" else "hamming"
 
 

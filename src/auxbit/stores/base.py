@@ -27,7 +27,7 @@ Answer = tuple[Array, Array]  # distances and ids of one query
 
 PADDING_DISTANCE, PADDING_ID = np.iinfo(np.int32).max, -1
 MOST_ANSWERS = 2**31 - 1
-CANDIDATES = 10  # for each answer, if these are ranked again, by default
+CANDIDATES, FEWEST = 10, 100  # for each answer, if these are ranked again, by default, and at least
 DEFAULT_NAME = "auxbit_codes"
 MARK = "auxbit store: "  # in front of what a comment or description says about a place of ours
 
@@ -313,7 +313,7 @@ class Store(ABC):
         if self.n_features is None:
             raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
         X = checked_floats(rerank, self.n_features, len(queries), "rerank")
-        most = self._default_candidates(k) if candidates is None else candidates
+        most = self.default_candidates(k) if candidates is None else candidates
         most = check_integer("candidates", most, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
         return padded(self._reranked(queries, X, k, where, most), k, real=True)
 
@@ -356,8 +356,9 @@ class Store(ABC):
             self._about = found
         return self._about
 
-    def _default_candidates(self, k: int) -> int:
-        return CANDIDATES * k
+    def default_candidates(self, k: int) -> int:
+        """How many are ranked again for k answers, by default."""
+        return max(CANDIDATES * k, FEWEST)
 
     # ---- what a store has to say
 

@@ -27,7 +27,6 @@ from auxbit.data.where import Condition, Node, Where, end_of_prefix
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (
-    CANDIDATES,
     DEFAULT_NAME,
     MILVUS_PORT,
     Address,
@@ -515,8 +514,9 @@ class MilvusStore(Store):
             self._n_lists = int(about.get("nlist", 0)) if about.get("index_type") == "BIN_IVF_FLAT" else 0
         return self._n_lists
 
-    def _default_candidates(self, k: int) -> int:
-        return min(CANDIDATES * k, max(k, MOST_FOUND))
+    def default_candidates(self, k: int) -> int:
+        """As many as Milvus finds at once."""
+        return min(super().default_candidates(k), max(k, MOST_FOUND))
 
     def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
         condition = self._condition(where)

@@ -159,10 +159,12 @@ def search_file(
     """Search a store for the rows of a file: the k nearest, or all within a Hamming radius.
 
     source : packed codes, or vectors, which `model` encodes. rerank : how many candidates are ranked by the
-    distances of their vectors.
+    distances of their vectors, 0 for none; by default 10 k, at least 100, if the store keeps vectors.
     """
     codes, X = _read_queries(store, source, model)
-    if rerank is not None and X is None:
+    if rerank is None and X is not None and store.n_features is not None and radius is None:
+        rerank = store.default_candidates(k)
+    if rerank and X is None:
         raise InvalidInput(
             "--rerank compares vectors: give --queries of vectors, and --model to encode them."
         )
@@ -176,14 +178,14 @@ def search_file(
         "k": None if radius is not None else k,
         "radius": radius,
         "mode": "hamming",
-        "rerank": rerank,
+        "rerank": rerank or None,
         "where": None if conditions is None else str(conditions),
     }
     found: tuple[Array, ...]
     if radius is not None:
         found = store.search_radius(codes, radius, where=conditions)
     else:
-        ranked: dict[str, Any] = {} if rerank is None else {"rerank": X, "candidates": rerank}
+        ranked: dict[str, Any] = {"rerank": X, "candidates": rerank} if rerank else {}
         found = store.search(codes, k, where=conditions, **ranked)
     return Answers.of(found, store.metadata, about)
 
