@@ -11,7 +11,7 @@ from auxbit import ITQ, evaluate
 from auxbit.data import vectors
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.compare import ProductQuantizer, cells, choose_shape, compare, mean_over_seeds
+from auxbit.experiments.compare import cells, compare, mean_over_seeds
 
 
 @pytest.fixture(scope="module")
@@ -55,36 +55,7 @@ def test_product_quantisers_are_marked_asymmetric_and_have_no_hamming_figures(ro
         assert 0 < row["effective_bits"] <= row["effective_bits_bound"]
 
 
-def test_product_quantisation_matches_a_plain_search_of_its_reconstructions(digits: Any) -> None:
-    base, queries = digits[300:700], digits[:20]
-    for rotate in (False, True):
-        model = ProductQuantizer(16, rotate=rotate)
-        model.fit(base)
-        codes = model.encode(base)
-        assert codes.shape == (len(base), 2)
-        decoded = model._index.sa_decode(codes).astype(np.float64)
-        assert model.error(base, codes) == pytest.approx(((base - decoded) ** 2).sum(axis=1).mean())
-        distances = ((queries[:, None, :] - decoded[None]) ** 2).sum(axis=2)
-        found = np.take_along_axis(distances, model.search(base, queries, 5), axis=1)
-        np.testing.assert_allclose(np.sort(found, axis=1), np.sort(distances, axis=1)[:, :5], rtol=1e-4)
-
-
-def test_product_quantisation_prints_nothing_while_it_trains(digits: Any, capfd: Any) -> None:
-    for rotate in (False, True):
-        ProductQuantizer(8, rotate=rotate).fit(digits[:300])
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("bits", "n_dims", "shape"), [(8, 64, (1, 8)), (16, 64, (2, 8)), (24, 64, (4, 6)), (32, 128, (4, 8))]
-)
-def test_the_shape_of_a_product_uses_all_bits_and_stays_near_8(bits: int, n_dims: int, shape: Any) -> None:
-    assert choose_shape(bits, n_dims, 10_000) == shape
-
-
 def test_bits_that_no_product_has_are_left_out_with_the_reason(digits: Any) -> None:
-    with pytest.raises(InvalidParameter, match="M dividing 64 dimensions"):
-        choose_shape(13, 64, 10_000)
     base = digits[300:]
     (row,) = compare(base, base, digits[:50], ["pq"], [13], K=10, k=10, seeds=[0])
     assert "M dividing 64" in row["skipped"]

@@ -4,115 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from auxbit import evaluate
 from auxbit.core import files
 from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
-from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
+from auxbit.core.parallel import Workers
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import read_data
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput
 from auxbit.evaluate import ground_truth
+from auxbit.experiments.quantisers import make_quantiser
 from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, check_folder, means
 from auxbit.hashers.base import Hasher
 from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
 from auxbit.index.hamming import HammingIndex
 from auxbit.plot import figures as plot
-
-# ---- product quantisation by FAISS at equal bits: PQ and OPQ
-#
-# They have no Hamming distance: the query stays real. Their rows show what the same bits give to a slower
-# search.
-
-# with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
-MANY_ROWS = 50_000
-MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
-
-
-@contextmanager
-def faiss_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let FAISS use that many threads for the length of the block."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-def choose_shape(bits: int, n_dims: int, n_train: int) -> tuple[int, int]:
-    """M parts of the vector and b bits of each: M * b = bits, M dividing the dimensions, b nearest to 8."""
-    most = min(MAX_CENTROID_BITS, int(np.log2(max(n_train, 1))))
-    found = [b for b in range(1, most + 1) if bits % b == 0 and n_dims % (bits // b) == 0]
-    if not found:
-        allowed = f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}"
-        raise InvalidParameter("bits", bits, allowed)
-    best = min(found, key=lambda b: (abs(b - USUAL_CENTROID_BITS), b))
-    return bits // best, best
-
-
-class ProductQuantizer:
-    """FAISS's PQ, or OPQ with `rotate`, behind the few calls that a comparison needs."""
-
-    def __init__(self, bits: int, *, rotate: bool, seed: int = 0, n_jobs: int | None = None) -> None:
-        self.bits, self.rotate, self.seed, self.n_jobs = bits, rotate, seed, n_jobs
-
-    def fit(self, X: Array) -> float:
-        """Train on the rows of X, (n, D); returns the seconds."""
-        import faiss
-
-        D = X.shape[1]
-        shape = choose_shape(self.bits, D, len(X))
-        flat = faiss.IndexPQ(D, *shape)
-        _prepare(flat.pq, self.seed)
-        self._index: Any = flat
-        if self.rotate:
-            rotation = faiss.OPQMatrix(D, shape[0])
-            inner = faiss.ProductQuantizer(D, *shape)
-            _prepare(inner, self.seed)
-            rotation.pq = inner
-            self._index = faiss.IndexPreTransform(rotation, flat)
-            self._parts = (rotation, inner, flat)  # FAISS keeps bare pointers to them
-        start = time.perf_counter()
-        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
-            self._index.train(np.ascontiguousarray(X, dtype=np.float32))
-        return time.perf_counter() - start
-
-    def encode(self, X: Array) -> Packed:
-        """The codes of the rows, (n, ceil(bits/8)) uint8."""
-        with faiss_threads(self.n_jobs):
-            return np.asarray(self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32)))
-
-    def error(self, X: Array, codes: Packed) -> float:
-        """The mean over rows of the squared distance from a row to the reconstruction of its code."""
-        total = 0.0
-        for rows in block_slices(len(X)):
-            residual = X[rows].astype(np.float64) - self._index.sa_decode(np.ascontiguousarray(codes[rows]))
-            total += float(np.einsum("nd,nd->", residual, residual))
-        return total / len(X)
-
-    def search(self, X: Array, queries: Array, k: int) -> Ids:
-        """Row numbers, (q, k), of the rows of X whose reconstructions are nearest to each query."""
-        self._index.reset()
-        with faiss_threads(self.n_jobs):
-            self._index.add(np.ascontiguousarray(X, dtype=np.float32))
-            _, ids = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
-        return np.asarray(ids, dtype=np.int64)
-
-
-def _prepare(quantizer: Any, seed: int) -> None:
-    quantizer.cp.seed = 1234 + seed  # FAISS's own default, moved by ours
-    quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part
-
 
 # ---- the comparison
 
@@ -225,7 +137,7 @@ def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
 def _run(cell: RowKey, X_train: Array, task: Task) -> Row:
     hashes = find_method(cell[0]).estimator
     try:
-        return run_hasher(cell, X_train, task)[1] if hashes else _run_product(cell, X_train, task)
+        return run_hasher(cell, X_train, task)[1] if hashes else _run_quantiser(cell, X_train, task)
     except InvalidInput as error:  # the data were checked before: it is about this method and these bits
         return _about(cell, "Hamming" if hashes else "asymmetric", skipped=str(error))
 
@@ -244,19 +156,19 @@ def run_hasher(cell: RowKey, X_train: Array, task: Task) -> tuple[Hasher, Row]:
     return model, _about(cell, "Hamming") | seconds | measure(model, task)
 
 
-def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
-    """PQ and OPQ give lists of ids: no Hamming radius, no ties to average."""
+def _run_quantiser(cell: RowKey, X_train: Array, task: Task) -> Row:
+    """Quantisers give lists of ids: no Hamming radius, no ties to average."""
     label, bits, seed = cell
-    model = ProductQuantizer(bits, rotate=label == "OPQ", seed=seed, n_jobs=task.n_jobs)
-    seconds = model.fit(X_train)
-    codes = model.encode(task.base)
-    ranking = evaluate.retrieved_ranking(model.search(task.base, task.queries, task.k), task.truth)
+    model = make_quantiser(label.lower(), bits, seed=seed, n_jobs=task.n_jobs).fit(X_train)
+    codes = model.add(task.base)
+    ranking = evaluate.retrieved_ranking(model.search(task.queries, task.k), task.truth)
     found = evaluate.precision_recall_at_k(ranking, task.k)
     nothing = ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
+    plain = model.resident_bytes == model.payload_bytes  # factors beside codes would count as codes
     return _about(cell, "asymmetric") | {
-        "seconds_fit": seconds, "reconstruction_error": model.error(task.base, codes),
+        "seconds_fit": model.times["fit"].wall, "reconstruction_error": model.error(task.base, codes),
         "precision": found.precision, "recall": found.recall, **dict.fromkeys(nothing),
-        "effective_bits": evaluate.effective_bits(codes),
+        "effective_bits": evaluate.effective_bits(codes) if plain else None,
         "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
     }  # fmt: skip
 

@@ -39,10 +39,10 @@ class Style:
 class Method:
     """A method as tables, figures, the command line and model files know it.
 
-    label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for a
-    quantiser of FAISS; encoder : "module:Class" of its encoder below auxbit; seeded : whether it is random;
-    options : parameters of the estimator that make it this method, which `note` explains to users; variant :
-    compared only if it is named.
+    label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for one of
+    experiments/quantisers.py; encoder : "module:Class" of its encoder below auxbit; seeded : whether it is
+    random; options : parameters of the estimator that make it this method, which `note` explains to users;
+    variant : compared only if it is named.
     """
 
     label: str
@@ -56,7 +56,7 @@ class Method:
 
     @property
     def estimator(self) -> str:
-        """The name of the class, "" for a quantiser of FAISS."""
+        """The name of the class, "" for one of experiments/quantisers.py."""
         return self.home.partition(":")[2]
 
     def load_class(self) -> Any:
@@ -105,8 +105,23 @@ METHODS = {
     "klsh": Method("KLSH", Style("#cc79a7", ">"), "klsh:KernelizedLSH", "hashers.klsh:KernelEncoder"),
     "tpca": Method("tPCA", Style("#56b4e9", "^"), "linear:ThresholdedPCA", seeded=False),
     "lsh": Method("LSH", Style("#8c8c8c", "v"), "linear:LSH"),
+    "sign": Method(
+        "sign", Style("#666666", "|", ":"), note="one bit per dimension", seeded=False, variant=True
+    ),
     "pq": Method("PQ", Style("#000000", "*", "--"), note="of FAISS"),
     "opq": Method("OPQ", Style("#555555", "p", "--"), note="of FAISS, slow"),
+    "rq": Method("RQ", Style("#117733", "s", "--"), note="of FAISS", variant=True),
+    "lsq": Method("LSQ", Style("#44aa99", "X", "--"), note="of FAISS, slow", variant=True),
+    "plsq": Method("PLSQ", Style("#6699cc", "d", "--"), note="of FAISS", variant=True),
+    "rabitq": Method("RaBitQ", Style("#b8860b", "D", "--"), note="of FAISS", variant=True),
+    "pca-rabitq": Method(
+        "PCA-RaBitQ", Style("#cc6677", "P", "--"), seeded=False, note="of FAISS", variant=True
+    ),
+    "pca-rabitq2": Method(
+        "PCA-RaBitQ2", Style("#994455", "<", "--"), seeded=False, note="of FAISS, two bits on half the axes",
+        variant=True,
+    ),
+    "itq-rabitq": Method("ITQ-RaBitQ", Style("#4477aa", ">", "--"), note="RaBitQ of FAISS", variant=True),
 }  # fmt: skip
 HASHER_NAMES = tuple(name for name, method in METHODS.items() if method.home)
 DEFAULT_METHODS = tuple(name for name, method in METHODS.items() if not method.variant)
