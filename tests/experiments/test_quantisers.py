@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auxbit import evaluate
+from auxbit import BinaryAutoencoder, HammingIndex, evaluate
 from auxbit.core.maps import unpack
 from auxbit.errors import InvalidParameter
 from auxbit.experiments.quantisers import NAMES, choose_shape, make_quantiser
@@ -42,7 +42,8 @@ def test_answers_are_those_of_a_plain_search_of_the_reconstructions(name: str, r
     [
         ("pq", 16, 2, 0), ("opq", 16, 2, 0), ("rq", 16, 2, 4), ("lsq", 16, 2, 4), ("plsq", 16, 2, 4),
         ("rabitq", 64, 8, 8), ("rabitq", 128, 16, 20), ("rabitq", 130, 16, 20), ("pca-rabitq", 32, 4, 8),
-        ("pca-rabitq2", 32, 4, 20), ("itq-rabitq", 32, 4, 8), ("sign", 16, 8, 0),
+        ("pca-rabitq2", 32, 4, 20), ("itq-rabitq", 32, 4, 8), ("sign", 16, 8, 0), ("itq", 16, 2, 0),
+        ("ba-asymmetric", 16, 2, 5), ("ba-optimal", 16, 2, 5),
     ],
 )  # fmt: skip
 def test_factors_beside_a_code_are_resident_and_not_payload(
@@ -51,7 +52,8 @@ def test_factors_beside_a_code_are_resident_and_not_payload(
     model = make_quantiser(name, bits, n_jobs=1).fit(rows[0])
     codes = model.add(rows[0])
     assert (model.payload_bytes, model.resident_bytes - model.payload_bytes) == (payload, beside)
-    assert codes.shape == (len(rows[0]), model.resident_bytes)
+    within = payload if name.startswith("ba-") else model.resident_bytes  # of ours, norms are apart
+    assert codes.shape == (len(rows[0]), within)
     found = evaluate.retrieved_ranking(model.search(rows[1], 10), evaluate.ground_truth(*rows, 10))
     assert evaluate.precision_recall_at_k(found, 10).precision > 0.3
     assert {"fit", "encode", "search"} == set(model.times)
@@ -102,5 +104,18 @@ def test_bits_that_a_quantiser_cannot_have_are_refused_with_the_reason(rows: Any
         make_quantiser("rabitq", 63).fit(rows[0])
     with pytest.raises(InvalidParameter, match="2 × at most 64 axes"):
         make_quantiser("pca-rabitq2", 33).fit(rows[0])
-    with pytest.raises(InvalidParameter, match="one of sign, pq"):
+    with pytest.raises(InvalidParameter, match="expected one of ba"):
         make_quantiser("nothing", 8)
+
+
+def test_the_ways_of_a_fitted_model_leave_it_as_it_is(rows: Any) -> None:
+    base, queries = rows
+    start = BinaryAutoencoder(16, max_iter=3, random_state=0, n_jobs=1).fit(base)
+    before = start.decoder_
+    made = make_quantiser("ba-optimal", 16, start=start, n_jobs=1).fit(base)
+    made.add(base)
+    assert start.decoder_ is before
+    assert made.model.decoder_ is not before  # type: ignore[attr-defined]
+    index = HammingIndex(16, decoder=made.model.decoder_)  # type: ignore[attr-defined]
+    index.add(made.model.encode(base, coding="optimal"))  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(made.search(queries, 7), index.search_asymmetric(queries, 7)[1])

@@ -1,12 +1,12 @@
-"""FAISS's quantisers at equal bits, behind the few calls that a comparison needs; and sign bits.
+"""What a comparison searches, behind one contract: our codes in each of their ways, sign bits, FAISS.
 
-    model = make_quantiser("rq", bits=64, seed=0).fit(X)
+    model = make_quantiser("rq", bits=64, seed=0).fit(X)      # or "ba", "ba-optimal", "sign", …
     model.add(X)
     ids = model.search(queries, k=10)
     model.payload_bytes, model.resident_bytes, model.times["fit"].cpu
 
-They have no Hamming distance (sign bits have nothing else): the query stays real. `payload_bytes` are those
-of the code; a norm or a factor that a method keeps beside it for each row counts in `resident_bytes` only.
+`payload_bytes` are those of the code; a norm or a factor that a method keeps beside it for each row counts in
+`resident_bytes` only.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from auxbit.core.checks import Array, Float32, Ids, Packed
-from auxbit.core.maps import MAX_BITS, bytes_per_code, check_n_bits, pack
+from auxbit.core.maps import MAX_BITS, bytes_per_code, check_n_bits, check_packed, pack
 from auxbit.core.parallel import block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.hashers.base import Hasher
 from auxbit.hashers.linear import ITQ
+from auxbit.hashers.registry import make_hasher
 from auxbit.index.hamming import HammingIndex
+from auxbit.quantiser.fit import KINDS
 
-# with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
-MANY_ROWS = 50_000
+# with fewer numbers FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
+MANY_NUMBERS = 3_000_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
+NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
+ROWS_PER_ENTRY = 10
 FEW_DIMS = 256  # OPQ finds a rotation to no more: it did not finish on 1,536
 
 
@@ -42,6 +48,7 @@ class Times(NamedTuple):
 class Quantiser:
     """The contract: `fit`, `encode`, `add`, `search`, `error`, bytes per row, and the times of each call."""
 
+    searched_by = "asymmetric"  # with the query left real
     payload_bytes: int  # of a code
     resident_bytes: int  # of what search keeps in memory for each row
     model_bytes: int = 0  # of codebooks and rotations, whatever the number of rows
@@ -95,8 +102,101 @@ class Quantiser:
         self.times[what] = Times(time.perf_counter() - wall, time.process_time() - cpu)
 
 
+# ---- codes of a hasher
+
+
+class Hashed(Quantiser):
+    """The codes h(x) of a hasher by Hamming distance; or the bits of any transformer to 0 and 1.
+
+    model : with `fit` and `encode`, to packed codes, or `transform`, to 0 and 1. fitted : use it as it is.
+    """
+
+    searched_by = "Hamming"
+
+    def __init__(
+        self, model: Any, bits: int, *, seed: int = 0, n_jobs: int | None = None, fitted: bool = False
+    ) -> None:
+        super().__init__(bits, seed=seed, n_jobs=n_jobs)
+        self.model = model
+        self.payload_bytes = self.resident_bytes = bytes_per_code(bits)
+        if fitted:
+            self.times["fit"] = Times(0.0, 0.0)
+            self._measure_model()
+
+    def _train(self, X: Array) -> None:
+        self.model.fit(X)
+        self._measure_model()
+
+    def _measure_model(self) -> None:
+        parts = [getattr(self.model, name, None) for name in ("encoder_", "decoder_")]
+        self.model_bytes = sum(each.nbytes for part in parts if part for each in part.tensors().values())
+
+    def _codes(self, X: Array) -> Packed:
+        if hasattr(self.model, "encode"):
+            return check_packed(self.model.encode(X), self.bits)
+        bits = np.asarray(self.model.transform(X))
+        if bits.ndim != 2 or bits.shape[1] != self.bits:
+            raise InvalidInput(
+                f"{type(self.model).__name__} gives an array of shape {bits.shape}, and {self.bits} bits are "
+                "compared. Give it a parameter n_bits, or name the number of bits that it gives."
+            )
+        return pack(bits)
+
+    def _fill(self, codes: Packed) -> None:
+        self._index = HammingIndex(self.bits, n_jobs=self.n_jobs)
+        self._index.add(codes)
+
+    def _nearest(self, queries: Array, k: int) -> Ids:
+        return self._index.search(self._codes(queries), k)[1]
+
+    def error(self, X: Array, codes: Packed) -> float | None:
+        """The squared error of the decoder's reconstructions per row, None for what has no decoder."""
+        return self.model._error_of(X, codes) if isinstance(self.model, Hasher) else None
+
+
+class ByDecoder(Hashed):
+    """The codes of a hasher by ‖query − f(z)‖: h(x), or those that are best for the decoder.
+
+    coding : "hash" or "optimal", for which a decoder is fitted, unless the model comes fitted.
+    """
+
+    searched_by = "asymmetric"
+
+    def __init__(self, model: Hasher, bits: int, *, coding: str, mu: float = 0.0, **more: Any) -> None:
+        super().__init__(model, bits, **more)
+        self.coding, self.mu = coding, mu
+        self.resident_bytes += NORM_BYTES
+
+    def _train(self, X: Array) -> None:
+        if not hasattr(self.model, "encoder_"):
+            self.model.fit(X)
+        if self.coding == "optimal":
+            self.model.fit_decoder(X, decoder_for(len(X)), mu=self.mu)
+        self._measure_model()
+
+    def _codes(self, X: Array) -> Packed:
+        codes: Packed = self.model.encode(X, coding=self.coding, mu=self.mu)
+        return codes
+
+    def _fill(self, codes: Packed) -> None:
+        self._index = HammingIndex(self.bits, decoder=self.model.decoder_, n_jobs=self.n_jobs)
+        self._index.add(codes)
+
+    def _nearest(self, queries: Array, k: int) -> Ids:
+        return self._index.search_asymmetric(queries, k)[1]
+
+
+def decoder_for(n_rows: int) -> str:
+    """The kind of decoder to fit to that many rows."""
+    if "auto" in KINDS:
+        return "auto"
+    return "tables" if n_rows >= ROWS_PER_ENTRY * 256 else "linear"
+
+
 class SignBits(Quantiser):
     """One bit per dimension, whether it is above its mean, as vector databases do; Hamming distance."""
+
+    searched_by = "Hamming"
 
     def _train(self, X: Array) -> None:
         D = check_n_bits(X.shape[1], MAX_BITS)
@@ -141,7 +241,7 @@ class FaissQuantiser(Quantiser):
 
     def _train(self, X: Array) -> None:
         faiss = _faiss()
-        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
+        with faiss_threads(self.n_jobs if X.size >= MANY_NUMBERS else 1):
             made = self._make(self.bits, X, self.seed, self.n_jobs)
             made.index.train(_floats(X))
         self._made = made
@@ -345,13 +445,22 @@ MAKERS: dict[str, Callable[[int, Array, int, int | None], Made]] = {
     "plsq": _product_local_search, "rabitq": _rabitq, "pca-rabitq": _pca_rabitq,
     "pca-rabitq2": _pca_rabitq2, "itq-rabitq": _itq_rabitq,
 }  # fmt: skip
-NAMES = ("sign", *MAKERS)
+WAYS = {"ba-asymmetric": "hash", "ba-optimal": "optimal"}  # of BA by its decoder, with their coding
+NAMES = (*WAYS, "sign", *MAKERS)
 
 
-def make_quantiser(name: str, bits: int, *, seed: int = 0, n_jobs: int | None = None) -> Quantiser:
-    """A quantiser that is not fitted yet, by its name in NAMES. Sign bits are as many as dimensions."""
+def make_quantiser(
+    name: str, bits: int, *, seed: int = 0, n_jobs: int | None = None, start: Hasher | None = None
+) -> Quantiser:
+    """A method that is not fitted yet, by its name in NAMES or that of a hasher.
+
+    Sign bits are as many as dimensions. start : a fitted BA, for its ways; it stays as it is.
+    """
+    if name in WAYS:
+        fitted = make_hasher("ba", bits, random_state=seed, n_jobs=n_jobs) if start is None else copy(start)
+        return ByDecoder(fitted, bits, coding=WAYS[name], seed=seed, n_jobs=n_jobs)
     if name == "sign":
         return SignBits(bits, seed=seed, n_jobs=n_jobs)
-    if name not in MAKERS:
-        raise InvalidParameter("quantiser", name, f"one of {', '.join(NAMES)}")
-    return FaissQuantiser(MAKERS[name], bits, seed=seed, n_jobs=n_jobs)
+    if name in MAKERS:
+        return FaissQuantiser(MAKERS[name], bits, seed=seed, n_jobs=n_jobs)
+    return Hashed(make_hasher(name, bits, random_state=seed, n_jobs=n_jobs), bits, seed=seed, n_jobs=n_jobs)
