@@ -16,12 +16,17 @@ from auxbit.evaluate import (
     effective_bits_bound,
     ground_truth,
     hamming_ranking,
+    largest_norm,
+    lift_queries,
+    lift_rows,
     mean_average_precision,
+    one_recall_at,
     precision_recall_at_k,
     precision_recall_at_radius,
     precision_recall_curve,
     recall_at,
     retrieved_ranking,
+    unit_rows,
 )
 
 
@@ -113,6 +118,60 @@ def test_any_small_ground_truth_equals_sorting_all_distances(n, q, n_dims, k, se
     np.testing.assert_array_equal(ground_truth(base, queries, k, n_jobs=1), slow_truth(base, queries, k))
 
 
+def slow_products(base, queries, k):
+    """Sort all float64 products, summed one dimension after another, by (product falling, id)."""
+    rows, asked = base.astype(np.float64), queries.astype(np.float64)
+    products = np.zeros((len(asked), len(rows)))
+    for j in range(rows.shape[1]):
+        products -= asked[:, j, None] * rows[None, :, j]
+    return np.argsort(products, axis=1, kind="stable")[:, :k]
+
+
+@given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 4), st.integers(1, 60), st.integers(0, 999))
+def test_any_small_inner_products_are_those_of_sorting_them_all(n, q, n_dims, k, seed):
+    rng = np.random.default_rng(seed)
+    base, queries = rng.integers(-3, 4, (n, n_dims)), rng.integers(-3, 4, (q, n_dims))  # many ties
+    k = min(k, n)
+    found = ground_truth(base, queries, k, metric="inner_product", n_jobs=1)
+    np.testing.assert_array_equal(found, slow_products(base, queries, k))
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-3, 1.0, 1e30, 1e70])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_inner_products_are_exact_where_float32_is_not(scale, offset):
+    rng = np.random.default_rng(1)
+    base = scale * (offset + rng.normal(size=(8, 16))[rng.integers(0, 8, 20_000)])
+    base += 1e-7 * scale * rng.normal(size=base.shape)
+    queries = rng.normal(size=(10, 16))
+    found = ground_truth(base, queries, 20, metric="inner_product")
+    np.testing.assert_array_equal(found, slow_products(base, queries, 20))
+
+
+def test_the_neighbours_of_lifted_rows_are_those_by_inner_product():
+    rng = np.random.default_rng(2)
+    base, queries = rng.normal(size=(2000, 8)) * rng.gamma(2, size=(2000, 1)), rng.normal(size=(30, 8))
+    largest = largest_norm(base)
+    assert largest == pytest.approx(np.linalg.norm(base, axis=1).max())
+    lifted, asked = lift_rows(base, largest), lift_queries(queries, largest)
+    np.testing.assert_allclose(np.linalg.norm(lifted, axis=1), largest)
+    np.testing.assert_allclose(np.linalg.norm(asked, axis=1), largest)
+    np.testing.assert_array_equal(ground_truth(lifted, asked, 10), slow_products(base, queries, 10))
+    with pytest.raises(InvalidInput, match="Lift all rows with the norm of the largest"):
+        lift_rows(2 * base, largest)
+
+
+def test_cosine_neighbours_are_those_of_rows_divided_by_their_norms():
+    rng = np.random.default_rng(3)
+    base, queries = rng.normal(size=(500, 8)) * rng.gamma(2, size=(500, 1)), rng.normal(size=(30, 8))
+    base[7] = 0
+    np.testing.assert_allclose(np.linalg.norm(unit_rows(base), axis=1), np.arange(500) != 7)
+    cosines = (queries @ base.T) / np.maximum(np.linalg.norm(base, axis=1), 1e-300)
+    found = ground_truth(base, queries, 10, metric="cosine")
+    np.testing.assert_array_equal(found, np.argsort(-cosines, axis=1)[:, :10])
+    with pytest.raises(InvalidParameter, match="one of euclidean, cosine, inner_product"):
+        ground_truth(base, queries, 10, metric="dot")
+
+
 def test_ground_truth_reads_memory_maps_and_does_not_depend_on_the_number_of_jobs(tmp_path):
     rng = np.random.default_rng(5)
     np.save(tmp_path / "base.npy", rng.normal(size=(3000, 12)).astype(np.float32))
@@ -184,7 +243,7 @@ def test_rankings_of_lists_give_the_same_metrics_at_k_as_rankings_of_codes():
     short = retrieved_ranking(np.where(np.arange(60) < 50, lists[:, :60], -1), truth)
     for k in (1, 10, 50):
         assert precision_recall_at_k(by_codes, k) == precision_recall_at_k(short, k)
-        assert recall_at(by_codes, k) == recall_at(short, k)
+        assert one_recall_at(by_codes, k) == one_recall_at(short, k)
 
 
 def test_metrics_that_need_distances_or_all_ranks_refuse_rankings_of_lists():
@@ -194,7 +253,7 @@ def test_metrics_that_need_distances_or_all_ranks_refuse_rankings_of_lists():
         lambda: precision_recall_at_radius(ranking, 1),
         lambda: precision_recall_curve(ranking),
         lambda: precision_recall_at_k(ranking, 1, ties="average"),
-        lambda: recall_at(ranking, 1, ties="average"),
+        lambda: one_recall_at(ranking, 1, ties="average"),
         lambda: mean_average_precision(ranking, ties="average"),
     ):
         with pytest.raises(InvalidInput, match=r"needs Hamming distances.*lists of ids"):
@@ -242,7 +301,10 @@ def test_metrics_at_k_equal_their_definitions(case, data):
     assert precision == pytest.approx(np.mean(found) / k)
     assert recall == pytest.approx(np.mean(found) / truth.shape[1])
     first = [true[0] in row[:k] for row, true in zip(lists, truth, strict=True)]
-    assert recall_at(ranking, k) == pytest.approx(np.mean(first))
+    assert one_recall_at(ranking, k) == pytest.approx(np.mean(first))
+    k = min(k, truth.shape[1])
+    shares = [len(set(row[:k]) & set(true[:k])) / k for row, true in zip(lists, truth, strict=True)]
+    assert recall_at(ranking, k) == pytest.approx(np.mean(shares))
     average = []
     for row, true in zip(lists, truth, strict=True):
         relevant = np.isin(row, true)
@@ -300,7 +362,10 @@ def test_averaged_ties_equal_the_mean_over_all_orders(distances):
                     (mean, mean * k / n_true)
                 )
                 first = np.mean([true[0] in order[:k] for order in orders])
-                assert recall_at(ranking, k, ties="average") == pytest.approx(first)
+                assert one_recall_at(ranking, k, ties="average") == pytest.approx(first)
+                if k <= n_true:
+                    shares = [len(set(order[:k]) & set(true[:k])) / k for order in orders]
+                    assert recall_at(ranking, k, ties="average") == pytest.approx(np.mean(shares))
 
 
 @given(small_case)
@@ -312,7 +377,7 @@ def test_averaged_ties_do_not_depend_on_the_order_of_rows(case):
     k = 1 + len(base) // 2
     for metric in (
         lambda ranking: precision_recall_at_k(ranking, k, ties="average"),
-        lambda ranking: recall_at(ranking, k, ties="average"),
+        lambda ranking: one_recall_at(ranking, k, ties="average"),
         lambda ranking: mean_average_precision(ranking, ties="average"),
     ):
         assert metric(one) == pytest.approx(metric(other))
@@ -333,7 +398,8 @@ def test_metrics_are_plain_floats_of_a_frozen_ranking():
     for value in (
         *precision_recall_at_k(ranking, 5),
         *precision_recall_at_radius(ranking, 2),
-        recall_at(ranking, 5),
+        one_recall_at(ranking, 5),
+        recall_at(ranking, 4),
         mean_average_precision(ranking),
         mean_average_precision(ranking, ties="average"),
     ):
@@ -349,11 +415,13 @@ def test_metrics_refuse_what_they_cannot_use():
         with pytest.raises(InvalidParameter, match=r"k=.* is invalid: expected an integer in 1\.\.20"):
             precision_recall_at_k(ranking, k)
         with pytest.raises(InvalidParameter, match=r"R=.* is invalid: expected an integer in 1\.\.20"):
-            recall_at(ranking, k)
+            one_recall_at(ranking, k)
+    with pytest.raises(InvalidParameter, match=r"1\.\.4\. The truth has 4 neighbours per query"):
+        recall_at(ranking, 5)
     for r in (-1, 9, 1.5):
         with pytest.raises(InvalidParameter, match=r"r=.* is invalid: expected an integer in 0\.\.8"):
             precision_recall_at_radius(ranking, r)
-    for metric in (mean_average_precision, lambda each, ties: recall_at(each, 1, ties=ties)):
+    for metric in (mean_average_precision, lambda each, ties: one_recall_at(each, 1, ties=ties)):
         with pytest.raises(InvalidParameter, match="ties='random' is invalid: expected 'id' or 'average'"):
             metric(ranking, ties="random")
 

@@ -31,6 +31,7 @@ PUBLIC = {
     "SphericalHashing",
     "ThresholdedPCA",
     "load",
+    "register",
 }
 
 # ---- public names

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from auxbit.hashers.linear import LSH as LSH
     from auxbit.hashers.linear import ThresholdedPCA as ThresholdedPCA
     from auxbit.hashers.registry import load as load
+    from auxbit.hashers.registry import register as register
     from auxbit.hashers.spectral import SpectralHashing as SpectralHashing
     from auxbit.hashers.spherical import SphericalHashing as SphericalHashing
     from auxbit.index.hamming import HammingIndex as HammingIndex
@@ -38,6 +39,7 @@ _HOME = {
     "Collection": "collection.collection",
     "HammingIndex": "index.hamming",
     "load": "hashers.registry",
+    "register": "hashers.registry",
 } | {name: f"hashers.{method.home.partition(':')[0]}" for name, method in ESTIMATORS.items()}
 
 __all__ = sorted(_HOME, key=lambda name: (not name.isupper(), name))

@@ -1,6 +1,6 @@
-"""How good codes are: true neighbours, precision and recall, recall@R, mAP, effective number of bits.
+"""How good codes are: true neighbours, precision and recall, mAP, effective number of bits.
 
-    truth = ground_truth(X_base, X_query, k=50)
+    truth = ground_truth(X_base, X_query, k=50, metric="cosine")
     ranking = hamming_ranking(model.encode(X_base), model.encode(X_query), truth, n_bits=32)
     precision, recall = precision_recall_at_k(ranking, k=50)
 
@@ -30,31 +30,112 @@ from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
 from auxbit.errors import InvalidInput, InvalidParameter
 
 __all__ = [
-    "PrecisionRecall", "PrecisionRecallCurve", "Ranking", "code_counts", "effective_bits",
-    "effective_bits_bound", "ground_truth", "hamming_ranking", "mean_average_precision",
-    "precision_recall_at_k", "precision_recall_at_radius", "precision_recall_curve", "recall_at",
-    "retrieved_ranking",
+    "METRICS", "PrecisionRecall", "PrecisionRecallCurve", "Ranking", "check_metric", "code_counts",
+    "effective_bits", "effective_bits_bound", "ground_truth", "hamming_ranking", "largest_norm",
+    "lift_queries", "lift_rows", "mean_average_precision", "one_recall_at", "precision_recall_at_k",
+    "precision_recall_at_radius", "precision_recall_curve", "recall_at", "retrieved_ranking", "unit_rows",
 ]  # fmt: skip
 
 # ---- exact nearest neighbours: the truth that codes are measured against
 
 QUERY_BLOCK, MOST_BASE_ROWS = 128, 16384
 UNIT = 2.0**-24  # unit roundoff of float32
+METRICS = ("euclidean", "cosine", "inner_product")
 
 
-def ground_truth(X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, n_jobs: int | None = None) -> Ids:
-    """Row numbers, (q, k) int64, of the k Euclidean nearest base rows to each query, by (distance, id).
+def ground_truth(
+    X_base: npt.ArrayLike, X_query: npt.ArrayLike, k: int, *, metric: str = "euclidean",
+    n_jobs: int | None = None,
+) -> Ids:  # fmt: skip
+    """Row numbers, (q, k) int64, of the k nearest base rows to each query, ties by the smallest number.
 
-    Exact for squared distances that are summed in float64 from the differences: products in float32 only
-    leave out rows that are too far even if rounding was at its worst. Mapped rows are read twice, by blocks.
+    metric : "euclidean"; "cosine", the Euclidean distance of rows divided by their norms; "inner_product",
+        the largest products first.
+
+    Exact for squared distances that are summed in float64 from the differences, and products likewise:
+    products in float32 only leave out rows that are too far even if rounding was at its worst. Mapped rows
+    are read twice, by blocks.
     """
     base, queries = _check_vectors(X_base, "X_base"), _check_vectors(X_query, "X_query")
     n, n_dims = base.shape
     if queries.shape[1] != n_dims:
         raise InvalidInput(f"X_query must have the {n_dims} columns of X_base, got {queries.shape[1]}.")
     k = check_integer("k", k, 1, n, f"X_base has {n} rows.")
+    if check_metric(metric) == "cosine":
+        base, queries = unit_rows(base, n_jobs=n_jobs), unit_rows(queries, n_jobs=n_jobs)
     with Workers(n_jobs) as workers:
-        return _nearest(_Sieve.measure(base, queries, workers), base, queries, k, workers)[1]
+        sieve = _Sieve.measure(base, queries, workers, products=metric == "inner_product")
+        return _nearest(sieve, base, queries, k, workers)[1]
+
+
+def check_metric(metric: str) -> str:
+    """Refuse what is no metric."""
+    if metric not in METRICS:
+        raise InvalidParameter("metric", metric, f"one of {', '.join(METRICS)}")
+    return metric
+
+
+# ---- rows whose Euclidean neighbours are those of another metric
+
+
+def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
+    """Rows divided by their norms, for cosine; zero rows stay. X : (n, D) → (n, D) float64."""
+    out = np.empty(X.shape)
+
+    def fill(rows: slice) -> None:
+        block = np.asarray(X[rows]).astype(np.float64)
+        norms = _norms(block)
+        out[rows] = block / np.where(norms > 0, norms, 1.0)[:, None]
+
+    with Workers(n_jobs) as workers:
+        workers.run(fill, len(X))
+    return out
+
+
+def largest_norm(X: Array, *, n_jobs: int | None = None) -> float:
+    """The largest ‖x‖ of the rows, for `lift_rows`."""
+    with Workers(n_jobs) as workers:
+        norms = workers.map(lambda rows: _norms(np.asarray(X[rows]).astype(np.float64)).max(), len(X))
+        return float(max(norms))
+
+
+def lift_rows(X: Array, largest: float) -> Float64:
+    """Rows with one more coordinate, all of length `largest`, for inner products. (n, D) → (n, D + 1).
+
+    With sqrt(largest² − ‖x‖²) in that place, the nearest rows to lifted queries are those of the largest
+    products. largest : at least `largest_norm` of all rows.
+    """
+    block = np.asarray(X).astype(np.float64)
+    norms = _norms(block)
+    if len(block) and norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
+        raise InvalidInput(
+            f"a row has the norm {norms.max():.6g}, more than the {largest:.6g} that rows are lifted to. "
+            "Lift all rows with the norm of the largest."
+        )
+    rest = np.sqrt(np.maximum(largest**2 - norms**2, 0.0))
+    return np.concatenate([block, rest[:, None]], axis=1)
+
+
+def lift_queries(X: Array, largest: float) -> Float64:
+    """Queries beside `lift_rows`, with 0 in the new place. (q, D) → (q, D + 1).
+
+    They get the length of those rows, which changes no order: by codes, a much shorter query would be nearest
+    to the shortest reconstructions, whatever their direction.
+    """
+    block = np.asarray(X).astype(np.float64)
+    norms = _norms(block)
+    scaled = block * (largest / np.where(norms > 0, norms, 1.0))[:, None]
+    return np.concatenate([scaled, np.zeros((len(block), 1))], axis=1)
+
+
+def _norms(block: Float64) -> Float64:
+    largest = np.abs(block).max(axis=1, initial=0.0)  # so that squares neither overflow nor vanish
+    scaled = block / np.where(largest > 0, largest, 1.0)[:, None]
+    norms: Float64 = largest * np.sqrt(np.einsum("nd,nd->n", scaled, scaled))
+    return norms
+
+
+# ---- the k nearest, exactly
 
 
 def nearest_scaled(
@@ -105,20 +186,23 @@ class _Sieve(NamedTuple):
 
     With x' = scale (x − centre), x̃ its float32 copy and u the unit roundoff, ‖q'‖² + ‖b'‖² − 2q̃ᵀb̃ as computed
     is within error (‖q'‖+‖b'‖)² ≤ 2 error (‖q'‖²+‖b'‖²) of ‖q'−b'‖²: γ_d/2 comes from summing d products in
-    any order, u each from rounding the vectors, ‖b'‖² and the sum; the rest is slack for float64.
+    any order, u each from rounding the vectors, ‖b'‖² and the sum; the rest is slack for float64. For
+    `products`, the distance is −qᵀb, and the centre 0: −q̃ᵀb̃ is within 2 error ‖q'‖‖b'‖ of it.
     """
 
     centre: Float64
     scale: float
     error: float
     underflow: float
+    products: bool = False
 
     @classmethod
-    def measure(cls, base: Array, queries: Array, workers: Workers) -> _Sieve:
+    def measure(cls, base: Array, queries: Array, workers: Workers, *, products: bool) -> _Sieve:
         low, high, centre = _extent(base, "X_base", workers)
         query_low, query_high, _ = _extent(queries, "X_query", workers)
+        centre = np.zeros_like(centre) if products else centre
         corners = np.concatenate([low, high, query_low, query_high]) - np.tile(centre, 4)
-        return cls.within(centre, float(np.abs(corners).max()))
+        return cls.within(centre, float(np.abs(corners).max()))._replace(products=products)
 
     @classmethod
     def within(cls, centre: Float64, reach: float) -> _Sieve:
@@ -140,34 +224,44 @@ class _Sieve(NamedTuple):
         workers.run(convert, len(raw), 1024)
         return shrunk
 
+    def bound(self, asked: _Shrunk, block: _Shrunk) -> npt.NDArray[np.float32]:
+        """What `threshold` is compared with, (queries, rows): ‖b'‖² (1 − 2 error) − 2q̃ᵀb̃."""
+        if self.products:
+            reach = np.outer(np.sqrt(asked.norms), 2 * self.error * np.sqrt(block.norms))
+            low: npt.NDArray[np.float32] = -asked.small @ block.small.T - reach.astype(np.float32)
+            return low
+        bound: npt.NDArray[np.float32] = (-2 * asked.small) @ block.small.T
+        bound += (block.norms * (1 - 2 * self.error)).astype(np.float32)
+        return bound
+
     def threshold(self, furthest: Float64, norms: Float64) -> npt.NDArray[np.float32]:
-        """What ‖b'‖² (1 − 2 error) − 2q̃ᵀb̃ cannot exceed where b is as near to q as `furthest`."""
-        limit = furthest * self.scale**2 - norms * (1 - 2 * self.error) + self.underflow
+        """What a bound cannot exceed where b is as near to q as `furthest`."""
+        others = 0.0 if self.products else norms * (1 - 2 * self.error)
+        limit = furthest * self.scale**2 - others + self.underflow
         return np.nextafter(limit.astype(np.float32), np.float32(np.inf))
+
+    def exactly(self, asked: Array, base: Array, left: Ids, right: Ids) -> Float64:
+        """Distances between the rows left[i] of `asked` and right[i] of `base`, in float64."""
+        out = np.empty(len(left))
+        kernel = _negative_products if self.products else _squared_distances
+        for some in block_slices(len(left), max(1, 2**20 // asked.shape[1])):
+            kernel(asked[left[some]].astype(np.float64), base[right[some]].astype(np.float64), out[some])
+        return out
 
 
 def _update(sieve: _Sieve, asked: _Shrunk, block: _Shrunk, start: int, best: Float64, ids: Ids) -> None:
     """Put the base rows start, start+1, … that are near enough into `best` and `ids` of the queries."""
     k = best.shape[1]
-    bound = (-2 * asked.small) @ block.small.T
-    bound += (block.norms * (1 - 2 * sieve.error)).astype(np.float32)
+    bound = sieve.bound(asked, block)
     furthest = best[:, -1]
     if start == 0 and k < len(block.raw):  # any k rows bound the k-th distance from above
         seeds = np.argpartition(bound, k - 1, axis=1)[:, :k]
         owners = np.repeat(np.arange(len(seeds)), k)
-        furthest = _pair_distances(asked.raw, block.raw, owners, seeds.ravel()).reshape(-1, k).max(axis=1)
+        furthest = sieve.exactly(asked.raw, block.raw, owners, seeds.ravel()).reshape(-1, k).max(axis=1)
     owners, rows = np.nonzero(bound <= sieve.threshold(furthest, asked.norms)[:, None])
-    distances = _pair_distances(asked.raw, block.raw, owners, rows)
+    distances = sieve.exactly(asked.raw, block.raw, owners, rows)
     order = np.lexsort((distances, owners))  # stable: ties stay in the order of ids
     _merge(owners[order], distances[order], rows[order] + start, best, ids)
-
-
-def _pair_distances(A: Array, B: Array, left: Ids, right: Ids) -> Float64:
-    """Squared distances between rows left[i] of A and right[i] of B, in float64."""
-    out = np.empty(len(left))
-    for some in block_slices(len(left), max(1, 2**20 // A.shape[1])):
-        _squared_distances(A[left[some]].astype(np.float64), B[right[some]].astype(np.float64), out[some])
-    return out
 
 
 @kernel
@@ -176,6 +270,15 @@ def _squared_distances(A: Float64, B: Float64, out: Float64) -> None:
         total = 0.0
         for j in range(A.shape[1]):
             total += (A[i, j] - B[i, j]) ** 2
+        out[i] = total
+
+
+@kernel
+def _negative_products(A: Float64, B: Float64, out: Float64) -> None:
+    for i in range(A.shape[0]):
+        total = 0.0
+        for j in range(A.shape[1]):
+            total -= A[i, j] * B[i, j]
         out[i] = total
 
 
@@ -381,15 +484,28 @@ def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
     return PrecisionRecallCurve(radius, precision / mean_over, recall / mean_over, answered)
 
 
-def recall_at(ranking: Ranking, R: int, *, ties: str = "id") -> float:
-    """Recall@R: the share of queries whose nearest neighbour, truth's first column, is in the first R."""
+def recall_at(ranking: Ranking, k: int, *, ties: str = "id") -> float:
+    """Recall@k: the share of the k nearest neighbours, truth's first k columns, that is in the first k."""
+    most = min(ranking.n_base, ranking.ranks.shape[1])
+    k = check_integer("k", k, 1, most, f"The truth has {ranking.ranks.shape[1]} neighbours per query.")
+    return _share_found(ranking, k, k, ties)
+
+
+def one_recall_at(ranking: Ranking, R: int, *, ties: str = "id") -> float:
+    """1-recall@R: the share of queries whose nearest neighbour, truth's first column, is in the first R."""
     R = check_integer("R", R, 1, ranking.n_base, f"{ranking.n_base} rows are ranked.")
-    nearest = ranking.ranks[:, :1]
+    return _share_found(ranking, 1, R, ties)
+
+
+def _share_found(ranking: Ranking, n_true: int, k: int, ties: str) -> float:
+    """The share of the first n_true neighbours that is in the first k of the ranking."""
+    wanted = ranking.ranks[:, :n_true]
     if not _averages(ties):
-        return float((nearest < R).mean())
+        return float((wanted < k).mean())
     counts, _ = _histograms(ranking, 'ties="average"')
-    distance = (counts.cumsum(axis=1) <= nearest).sum(axis=1, keepdims=True)
-    return float(np.take_along_axis(_share_within(counts, R), distance, axis=1).mean())
+    ends = counts.cumsum(axis=1)
+    distance = np.stack([np.searchsorted(row, ranks, "right") for row, ranks in zip(ends, wanted)])
+    return float(np.take_along_axis(_share_within(counts, k), distance, axis=1).mean())
 
 
 def mean_average_precision(ranking: Ranking, *, ties: str = "id") -> float:

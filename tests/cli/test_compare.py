@@ -70,9 +70,11 @@ def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) ->
         while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") >= 4):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "is kept in out. Resume with:" in stderr
+    assert "this is what is finished" in stdout
+    assert "LSH" in stdout
     kept = rows.read_text().splitlines()
     assert 4 <= len(kept) < 6
     assert {path.name for path in rows.parent.iterdir()} == {"rows.jsonl"}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from auxbit.cli.reference import reference
-from auxbit.hashers.registry import DEFAULT_METHODS, HASHER_NAMES, METHODS
+from auxbit.hashers.registry import COMPARED_METHODS, HASHER_NAMES, METHODS
 
 
 def test_the_reference_in_docs_is_up_to_date() -> None:
@@ -26,7 +26,7 @@ def test_the_reference_is_written_to_docs_by_default(tmp_path: Path) -> None:
 def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
     text = reference()
     assert f"`--method` {'|'.join(HASHER_NAMES)} ".replace("|", "\\|") in text
-    assert f"Default: `{','.join(DEFAULT_METHODS)}`." in text
+    assert f"Default: `{','.join(COMPARED_METHODS)}`." in text
     listed = next(line for line in text.splitlines() if line.startswith("| `--methods`"))
     assert all(f" {name}" in listed for name in METHODS)
 

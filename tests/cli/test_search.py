@@ -65,7 +65,9 @@ def test_evaluate_measures_draws_and_writes_the_curve(folder: Path) -> None:
         "--plot", "pr.svg",
     )  # fmt: skip
     assert 0.3 < result["precision"] < 0.9
-    assert result["recall_at"].keys() == {"1", "10", "100"}
+    assert result["recall_at"].keys() == {"1", "10", "50"}
+    assert result["one_recall_at"].keys() == {"1", "10", "100"}
+    assert result["recall_at"]["50"] == result["recall"]  # K = k = 50
     assert len(Path("pr.csv").read_text().splitlines()) == 1 + 17
     assert "<svg" in Path("pr.svg").read_text()
 
@@ -220,10 +222,38 @@ def test_encode_writes_optimal_codes_where_asked(folder: Path, digits: Any) -> N
 
 def test_optimal_codes_raise_the_precision_of_asymmetric_search(folder: Path) -> None:
     command = ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "queries.npy")
-    hashed, optimal = run_json(*command), run_json(*command, "--coding", "optimal")
-    assert hashed["precision_asymmetric"] > hashed["precision"] + 0.02
-    assert optimal["precision_asymmetric"] > hashed["precision_asymmetric"]
-    assert "by the decoder" in run(*command).stdout
+    (by_bits, hashed), (_, optimal) = (
+        run_json(*command)["ways"],
+        run_json(*command, "--coding", "optimal")["ways"],
+    )
+    assert by_bits["way"] == "hash codes by Hamming distance"
+    assert (hashed["way"], optimal["way"]) == ("hash codes by the decoder", "optimal codes by the decoder")
+    assert hashed["precision"] > by_bits["precision"] + 0.02
+    assert optimal["precision"] > hashed["precision"]
+    assert "hash codes by the decoder" in run(*command).stdout
+
+
+def test_candidates_that_are_ranked_again_by_their_vectors_are_rows_of_their_own(folder: Path) -> None:
+    command = ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "queries.npy")
+    ways = run_json(*command, "--rerank", 40)["ways"]
+    assert [way["way"].endswith("40 re-ranked") for way in ways] == [False, True] * 2
+    assert ways[1]["precision"] is None  # 50 are not among 40
+    assert ways[1]["recall_at"] > ways[0]["recall_at"] + 0.2
+    assert ways[3]["recall_at"] > ways[2]["recall_at"] + 0.2
+    assert run_json(*command, "--rerank", 1497)["ways"][1]["recall_at"] == 1.0
+    assert "rerank=9 is invalid" in run(*command, "--rerank", 9, code=2).stderr
+
+
+def test_the_metric_says_which_neighbours_are_true(folder: Path, digits: Any) -> None:
+    from auxbit.evaluate import ground_truth
+
+    command = ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "queries.npy")
+    for metric, name in (("cosine", "by cosine"), ("inner_product", "by inner product")):
+        np.save("truth.npy", ground_truth(digits[300:], digits[:300], 50, metric=metric))
+        found = run_json(*command, "--metric", metric, "--rerank", 1497)
+        assert found["neighbours"] == name
+        assert found["precision"] == run_json(*command, "--truth", "truth.npy")["precision"]
+        assert found["ways"][1]["recall_at"] > 0.99  # float16 may swap ties
 
 
 def test_fit_makes_any_decoder_and_all_that_follows_uses_its_codes(folder: Path) -> None:
@@ -245,9 +275,14 @@ def test_fit_makes_any_decoder_and_all_that_follows_uses_its_codes(folder: Path)
     assert run_json("search", "b.safetensors", "-b", "base.npy", "-q", "queries.npy", "--radius", 2)["radius"]
     wrong = ("fit", "base.npy", "-o", "x.safetensors", "--coding", "hash", "--decoder", "tables")
     assert "Drop --coding hash" in run(*wrong, code=2).stderr
-    assert (
-        run_json("fit", "base.npy", "-o", "d.safetensors", "--max-iter", 2)["n_bits"] == 32
-    )  # of 64 numbers
+    assert run_json("fit", "base.npy", "-o", "d.safetensors", "--max-iter", 2)["n_bits"] == 32
+    evaluate = ("evaluate", "t.safetensors", "-b", "base.npy", "-q", "queries.npy")
+    as_fitted, of_hash = run_json(*evaluate), run_json(*evaluate, "--coding", "hash")
+    assert as_fitted["coding"] == "optimal"
+    assert as_fitted["reconstruction_error"] < 0.5 * of_hash["reconstruction_error"]
+    # the codes that Hamming distance compares are h(x) all the same
+    assert as_fitted["ways"][0] == of_hash["ways"][0]
+    assert as_fitted["ways"][1]["precision"] > as_fitted["ways"][0]["precision"] + 0.1
 
 
 def test_duplicates_are_listed_and_written(folder: Path, digits: Any) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import auxbit
 from auxbit import ITQ, evaluate
 from auxbit.data import vectors
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.compare import ProductQuantizer, cells, choose_shape, compare, mean_over_seeds
+from auxbit.experiments.compare import best_first, cells, compare, default_bits, mean_over_seeds
+from auxbit.experiments.measure import Bench, find_candidates, prepare
+from auxbit.experiments.worker import CellProcess
+from auxbit.hashers import registry
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,8 @@ def test_a_row_says_what_evaluate_says_of_the_same_model(digits: Any, rows: Any)
     assert row["precision_radius"] == evaluate.precision_recall_at_radius(ranking, 2).precision
     assert row["reconstruction_error"] == -model.score(base)
     assert row["effective_bits"] == evaluate.effective_bits(model.encode(base))
+    assert row["recall_at"] == evaluate.recall_at(ranking, 10)
+    assert (row["payload_bytes"], row["resident_bytes"]) == (2, 2)
 
 
 def test_each_cell_is_there_once_and_methods_without_randomness_have_one_seed(rows: Any) -> None:
@@ -55,36 +62,7 @@ def test_product_quantisers_are_marked_asymmetric_and_have_no_hamming_figures(ro
         assert 0 < row["effective_bits"] <= row["effective_bits_bound"]
 
 
-def test_product_quantisation_matches_a_plain_search_of_its_reconstructions(digits: Any) -> None:
-    base, queries = digits[300:700], digits[:20]
-    for rotate in (False, True):
-        model = ProductQuantizer(16, rotate=rotate)
-        model.fit(base)
-        codes = model.encode(base)
-        assert codes.shape == (len(base), 2)
-        decoded = model._index.sa_decode(codes).astype(np.float64)
-        assert model.error(base, codes) == pytest.approx(((base - decoded) ** 2).sum(axis=1).mean())
-        distances = ((queries[:, None, :] - decoded[None]) ** 2).sum(axis=2)
-        found = np.take_along_axis(distances, model.search(base, queries, 5), axis=1)
-        np.testing.assert_allclose(np.sort(found, axis=1), np.sort(distances, axis=1)[:, :5], rtol=1e-4)
-
-
-def test_product_quantisation_prints_nothing_while_it_trains(digits: Any, capfd: Any) -> None:
-    for rotate in (False, True):
-        ProductQuantizer(8, rotate=rotate).fit(digits[:300])
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("bits", "n_dims", "shape"), [(8, 64, (1, 8)), (16, 64, (2, 8)), (24, 64, (4, 6)), (32, 128, (4, 8))]
-)
-def test_the_shape_of_a_product_uses_all_bits_and_stays_near_8(bits: int, n_dims: int, shape: Any) -> None:
-    assert choose_shape(bits, n_dims, 10_000) == shape
-
-
 def test_bits_that_no_product_has_are_left_out_with_the_reason(digits: Any) -> None:
-    with pytest.raises(InvalidParameter, match="M dividing 64 dimensions"):
-        choose_shape(13, 64, 10_000)
     base = digits[300:]
     (row,) = compare(base, base, digits[:50], ["pq"], [13], K=10, k=10, seeds=[0])
     assert "M dividing 64" in row["skipped"]
@@ -127,3 +105,150 @@ def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None
         compare(base, base, np.full((1, 64), np.nan), ["lsh"], [8])
     with pytest.raises(InvalidInput, match="with 64 columns"):
         compare(base[:, :5], base, queries, ["lsh"], [8])
+
+
+# ---- ways, metrics, own methods, limits
+
+
+def test_optimal_codes_find_more_than_hash_codes_and_re_ranking_finds_most(digits: Any) -> None:
+    base, queries = digits[300:], digits[:100]
+    rows = compare(base, base, queries, ["ba", "ba-asymmetric", "ba-optimal", "sign"], [32], n_jobs=1)
+    found = {row["method"]: row for row in rows}
+    order = ("BA", "BA-asymmetric", "BA-optimal")
+    assert sorted(order, key=lambda name: found[name]["recall_at"]) == list(order)
+    assert [found[name]["payload_bytes"] for name in order] == [4, 4, 4]
+    assert all(row["recall_reranked"] > row["recall_at"] + 0.15 for row in rows)
+    assert (found["sign"]["bits"], found["sign"]["payload_bytes"]) == (64, 8)
+    fits = [found[name]["seconds_fit"] for name in order]
+    assert fits[0] == pytest.approx(fits[1], abs=1e-3)
+    assert fits[1] < fits[2]  # fitted once, and a decoder for optimal codes
+    ranked = best_first(rows)
+    assert ranked[0]["method"] == "BA-optimal"
+    assert ranked[-1]["method"] == "sign"
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
+def test_rows_are_compared_by_the_metric(metric: str, digits: Any) -> None:
+    rng = np.random.default_rng(0)
+    base, queries = digits[300:1300] * rng.gamma(4, size=(1000, 1)), digits[:100]
+    (row,) = compare(base, base, queries, ["pq"], [64 if metric == "cosine" else 65], metric=metric, n_jobs=1)
+    (wrong,) = compare(base, base, queries, ["pq"], [64], n_jobs=1)
+    truths = {each: ground_truth(base, queries, 50, metric=each) for each in (metric, "euclidean")}
+    assert not np.array_equal(truths[metric], truths["euclidean"])
+    assert row["recall_reranked"] > 0.95
+    assert row["precision"] != wrong["precision"]
+    (other,) = compare(base[:500].copy(), base, queries, ["pq"], [row["bits"]], metric=metric, n_jobs=1)
+    assert other["recall_reranked"] > 0.9
+
+
+class Halves:
+    """A transformer to 0 and 1 that knows nothing of auxbit."""
+
+    def __init__(self, n_bits: int = 8, threshold: float = 8.0) -> None:
+        self.n_bits, self.threshold = n_bits, threshold
+
+    def fit(self, X: Any, y: object = None) -> Halves:
+        return self
+
+    def transform(self, X: Any) -> Any:
+        return (X[:, : self.n_bits] > self.threshold).astype(int)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"n_bits": self.n_bits, "threshold": self.threshold}
+
+    def set_params(self, **params: Any) -> Halves:
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+
+def test_estimators_of_ones_own_are_compared_by_class_object_function_and_name(
+    digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, queries = digits[300:700], digits[:50]
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    auxbit.register("halves", Halves)
+    methods = {
+        "class": Halves, "object": Halves(5), "function": lambda n_bits: Halves(n_bits),
+        "registered": "halves", "hasher": ITQ, "known": "itq",
+    }  # fmt: skip
+    rows = {row["method"]: row for row in compare(base, base, queries, methods, [16], n_jobs=1)}
+    assert list(rows) == ["class", "object", "function", "halves", "hasher", "ITQ"]
+    assert len({rows[name]["precision"] for name in ("class", "object", "function", "halves")}) == 1
+    assert rows["hasher"]["precision"] == rows["ITQ"]["precision"]
+    assert rows["class"]["reconstruction_error"] is None
+    (row,) = compare(base, base, queries, ["halves"], [65], n_jobs=1)
+    assert "gives an array of shape" in row["skipped"]
+    with pytest.raises(InvalidParameter, match="a name that none of auxbit's methods has"):
+        auxbit.register("ba", Halves)
+    with pytest.raises(InvalidParameter, match="a word in lower case"):
+        auxbit.register("My own", Halves)
+    with pytest.raises(InvalidParameter, match="module:Class that can be imported"):
+        compare(base, base, queries, ["nowhere:Nothing"], [16])
+
+
+SLOW = """
+import time
+from auxbit import ITQ
+
+class Slow(ITQ):
+    def fit(self, X):
+        time.sleep(0.01 if self.n_bits == 8 else 600)
+        return super().fit(X)
+
+class Dying(ITQ):
+    def fit(self, X):
+        import os
+        os._exit(7)
+
+class Failing(ITQ):
+    def fit(self, X):
+        print("this is no answer")
+        raise ZeroDivisionError("by nothing")
+"""
+
+
+def test_a_cell_that_takes_too_long_is_stopped_and_larger_ones_are_left_out(
+    digits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_methods.py").write_text(SLOW)
+    monkeypatch.chdir(tmp_path)
+    base, queries = digits[300:700], digits[:50]
+    methods = ["slow_methods:Slow", "itq"]
+    rows = compare(base, base, queries, methods, [8, 16, 24], limit=3.0, K=20, k=10, n_jobs=1)
+    found = {(row["method"], row["bits"]): row for row in rows}
+    alone = compare(base, base, queries, ["itq"], [8, 24], K=20, k=10, n_jobs=1)
+    assert found["Slow", 8]["precision"] == found["ITQ", 8]["precision"] == alone[0]["precision"]
+    assert found["Slow", 16]["skipped"] == "it took more than 3 s, the limit of a cell."
+    assert found["Slow", 24]["skipped"] == "it was stopped at 16 bits; raise the limit of 3 s per cell."
+    assert found["ITQ", 24]["precision"] == alone[1]["precision"]
+
+
+def test_a_method_whose_process_dies_or_fails_does_not_end_the_comparison(
+    digits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_methods.py").write_text(SLOW)
+    monkeypatch.chdir(tmp_path)
+    methods = ["slow_methods:Dying", "slow_methods:Failing", "lsh"]
+    rows = compare(digits[300:], digits[300:], digits[:20], methods, [8], limit=100.0, n_jobs=1)
+    assert rows[0]["skipped"] == "its process ended with 7."
+    assert rows[1]["skipped"] == "ZeroDivisionError: by nothing"
+    assert rows[2]["precision"] > 0
+
+
+def test_the_process_and_its_folder_are_gone_at_the_end(digits: Any) -> None:
+    bench = Bench(digits[:300], prepare(digits[:300], digits[300:310], K=10, k=10, radius=2, n_jobs=1))
+    with CellProcess(bench.X_train, bench.task, 100.0) as cells_:
+        row = cells_.run("lsh", "LSH", 8, 0)
+        process, folder = cells_._process, cells_._folder.name
+        assert row["precision"] == bench.run(find_candidates(["lsh"])["LSH"], 8, 0)["precision"]
+        assert process is not None
+        assert process.poll() is None
+    assert process.poll() is not None
+    assert not Path(folder).exists()
+
+
+def test_default_bits_are_at_most_eight_per_dimension() -> None:
+    assert default_bits(1536) == [32, 64, 128, 256]
+    assert default_bits(10) == [32, 64]
+    assert default_bits(2) == [16]

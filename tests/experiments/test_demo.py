@@ -10,7 +10,7 @@ import pytest
 from auxbit.data.vectors import embedded_digits
 from auxbit.errors import FileExists, FileProblem
 from auxbit.experiments import demo
-from auxbit.experiments.compare import prepare
+from auxbit.experiments.measure import prepare
 
 
 def test_files_that_are_there_are_refused_before_anything_is_trained(tmp_path):

@@ -11,12 +11,12 @@ from typer import Option
 from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.options import integers, words
-from auxbit.hashers.registry import DEFAULT_METHODS, METHODS
+from auxbit.hashers.registry import COMPARED_METHODS, METHODS
 
 COMPARED = {
-    "method": "method", "bits": "bits", "seconds": "seconds_fit", "error": "reconstruction_error",
-    "precision": "precision", "ties avg.": "precision_average", "radius": "precision_radius", "mAP": "map",
-    "L_eff": "effective_bits",
+    "method": "method", "bits": "bits", "bytes": "payload_bytes", "resident": "resident_bytes",
+    "precision": "precision", "recall@10": "recall_at", "re-ranked": "recall_reranked",
+    "train s": "seconds_fit", "µs/row": "encode_us", "ms/query": "search_ms",
 }  # fmt: skip
 CHOSEN = {
     "bits": "bits", "L_eff": "effective_bits", "at most": "bound", "growth per bit": "growth",
@@ -46,13 +46,23 @@ def compare(
     )] = None,
     methods: Annotated[str, Option(
         metavar="NAME,…",
-        help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}."
-    )] = ",".join(DEFAULT_METHODS),
-    bits: opt.Bits = "8,16,24,32",
+        help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}; or your "
+        "own as module:Class."
+    )] = ",".join(COMPARED_METHODS),
+    bits: Annotated[str | None, Option(
+        metavar="N,…", show_default="32,64,128,256", help="Numbers of bits."
+    )] = None,
+    metric: Annotated[str, opt.choice(*opt.METRICS, help="By which neighbours are true.")] = "euclidean",
     K: opt.TrueNeighbours = 50,
     k: opt.Retrieved = 50,
     radius: opt.Radius = 2,
-    seeds: opt.Seeds = 3,
+    rerank: Annotated[int, Option(
+        metavar="N", min=10, help="Candidates that the column of re-ranking ranks again by their vectors."
+    )] = 40,
+    seeds: opt.Seeds = 1,
+    limit: Annotated[float, Option(
+        metavar="SECONDS", min=0.001, help="Stop a method that takes longer at a number of bits."
+    )] = 120.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help="A folder for table.csv, results.json, precision.png, and rows.jsonl, from which "
         "a comparison that was stopped resumes."
@@ -61,46 +71,64 @@ def compare(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Compare methods and numbers of bits on your data."""
-    names, counts = words(methods), integers(bits)
-    from auxbit.experiments.compare import cells, compare_files
+    """Compare methods and numbers of bits on your data.
 
-    n_rows = len(cells(names, counts, range(seeds)))
-    with output.resumable(context, out), output.Stages("comparing", n_rows) as stages:
+    All have the same bytes per code. Ctrl-C shows what is finished.
+    """
+    names, counts = words(methods), None if bits is None else integers(bits)
+    from auxbit.experiments.compare import best_first, compare_files, mean_over_seeds
+
+    done: list[dict[str, Any]] = []
+    with output.resumable(context, out), output.Stages("reading") as stages:
 
         def on_row(row: dict[str, Any], fresh: bool) -> None:
             stages.advance()
+            done.append(row)
             if fresh and not json and not (row["skipped"] and row["seed"]):
                 output.note(_line(row))
 
-        result = compare_files(
-            data, names, counts, queries=queries, n_queries=n_queries, train=train, K=K, k=k, radius=radius,
-            seeds=seeds, out=out, overwrite=force, n_jobs=jobs, on_row=on_row,
-        )  # fmt: skip
+        try:
+            result = compare_files(
+                data, names, counts, queries=queries, n_queries=n_queries, train=train, K=K, k=k,
+                radius=radius, seeds=seeds, metric=metric, rerank=rerank, limit=limit, out=out,
+                overwrite=force, n_jobs=jobs, on_start=lambda n: stages.stage("comparing", n), on_row=on_row,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            stages.close()
+            if done and not json:
+                _print_compared(best_first(mean_over_seeds(done)))
+                output.say("Stopped: this is what is finished.")
+            raise
     if json:
         output.print_json(result)
         return
     rows = result["rows"]
-    output.print_results(COMPARED, rows)
+    _print_compared(rows)
     averaged = "One seed" if seeds == 1 else f"Means of {seeds} seeds"
     output.say(
-        f"{averaged}. Precision of the {k} nearest against {K} true neighbours, ties by id and\n"
-        f"averaged, and of what lies within radius {radius}. L_eff is at most the bits, and log2 of the\n"
-        f"{result['base_rows']:,} rows searched."
+        f"{averaged}; {result['queries']:,} queries in {result['base_rows']:,} rows, metric {metric}.\n"
+        f"precision: of the {k} nearest against {K} true neighbours. recall@10: the share of the true 10 "
+        f"among the first 10;\nre-ranked: the same if {rerank} are found and ranked again by their vectors. "
+        "bytes: of a code; resident: with what search\nkeeps beside it, without vectors. "
+        "µs/row: to encode. ms/query: to search, many queries at a time, all threads."
     )
-    if any(row["search"] == "asymmetric" for row in rows):
-        output.say(
-            "PQ and OPQ search asymmetrically: queries keep their floats, so theirs are not Hamming codes."
-        )
     output.say_left_out(rows)
-    if out is not None:
+    if "files" in result:
         output.say(f"Written: {', '.join(result['files'].values())}")
 
 
+def _print_compared(rows: list[dict[str, Any]]) -> None:
+    """The best first among equal bits."""
+    times = ("seconds_fit", "encode_us", "search_ms")
+    rounded = [{key: round(row[key], 3) for key in times if row.get(key) is not None} for row in rows]
+    output.print_results(COMPARED, [row | short for row, short in zip(rows, rounded)])
+
+
 def _line(row: dict[str, Any]) -> str:
-    head = f"{row['method']:<5}{row['bits']:>4} bits  seed {row['seed']}"
+    """What is said of a row as it finishes."""
+    head = f"{row['method']}, {row['bits']} bits, seed {row['seed']}:"
     if row["skipped"]:
-        return f"{head}  left out: {row['skipped']}"
+        return f"{head} left out: {row['skipped']}"
     return f"{head}  precision {row['precision']:.3f}  fitted in {output.number(row['seconds_fit'])} s"
 
 

@@ -183,6 +183,7 @@ LikeItem = Annotated[str | None, Option("--id", metavar="ID", help="Search for w
 TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
 Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]
 Radius = Annotated[int, Option(help="Hamming radius.")]
+METRICS = ("euclidean", "cosine", "inner_product")
 Seeds = Annotated[int, Option(min=1, help="How many seeds to average over.")]
 
 # ---- What every command may have

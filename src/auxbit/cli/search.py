@@ -195,20 +195,23 @@ def evaluate(
         help="Write precision and recall for each radius to this .csv."
     )] = None,
     plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
+    metric: Annotated[str | None, opt.choice(
+        *opt.METRICS, show_default="cosine for a model fitted with --normalize, else euclidean",
+        help="By which neighbours are true."
+    )] = None,
+    rerank: Annotated[int | None, Option(
+        metavar="N", help="Also rank that many candidates again by their vectors; at least k."
+    )] = None,
     coding: opt.Coding = None,
     mu: opt.Mu = None,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Measure precision and recall of a model.
-
-    The true neighbours are the Euclidean ones of the vectors; for a model fitted with --normalize, those by
-    cosine.
-    """
+    """Measure precision and recall of a model, in each way to search its codes."""
     _check_written(curve, plot, force)
     from auxbit.data.vectors import read_data
-    from auxbit.experiments.compare import evaluate_model
+    from auxbit.experiments.measure import evaluate_model
     from auxbit.hashers.files import coding_of, read_vectors_for
     from auxbit.hashers.registry import load
 
@@ -218,7 +221,7 @@ def evaluate(
         result = evaluate_model(
             hasher, read_vectors_for(hasher, base), read_vectors_for(hasher, queries), K=K, k=k,
             radius=radius, truth=None if truth is None else read_data(truth), coding=coding, mu=mu,
-            n_jobs=jobs, progress=stages,
+            metric=metric, rerank=rerank, n_jobs=jobs, progress=stages,
         )  # fmt: skip
         if truth is not None:
             result["neighbours"] = f"from {truth}"
@@ -230,25 +233,36 @@ def evaluate(
         f"{result['method']}, {result['bits']} bits: {result['queries']:,} queries, "
         f"{result['n_base']:,} rows, {K} true neighbours each; neighbours {result['neighbours']}"
     )
+    ways = [(f"the {k} nearest {way['way']}", *_found(way), way["recall_at"]) for way in result["ways"]]
+    averaged = (
+        f"the {k} nearest codes, ties averaged",
+        result["precision_average"],
+        result["recall_average"],
+    )
+    within = (f"codes within radius {radius}", result["precision_radius"], result["recall_radius"])
     output.print_table(
-        ["of what is retrieved", "precision", "recall"],
-        [
-            (f"the {k} nearest, ties by id", result["precision"], result["recall"]),
-            (f"the {k} nearest, ties averaged", result["precision_average"], result["recall_average"]),
-            (f"the {k} nearest by the decoder", result["precision_asymmetric"], result["recall_asymmetric"]),
-            (f"within radius {radius}", result["precision_radius"], result["recall_radius"]),
-        ],
+        ["of what is retrieved", "precision", "recall", f"recall@{min(10, K)}"],
+        [*ways, (*averaged, None), (*within, None)],
     )
     output.print_facts(
         [
             ("mean average precision", result["map"]),
-            *((f"recall@{R}", share) for R, share in result["recall_at"].items()),
+            *((f"recall@{n}", share) for n, share in result["recall_at"].items()),
+            *((f"1-recall@{R}", share) for R, share in result["one_recall_at"].items()),
             (output.error_label(result), result["reconstruction_error"]),
             ("effective bits", effective(result)),
         ]
     )
+    output.say(
+        "recall@k: the share of the true k among the first k; 1-recall@R: how often the nearest is among the "
+        "first R,\nboth by Hamming distance."
+    )
     for written in filter(None, (curve, plot)):
         output.say(f"Written: {written}")
+
+
+def _found(row: dict[str, Any]) -> tuple[float, float]:
+    return row["precision"], row["recall"]
 
 
 def _check_written(curve: str | None, plot: str | None, force: bool) -> None:

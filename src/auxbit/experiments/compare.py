@@ -1,316 +1,183 @@
-"""Several methods and numbers of bits side by side: one row per method, bits and seed."""
+"""Several methods and numbers of bits side by side: one row per method, bits and seed.
+
+rows = compare(X_train, X_base, X_query, ["ba", "ba-optimal", "pq"], [32, 64])
+rows = compare(X_train, X_base, X_query, {"mine": MyHasher, "ba": "ba"}, [32, 64])
+"""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from auxbit import evaluate
 from auxbit.core import files
-from auxbit.core.checks import Array, Float64, Ids, Packed, check_finite, check_integer
-from auxbit.core.parallel import Workers, block_slices, resolve_n_jobs
-from auxbit.core.progress import Progress, Silent
+from auxbit.core.checks import Array, check_finite, check_integer
+from auxbit.core.parallel import Workers
 from auxbit.data.vectors import read_data
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.evaluate import ground_truth
+from auxbit.experiments.measure import (
+    RERANKED,
+    Bench,
+    Candidate,
+    about,
+    find_candidates,
+    in_metric,
+    prepare,
+)
 from auxbit.experiments.study import KeptRows, Row, RowKey, array_checksum, as_csv, check_folder, means
-from auxbit.hashers.base import Hasher
-from auxbit.hashers.registry import DEFAULT_METHODS, find_method, label_of, make_hasher
-from auxbit.index.hamming import HammingIndex
+from auxbit.experiments.worker import CellProcess, CellStopped
+from auxbit.hashers.registry import COMPARED_METHODS
 from auxbit.plot import figures as plot
 
-# ---- product quantisation by FAISS at equal bits: PQ and OPQ
-#
-# They have no Hamming distance: the query stays real. Their rows show what the same bits give to a slower
-# search.
-
-# with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
-MANY_ROWS = 50_000
-MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
-
-
-@contextmanager
-def faiss_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let FAISS use that many threads for the length of the block."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(resolve_n_jobs(n_jobs))
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-def choose_shape(bits: int, n_dims: int, n_train: int) -> tuple[int, int]:
-    """M parts of the vector and b bits of each: M * b = bits, M dividing the dimensions, b nearest to 8."""
-    most = min(MAX_CENTROID_BITS, int(np.log2(max(n_train, 1))))
-    found = [b for b in range(1, most + 1) if bits % b == 0 and n_dims % (bits // b) == 0]
-    if not found:
-        allowed = f"M × b for product quantisation, M dividing {n_dims} dimensions and b at most {most}"
-        raise InvalidParameter("bits", bits, allowed)
-    best = min(found, key=lambda b: (abs(b - USUAL_CENTROID_BITS), b))
-    return bits // best, best
-
-
-class ProductQuantizer:
-    """FAISS's PQ, or OPQ with `rotate`, behind the few calls that a comparison needs."""
-
-    def __init__(self, bits: int, *, rotate: bool, seed: int = 0, n_jobs: int | None = None) -> None:
-        self.bits, self.rotate, self.seed, self.n_jobs = bits, rotate, seed, n_jobs
-
-    def fit(self, X: Array) -> float:
-        """Train on the rows of X, (n, D); returns the seconds."""
-        import faiss
-
-        D = X.shape[1]
-        shape = choose_shape(self.bits, D, len(X))
-        flat = faiss.IndexPQ(D, *shape)
-        _prepare(flat.pq, self.seed)
-        self._index: Any = flat
-        if self.rotate:
-            rotation = faiss.OPQMatrix(D, shape[0])
-            inner = faiss.ProductQuantizer(D, *shape)
-            _prepare(inner, self.seed)
-            rotation.pq = inner
-            self._index = faiss.IndexPreTransform(rotation, flat)
-            self._parts = (rotation, inner, flat)  # FAISS keeps bare pointers to them
-        start = time.perf_counter()
-        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
-            self._index.train(np.ascontiguousarray(X, dtype=np.float32))
-        return time.perf_counter() - start
-
-    def encode(self, X: Array) -> Packed:
-        """The codes of the rows, (n, ceil(bits/8)) uint8."""
-        with faiss_threads(self.n_jobs):
-            return np.asarray(self._index.sa_encode(np.ascontiguousarray(X, dtype=np.float32)))
-
-    def error(self, X: Array, codes: Packed) -> float:
-        """The mean over rows of the squared distance from a row to the reconstruction of its code."""
-        total = 0.0
-        for rows in block_slices(len(X)):
-            residual = X[rows].astype(np.float64) - self._index.sa_decode(np.ascontiguousarray(codes[rows]))
-            total += float(np.einsum("nd,nd->", residual, residual))
-        return total / len(X)
-
-    def search(self, X: Array, queries: Array, k: int) -> Ids:
-        """Row numbers, (q, k), of the rows of X whose reconstructions are nearest to each query."""
-        self._index.reset()
-        with faiss_threads(self.n_jobs):
-            self._index.add(np.ascontiguousarray(X, dtype=np.float32))
-            _, ids = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
-        return np.asarray(ids, dtype=np.int64)
-
-
-def _prepare(quantizer: Any, seed: int) -> None:
-    quantizer.cp.seed = 1234 + seed  # FAISS's own default, moved by ours
-    quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part
-
-
-# ---- the comparison
-
-
-class Task(NamedTuple):
-    """What codes are measured on: rows to search, queries, K true neighbours, and k and r to retrieve."""
-
-    base: Array
-    queries: Array
-    truth: Ids
-    k: int = 50
-    radius: int = 2
-    n_jobs: int | None = None
+Methods = Sequence[str] | Mapping[str, Any]
+SIGN = "sign"  # as many bits as dimensions, whatever numbers of bits are compared
+LIMIT = 120.0  # seconds of a cell
 
 
 def compare(
-    X_train: Array, X_base: Array, X_query: Array, methods: Sequence[str] = DEFAULT_METHODS,
-    bits: Sequence[int] = (8, 16, 24, 32), *, K: int = 50, k: int = 50, radius: int = 2,
-    seeds: Sequence[int] = (0, 1, 2), n_jobs: int | None = None,
-    known: Mapping[RowKey, Row] | None = None, on_row: Callable[[Row], object] = lambda row: None,
+    X_train: Array, X_base: Array, X_query: Array, methods: Methods = COMPARED_METHODS,
+    bits: Sequence[int] | None = None, *, K: int = 50, k: int = 50, radius: int = 2,
+    seeds: Sequence[int] = (0,), metric: str = "euclidean", rerank: int = RERANKED,
+    limit: float | None = None, n_jobs: int | None = None, known: Mapping[RowKey, Row] | None = None,
+    on_row: Callable[[Row], object] = lambda row: None,
 ) -> list[Row]:  # fmt: skip
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
 
-    `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. If a
-    method cannot have that many bits, its row says why under "skipped" and has no figures.
+    methods : names of the registry, "module:Class", or a mapping of your names to estimators, classes or
+        functions of n_bits; anything with `fit` and `encode`, to packed codes, or `transform`, to 0 and 1.
+    bits : None for `default_bits` of the dimensions.
+    metric : "euclidean", "cosine" or "inner_product": rows are normalised or lifted for all methods alike.
+    rerank : candidates that are ranked again by their vectors, for "recall_reranked".
+    limit : seconds of a cell. Cells then run in another process, which is ended if one takes longer; objects
+        of a mapping stay in this one. What would take longer by what fewer bits took is left out.
+
+    `known` rows, by (method, bits, seed), are not computed again; `on_row` is called with each new one. A
+    row without figures says why under "skipped".
     """
-    rows: list[Row] = []
-    task: Task | None = None
-    for cell in cells(methods, bits, seeds):
-        if known and cell in known:
-            rows.append(dict(known[cell]))
-            continue
-        if task is None:
-            task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs)
-            if len(X_train) < 2 or X_train.shape[1] != X_base.shape[1]:
-                expected = f"at least 2, with {X_base.shape[1]} columns, got shape {X_train.shape}"
-                raise InvalidInput(f"the rows to train on must be {expected}.")
-            if X_train is not X_base:
-                with Workers(n_jobs) as workers:
-                    check_finite(X_train, workers, "the rows to train on")
-        rows.append(_run(cell, X_train, task))
-        on_row(rows[-1])
-    return rows
+    found, rows = find_candidates(methods), dict(known or {})
+    wanted = cells(found, bits or default_bits(X_base.shape[1]), seeds, X_base.shape[1])
+    runner: _Runner | None = None
+    with ExitStack() as stack:
+        for cell in sorted(wanted, key=lambda cell: cell[1]):  # so that one number of bits is complete first
+            if cell in rows:
+                continue
+            if runner is None:
+                _check_trained(X_train, X_base, n_jobs)
+                trained, base, asked = _in_metric(metric, X_train, X_base, X_query, n_jobs)
+                task = prepare(base, asked, K=K, k=k, radius=radius, n_jobs=n_jobs, rerank=rerank)
+                runner = _Runner(Bench(trained, task), limit)
+                stack.callback(runner.close)
+            rows[cell] = runner.run(cell, found[cell[0]])
+            on_row(rows[cell])
+    return [dict(rows[cell]) for cell in wanted]
 
 
-def cells(methods: Iterable[str], bits: Iterable[int], seeds: Iterable[int]) -> list[RowKey]:
-    """Every (method's label, bits, seed) once; a method without randomness has the first seed only."""
-    found = {name.lower(): find_method(name) for name in methods}
+def default_bits(n_dims: int) -> list[int]:
+    """32 bits and doubled, up to 256, but no more than 8 per dimension."""
+    return [bits for bits in (32, 64, 128, 256) if bits <= 8 * n_dims] or [8 * n_dims]
+
+
+def cells(
+    methods: Iterable[str] | Mapping[str, Any], bits: Iterable[int], seeds: Iterable[int], n_dims: int = 1
+) -> list[RowKey]:
+    """Every (method's label, bits, seed) once; a method without randomness has the first seed only.
+
+    n_dims : of the rows, which are the bits of sign bits.
+    """
+    found = find_candidates(methods)
     bits, seeds = list(bits), list(seeds)
     if not (found and bits and seeds):
         raise InvalidInput("methods, bits and seeds must not be empty.")
-    every = product(found.values(), bits, seeds)
     return list(
-        dict.fromkeys((m.label, m.check_bits(L), seed if m.seeded else seeds[0]) for m, L, seed in every)
+        dict.fromkeys(
+            (each.label, n_dims if each.name == SIGN else each.check(L), seed if each.seeded else seeds[0])
+            for each, L, seed in product(found.values(), bits, seeds)
+        )
     )
 
 
-def prepare(
-    X_base: Array, X_query: Array, *, K: int, k: int, radius: int, n_jobs: int | None,
-    truth: Array | None = None, cosine: bool = False,
-) -> Task:  # fmt: skip
-    """Check the rows and find the K true neighbours, Euclidean or by cosine, if `truth` is not given."""
-    with Workers(n_jobs) as workers:
-        check_finite(X_base, workers, "the base")
-        check_finite(X_query, workers, "the queries")
-    for name, value in (("k", k), ("K", K)):
-        if check_integer(name, value, 1) > len(X_base):
-            raise InvalidInput(f"{name}={value} is more than the {len(X_base)} rows to search. Lower {name}.")
-    radius = check_integer("radius", radius, 0, None, "It is a Hamming distance.")
-    if truth is None:
-        base, queries = (_unit_rows(X, n_jobs) if cosine else X for X in (X_base, X_query))
-        truth = ground_truth(base, queries, K, n_jobs=n_jobs)
-    elif truth.shape[1] < K:
-        raise InvalidInput(f"the truth has {truth.shape[1]} neighbours per query, fewer than K={K}. Lower K.")
-    return Task(X_base, X_query, np.ascontiguousarray(truth[:, :K]), k, radius, n_jobs)
+class _Runner:
+    """Cells, one after another; each in another process if there is a limit."""
+
+    def __init__(self, bench: Bench, limit: float | None) -> None:
+        if limit is not None and not limit > 0:
+            raise InvalidParameter("limit", limit, "a number of seconds above 0, or None")
+        self.bench, self.limit = bench, limit
+        self._process: CellProcess | None = None
+        self._slowest: dict[str, tuple[int, float]] = {}  # bits and seconds that a method took
+
+    def run(self, cell: RowKey, method: Candidate) -> Row:
+        label, bits, _ = cell
+        if self.limit is not None and label in self._slowest:
+            before, seconds = self._slowest[label]
+            if seconds * bits / before > self.limit:
+                why = "was stopped" if np.isinf(seconds) else f"took {seconds:.0f} s"
+                remedy = f"raise the limit of {self.limit:g} s per cell."
+                return about(cell, skipped=f"it {why} at {before} bits; {remedy}")
+        try:
+            row = self._run(cell, method)
+        except CellStopped as error:
+            self._slowest[label] = bits, np.inf
+            return about(cell, skipped=str(error))
+        except InvalidInput as error:  # the data were checked before: it is about this method and these bits
+            return about(cell, skipped=str(error))
+        n, q = len(self.bench.task.base), len(self.bench.task.queries)
+        spent = row["seconds_fit"] + 1e-6 * row["encode_us"] * n + 1e-3 * row["search_ms"] * q
+        self._slowest[label] = bits, spent
+        return row
+
+    def _run(self, cell: RowKey, method: Candidate) -> Row:
+        label, bits, seed = cell
+        if self.limit is None or method.name is None:
+            return self.bench.run(method, bits, seed)
+        if self._process is None:
+            self._process = CellProcess(self.bench.X_train, self.bench.task, self.limit)
+        return self._process.run(method.name, label, bits, seed)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
 
 
-def measure(model: Hasher, task: Task) -> Row:
-    """The figures of a fitted hasher."""
-    return figures(model, task, *rank(model, task))
+def _check_trained(X_train: Array, X_base: Array, n_jobs: int | None) -> None:
+    if len(X_train) < 2 or X_train.shape[1] != X_base.shape[1]:
+        expected = f"at least 2, with {X_base.shape[1]} columns, got shape {X_train.shape}"
+        raise InvalidInput(f"the rows to train on must be {expected}.")
+    if X_train is not X_base:
+        with Workers(n_jobs) as workers:
+            check_finite(X_train, workers, "the rows to train on")
 
 
-def rank(model: Hasher, task: Task, coding: str = "hash", mu: float = 0.0) -> tuple[Packed, evaluate.Ranking]:
-    """The codes of the base, and where the true neighbours come among them; queries are always hashed."""
-    base, queries = model.encode(task.base, coding=coding, mu=mu), model.encode(task.queries)
-    return base, evaluate.hamming_ranking(base, queries, task.truth, model.n_bits, n_jobs=task.n_jobs)
-
-
-def figures(model: Hasher, task: Task, base: Packed, ranking: evaluate.Ranking) -> Row:
-    """What a row says. Precision and recall are at k, with ties by id and averaged."""
-    by_id = evaluate.precision_recall_at_k(ranking, task.k)
-    averaged = evaluate.precision_recall_at_k(ranking, task.k, ties="average")
-    within = evaluate.precision_recall_at_radius(ranking, min(task.radius, model.n_bits))
-    return {
-        "reconstruction_error": model._error_of(task.base, base),
-        "precision": by_id.precision, "recall": by_id.recall,
-        "precision_average": averaged.precision, "recall_average": averaged.recall,
-        "precision_radius": within.precision, "recall_radius": within.recall,
-        "map": evaluate.mean_average_precision(ranking, ties="average"),
-        "effective_bits": evaluate.effective_bits(base),
-        "effective_bits_bound": evaluate.effective_bits_bound(model.n_bits, len(base)),
-    }  # fmt: skip
+def _in_metric(
+    metric: str, X_train: Array, X_base: Array, X_query: Array, n_jobs: int | None
+) -> tuple[Array, Array, Array]:
+    """Rows to train on, to search and to search for, whose Euclidean neighbours are those by the metric."""
+    if evaluate.check_metric(metric) == "euclidean":
+        return X_train, X_base, X_query
+    check_finite(X_base, name="the base")
+    check_finite(X_query, name="the queries")
+    if X_train is X_base:
+        base, asked = in_metric(metric, X_base, X_query, n_jobs=n_jobs)
+        return base, base, asked
+    both, asked = in_metric(metric, np.concatenate([X_train, X_base]), X_query, n_jobs=n_jobs)
+    return both[: len(X_train)], both[len(X_train) :], asked
 
 
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
     """One row per method and number of bits: means, spreads as `…_std`, and how many seeds."""
-    return means(rows, ("method", "bits", "search", "skipped"), spread=True)
+    keys = ("method", "bits", "search", "skipped", "payload_bytes", "resident_bytes", "model_bytes")
+    return means(rows, keys, spread=True)
 
 
-def _run(cell: RowKey, X_train: Array, task: Task) -> Row:
-    hashes = find_method(cell[0]).estimator
-    try:
-        return run_hasher(cell, X_train, task)[1] if hashes else _run_product(cell, X_train, task)
-    except InvalidInput as error:  # the data were checked before: it is about this method and these bits
-        return _about(cell, "Hamming" if hashes else "asymmetric", skipped=str(error))
-
-
-def _about(cell: RowKey, search: str, skipped: str | None = None) -> Row:
-    return dict(zip(("method", "bits", "seed"), cell)) | {"search": search, "skipped": skipped}
-
-
-def run_hasher(cell: RowKey, X_train: Array, task: Task) -> tuple[Hasher, Row]:
-    """Fit a method, (label, bits, seed), and measure it: the model and its row."""
-    label, bits, seed = cell
-    model = make_hasher(label, bits, random_state=seed, n_jobs=task.n_jobs)
-    start = time.perf_counter()
-    model.fit(X_train)
-    seconds = {"seconds_fit": time.perf_counter() - start}
-    return model, _about(cell, "Hamming") | seconds | measure(model, task)
-
-
-def _run_product(cell: RowKey, X_train: Array, task: Task) -> Row:
-    """PQ and OPQ give lists of ids: no Hamming radius, no ties to average."""
-    label, bits, seed = cell
-    model = ProductQuantizer(bits, rotate=label == "OPQ", seed=seed, n_jobs=task.n_jobs)
-    seconds = model.fit(X_train)
-    codes = model.encode(task.base)
-    ranking = evaluate.retrieved_ranking(model.search(task.base, task.queries, task.k), task.truth)
-    found = evaluate.precision_recall_at_k(ranking, task.k)
-    nothing = ("precision_average", "recall_average", "precision_radius", "recall_radius", "map")
-    return _about(cell, "asymmetric") | {
-        "seconds_fit": seconds, "reconstruction_error": model.error(task.base, codes),
-        "precision": found.precision, "recall": found.recall, **dict.fromkeys(nothing),
-        "effective_bits": evaluate.effective_bits(codes),
-        "effective_bits_bound": evaluate.effective_bits_bound(bits, len(codes)),
-    }  # fmt: skip
-
-
-def _unit_rows(X: Array, n_jobs: int | None) -> Float64:
-    """The rows divided by their norm, whose Euclidean neighbours are those by cosine; zero rows stay."""
-    out = np.empty(X.shape)
-
-    def fill(rows: slice) -> None:
-        block = X[rows].astype(np.float64)
-        norms = np.sqrt(np.einsum("nd,nd->n", block, block))
-        out[rows] = block / np.where(norms > 0, norms, 1.0)[:, None]
-
-    with Workers(n_jobs) as workers:
-        workers.run(fill, len(X))
-    return out
-
-
-# ---- one fitted model
-
-RECALL_AT = (1, 10, 100)
-
-
-def evaluate_model(
-    model: Hasher, X_base: Array, X_query: Array, *, truth: Array | None = None, K: int = 50, k: int = 50,
-    radius: int = 2, coding: str = "hash", mu: float = 0.0, n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> Row:  # fmt: skip
-    """Precision, recall and more of a fitted model; "curve" has precision and recall for each radius.
-
-    truth : (q, K or more) row numbers of X_base, nearest first; by default the Euclidean neighbours, or for a
-    model that divides rows by their norms, those by cosine. coding, mu : how the base is encoded.
-    """
-    told = progress or Silent()
-    normalized = bool(model.scaling_.normalize)
-    told.stage("finding true neighbours", None)
-    task = prepare(X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=truth, cosine=normalized)
-    told.stage("measuring", None)
-    base, ranking = rank(model, task, coding, mu)
-    index = HammingIndex(model.n_bits, decoder=model.decoder_, n_jobs=n_jobs)
-    index.add(base)
-    by_decoder = evaluate.retrieved_ranking(index.search_asymmetric(task.queries, k)[1], task.truth)
-    asymmetric = evaluate.precision_recall_at_k(by_decoder, k)
-    about = {"method": label_of(model), "bits": model.n_bits}
-    sizes = {"queries": len(X_query), "n_base": len(X_base), "K": K, "k": k, "radius": radius}
-    curve = []
-    for r, p, share, n in zip(*(column.tolist() for column in evaluate.precision_recall_curve(ranking))):
-        found = {"precision": p, "recall": share} if n else {"precision": None, "recall": None}
-        curve.append(about | {"radius": r} | found | {"answered": n})
-    neighbours = "given" if truth is not None else "by cosine" if normalized else "Euclidean"
-    row = about | sizes | {"neighbours": neighbours, "rows_normalized": normalized, "coding": coding}
-    row |= {"precision_asymmetric": asymmetric.precision, "recall_asymmetric": asymmetric.recall}
-    recall_at = {str(R): evaluate.recall_at(ranking, R) for R in RECALL_AT if len(X_base) >= R}
-    return row | figures(model, task, base, ranking) | {"recall_at": recall_at, "curve": curve}
+def best_first(rows: Iterable[Row]) -> list[Row]:
+    """By rising bits, and by falling precision among equal bits."""
+    return sorted(rows, key=lambda row: (row["bits"], -(row.get("precision") or 0.0)))
 
 
 # ---- a comparison on files, whose rows are kept as they finish
@@ -321,24 +188,31 @@ LEAST_ROWS = 3  # two to train on, one to search for
 
 
 def compare_files(
-    data: str, methods: Sequence[str] = DEFAULT_METHODS, bits: Sequence[int] = (8, 16, 24, 32), *,
+    data: str, methods: Methods = COMPARED_METHODS, bits: Sequence[int] | None = None, *,
     queries: str | None = None, n_queries: int = 500, train: str | None = None, K: int = 50, k: int = 50,
-    radius: int = 2, seeds: int = 3, out: str | None = None, overwrite: bool = False,
-    n_jobs: int | None = None, on_row: Callable[[Row, bool], object] = lambda row, fresh: None,
+    radius: int = 2, seeds: int = 1, metric: str = "euclidean", rerank: int = RERANKED,
+    limit: float | None = LIMIT, out: str | None = None, overwrite: bool = False, n_jobs: int | None = None,
+    on_start: Callable[[int], object] = lambda n_cells: None,
+    on_row: Callable[[Row, bool], object] = lambda row, fresh: None,
 ) -> Row:  # fmt: skip
     """Compare methods on the rows of files; returns means over seeds, and what they were measured on.
 
     queries : a file; by default n_queries rows of `data`, drawn with a fixed seed. train : a file of other
     rows to train on. out : a folder for table.csv, results.json, precision.png and rows.jsonl, from which a
-    comparison that was stopped resumes. on_row : called with each row, and whether it is a new one.
+    comparison that was stopped resumes. on_start : called with the number of cells; on_row : with each row,
+    and whether it is a new one. The rest is as in `compare`.
     """
     folder = Path(out) if out is not None else None
     if folder is not None:
         check_folder(folder, FILES.values(), overwrite=overwrite)
-    wanted = cells(methods, bits, range(seeds))
+    found = find_candidates(methods)  # what is wrong is said before files are read
     trained, base, asked = _rows_of_files(data, queries, n_queries, train)
+    counts = list(bits or default_bits(base.shape[1]))
+    wanted = cells(found, counts, range(seeds), base.shape[1])
+    on_start(len(wanted))
     checksums = [array_checksum(X) for X in (trained, base, asked)] if folder is not None else []
-    settings = {"data": checksums, "K": K, "k": k, "radius": radius}
+    about_data = {"K": K, "k": k, "radius": radius, "metric": metric, "rerank": rerank}
+    settings = {"data": checksums} | about_data
     kept = KeptRows(folder and folder / ROWS, settings)
     known = kept.read()
     for cell in wanted:
@@ -346,16 +220,17 @@ def compare_files(
             on_row(known[cell], False)
 
     def finished(row: Row) -> None:
-        kept.add(row)
+        if not row["skipped"]:  # with a higher limit it may have figures
+            kept.add(row)
         on_row(row, True)
 
     rows = compare(
-        trained, base, asked, methods, bits, K=K, k=k, radius=radius, seeds=range(seeds), n_jobs=n_jobs,
-        known=known, on_row=finished,
+        trained, base, asked, methods, counts, K=K, k=k, radius=radius, seeds=range(seeds), metric=metric,
+        rerank=rerank, limit=limit, n_jobs=n_jobs, known=known, on_row=finished,
     )  # fmt: skip
     result: Row = {
         "data": data, "train_rows": len(trained), "base_rows": len(base), "queries": len(asked),
-        "K": K, "k": k, "radius": radius, "seeds": seeds, "rows": mean_over_seeds(rows),
+        **about_data, "seeds": seeds, "rows": best_first(mean_over_seeds(rows)),
     }  # fmt: skip
     return result if folder is None else result | {"files": _write(result, folder, overwrite)}
 

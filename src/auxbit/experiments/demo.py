@@ -15,7 +15,9 @@ import numpy as np
 from auxbit.core import files
 from auxbit.core.checks import Array
 from auxbit.data import vectors
-from auxbit.experiments.compare import Task, mean_over_seeds, measure, prepare, run_hasher
+from auxbit.experiments.compare import mean_over_seeds
+from auxbit.experiments.measure import Task, about, measure_quantiser, prepare
+from auxbit.experiments.quantisers import Hashed, make_quantiser
 from auxbit.experiments.study import Row, as_csv, check_folder
 from auxbit.hashers.base import Hasher
 from auxbit.hashers.registry import find_method
@@ -54,10 +56,12 @@ def run_demo(
         method = find_method(name)
         progress(f"training {method.label}")
         for seed in SEEDS if method.seeded else SEEDS[:1]:
-            model, row = run_hasher((method.label, BITS, seed), task.base, task)
-            nearer = measure(model, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
+            made = make_quantiser(name, BITS, seed=seed, n_jobs=n_jobs).fit(task.base)
+            row = about((method.label, BITS, seed), made) | measure_quantiser(made, task)
+            nearer = measure_quantiser(made, task._replace(truth=task.truth[:, :K_SMALL], k=K_SMALL))
             rows.append(row | {f"precision_{K_SMALL}": nearer["precision_average"]})
-            models.setdefault(method.label, model)
+            if isinstance(made, Hashed):
+                models.setdefault(method.label, made.model)
     progress("drawing")
     table = mean_over_seeds(rows)
     ba = models["BA"]

@@ -39,10 +39,10 @@ class Style:
 class Method:
     """A method as tables, figures, the command line and model files know it.
 
-    label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for a
-    quantiser of FAISS; encoder : "module:Class" of its encoder below auxbit; seeded : whether it is random;
-    options : parameters of the estimator that make it this method, which `note` explains to users; variant :
-    compared only if it is named.
+    label : in tables and figures; home : "module:Class" of the estimator below auxbit.hashers, "" for one of
+    experiments/quantisers.py; encoder : "module:Class" of its encoder below auxbit; seeded : whether it is
+    random; options : parameters of the estimator that make it this method, which `note` explains to users;
+    made : a class that was registered.
     """
 
     label: str
@@ -52,11 +52,11 @@ class Method:
     seeded: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     note: str = ""
-    variant: bool = False
+    made: Any = None
 
     @property
     def estimator(self) -> str:
-        """The name of the class, "" for a quantiser of FAISS."""
+        """The name of the class, "" for one of experiments/quantisers.py."""
         return self.home.partition(":")[2]
 
     def load_class(self) -> Any:
@@ -75,13 +75,19 @@ class Method:
 # methods that do not search by Hamming distance are dashed.
 METHODS = {
     "ba": Method("BA", Style("#d55e00", "o"), "autoencoder:BinaryAutoencoder"),
+    "ba-asymmetric": Method(
+        "BA-asymmetric", Style("#d55e00", "^", "--"), note="its codes by the decoder"
+    ),
+    "ba-optimal": Method(
+        "BA-optimal", Style("#d55e00", "*", "--"), note="codes that are best for the decoder"
+    ),
     "ba-agh": Method(
         "BA-AGH", Style("#f0027f", "H"), "autoencoder:BinaryAutoencoder",
-        options={"init": "agh"}, note="started from agh", variant=True,
+        options={"init": "agh"}, note="started from agh"
     ),
     "ba-itq": Method(
         "BA-ITQ", Style("#7b4fd6", "8"), "autoencoder:BinaryAutoencoder",
-        options={"init": "itq"}, note="started from itq, whatever the preset", variant=True,
+        options={"init": "itq"}, note="started from itq, whatever the preset"
     ),
     # random only where bits are more than the dimensions
     "bfa": Method("BFA", Style("#e69f00", "s"), "autoencoder:BinaryFactorAnalysis", seeded=False),
@@ -93,7 +99,7 @@ METHODS = {
     "agh2": Method(
         "AGH2", Style("#aa4499", "d"), "anchor_graph:AnchorGraphHashing",
         "hashers.anchor_graph:AnchorGraphEncoder",
-        options={"n_layers": 2}, note="two layers", variant=True,
+        options={"n_layers": 2}, note="two layers"
     ),
     "sph": Method(
         "SPH", Style("#999933", "X"), "spherical:SphericalHashing", "hashers.spherical:SphericalEncoder"
@@ -105,11 +111,28 @@ METHODS = {
     "klsh": Method("KLSH", Style("#cc79a7", ">"), "klsh:KernelizedLSH", "hashers.klsh:KernelEncoder"),
     "tpca": Method("tPCA", Style("#56b4e9", "^"), "linear:ThresholdedPCA", seeded=False),
     "lsh": Method("LSH", Style("#8c8c8c", "v"), "linear:LSH"),
+    "sign": Method(
+        "sign", Style("#666666", "|", ":"), note="one bit per dimension", seeded=False
+    ),
     "pq": Method("PQ", Style("#000000", "*", "--"), note="of FAISS"),
     "opq": Method("OPQ", Style("#555555", "p", "--"), note="of FAISS, slow"),
+    "rq": Method("RQ", Style("#117733", "s", "--"), note="of FAISS"),
+    "lsq": Method("LSQ", Style("#44aa99", "X", "--"), note="of FAISS, slow"),
+    "plsq": Method("PLSQ", Style("#6699cc", "d", "--"), note="of FAISS"),
+    "rabitq": Method("RaBitQ", Style("#b8860b", "D", "--"), note="of FAISS"),
+    "pca-rabitq": Method(
+        "PCA-RaBitQ", Style("#cc6677", "P", "--"), seeded=False, note="of FAISS"
+    ),
+    "pca-rabitq2": Method(
+        "PCA-RaBitQ2", Style("#994455", "<", "--"), seeded=False, note="of FAISS, two bits on half the axes"
+    ),
+    "itq-rabitq": Method("ITQ-RaBitQ", Style("#4477aa", ">", "--"), note="RaBitQ of FAISS"),
 }  # fmt: skip
 HASHER_NAMES = tuple(name for name, method in METHODS.items() if method.home)
-DEFAULT_METHODS = tuple(name for name, method in METHODS.items() if not method.variant)
+# what `compare` shows by default; those last that may take minutes
+COMPARED_METHODS = (
+    "ba-optimal", "ba-asymmetric", "ba", "sign", "itq", "pq", "rabitq", "pca-rabitq", "rq", "lsq",
+)  # fmt: skip
 ESTIMATORS = {method.estimator: method for method in reversed(METHODS.values()) if method.home}
 ENCODERS = {method.encoder.partition(":")[2]: method.encoder for method in ESTIMATORS.values()}
 
@@ -120,9 +143,24 @@ def _imported(home: str) -> Any:
     return getattr(importlib.import_module(f"auxbit.{module}"), name)
 
 
-def find_method(name: str, among: Iterable[str] = tuple(METHODS)) -> Method:
+def register(name: str, cls: Any) -> None:
+    """Let `compare` know a method of your own by a name, for the length of this process.
+
+    cls : a class, or a function, that makes an estimator from n_bits (and random_state, if it takes one),
+    with `fit(X)` and either `encode(X)`, packed codes as those of auxbit's own, or `transform(X)`, 0 and 1.
+    """
+    if not isinstance(name, str) or not name or name != name.lower() or set(name) & set(", :"):
+        raise InvalidParameter("name", name, "a word in lower case, without commas, colons or spaces")
+    if name in METHODS and METHODS[name].made is None:
+        raise InvalidParameter("name", name, "a name that none of auxbit's methods has")
+    if not callable(cls):
+        raise InvalidParameter("cls", type(cls).__name__, "a class, or a function that makes an estimator")
+    METHODS[name] = Method(name, Style("#332288", "h"), made=cls)
+
+
+def find_method(name: str, among: Iterable[str] | None = None) -> Method:
     """The method of that name, in either case."""
-    allowed = list(among)
+    allowed = list(METHODS if among is None else among)
     if name.lower() not in allowed:
         near = difflib.get_close_matches(name.lower(), allowed, n=1)
         remedy = f"Did you mean {near[0]}?" if near else ""

@@ -596,9 +596,11 @@ def compare_pictures(
     that it resumes where it was stopped; overwrite : measure all of it again.
     """
     timed, path = _Timed(progress), Path(folder)
-    wanted = cells(plan.methods, plan.bits, range(check_integer("seeds", plan.seeds, 1)))
+    seeds = range(check_integer("seeds", plan.seeds, 1))
+    cells(plan.methods, plan.bits, seeds, 1)  # what is wrong is said before rows are read
     with Pictures.open(path, n_jobs=n_jobs) as opened:
         base, queries = _rows(opened.collection, plan.n_queries)
+    wanted = cells(plan.methods, plan.bits, seeds, base.shape[1])
     k, K = (min(check_integer(name, getattr(plan, name), 1), len(base)) for name in ("k", "K"))
     settings = {"base": array_checksum(base), "queries": array_checksum(queries)}
     kept = KeptRows(path / COMPARISON_ROWS, settings | {"K": K, "k": k})
@@ -612,7 +614,7 @@ def compare_pictures(
         timed.say(f"{row['method']}, {row['bits']} bits")
 
     rows = compare(
-        base, base, queries, plan.methods, plan.bits, K=K, k=k, seeds=range(plan.seeds), n_jobs=n_jobs,
+        base, base, queries, plan.methods, plan.bits, K=K, k=k, seeds=seeds, n_jobs=n_jobs,
         known=known, on_row=finished,
     )  # fmt: skip
     made, means = datetime.now(UTC).isoformat(timespec="seconds"), map(_summary, mean_over_seeds(rows))
