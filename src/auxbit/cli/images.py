@@ -111,7 +111,7 @@ def search(
     id_: Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")] = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
     mode: Annotated[str | None, choice(
-        "hamming", "asymmetric", "reranked", show_default="asymmetric", help="By the distance of codes in "
+        "hamming", "asymmetric", "reranked", show_default="reranked", help="By the distance of codes in "
         "bits; from the picture itself to what codes stand for; or the best of these by their true distances."
     )] = None,
     jobs: opt.Jobs = None,
@@ -126,8 +126,7 @@ def search(
     with output.Stages("searching"), Pictures.open(folder, n_jobs=jobs) as pictures:
         results = pictures.search(query, k, mode=mode)
         items = len(pictures)
-        optimal = pictures.collection.state.coding == "optimal"
-        mode = mode or ("asymmetric" if optimal else "hamming")
+        mode = mode or "reranked"
     if json:
         found = {"query": query, "mode": mode, "items": items}
         output.print_json(found | {"results": [each._asdict() for each in results]})

@@ -252,7 +252,7 @@ class Pictures:
         vector = self._vector(picture)
         distances, ids = self.collection.search(
             vector[None], k if own is None else k + 1, mode=None if mode == "reranked" else mode,
-            rerank=mode == "reranked",
+            rerank=True if mode == "reranked" else None,
         )  # fmt: skip
         found = [pair for pair in zip(ids[0].tolist(), distances[0].tolist()) if pair[0] != own][:k]
         about = self.collection.metadata([id_ for id_, _ in found]) if found else []
