@@ -36,7 +36,7 @@ def digits():
 @pytest.fixture(scope="module")
 def fitted(digits):
     """ITQ of 24 bits with a linear decoder for its optimal codes."""
-    return ITQ(24, random_state=0).fit(digits).fit_decoder(digits, n_iter=4)
+    return ITQ(24, random_state=0).fit(digits).fit_decoder(digits, "linear", n_iter=4)
 
 
 def problem(n, D, L, seed, kind="random"):
@@ -223,7 +223,7 @@ def test_the_code_of_a_row_does_not_depend_on_other_rows_or_threads(n_bits, mu, 
 def test_codes_follow_a_decoder_that_was_replaced(digits):
     model = ITQ(20, random_state=0).fit(digits)
     before = model.encode(digits, coding="optimal")
-    model.fit_decoder(digits, n_iter=2)
+    model.fit_decoder(digits, "linear", n_iter=2)
     assert not np.array_equal(model.encode(digits, coding="optimal"), before)
 
 
@@ -280,21 +280,23 @@ def test_a_fitted_decoder_reconstructs_the_optimal_codes_better(digits):
     model = ITQ(24, random_state=0).fit(train)
     errors = [np.square(new - model.decode(model.encode(new, coding="optimal"))).sum()]
     hashed = model.encode(new)
-    model.fit_decoder(train)
+    model.fit_decoder(train, "linear")
     errors.append(np.square(new - model.decode(model.encode(new, coding="optimal"))).sum())
     assert errors[1] < 0.95 * errors[0]
     assert np.array_equal(model.encode(new), hashed)
 
 
 def test_a_fitted_decoder_is_the_same_for_any_number_of_threads(digits):
-    models = [ITQ(20, random_state=0, n_jobs=n).fit(digits).fit_decoder(digits, n_iter=3) for n in (1, 2)]
+    models = [
+        ITQ(20, random_state=0, n_jobs=n).fit(digits).fit_decoder(digits, "linear", n_iter=3) for n in (1, 2)
+    ]
     assert np.array_equal(models[0].decoder_.A, models[1].decoder_.A)
 
 
 def test_with_a_large_mu_the_fitted_decoder_is_that_of_the_hash_codes(digits):
     model = ITQ(20, random_state=0).fit(digits)
     before = model.decoder_
-    model.fit_decoder(digits, mu=1e6, n_iter=2)
+    model.fit_decoder(digits, "linear", mu=1e6, n_iter=2)
     np.testing.assert_allclose(model.decoder_.A, before.A, atol=1e-6)
 
 

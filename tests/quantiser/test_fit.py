@@ -21,7 +21,14 @@ from auxbit.hashers.registry import read_header
 from auxbit.quantiser import coder
 from auxbit.quantiser import fit as table_step_module
 from auxbit.quantiser.coder import coder_of
-from auxbit.quantiser.fit import alternate_codes, product_start, table_step
+from auxbit.quantiser.fit import (
+    alternate_codes,
+    divided_axes,
+    free_tables,
+    principal_axes,
+    product_start,
+    table_step,
+)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +232,119 @@ def test_the_tables_are_the_same_for_any_number_of_threads():
         with Workers(n_jobs) as workers:
             fitted.append(table_step(X, codes, present, 1.0, workers))
     assert np.array_equal(fitted[0].tables, fitted[1].tables)
+
+
+@pytest.mark.parametrize("n_bits", [8, 19])
+def test_pulls_towards_0_are_ridge_regression_of_each_dimension(n_bits):
+    X, codes, present = problem(300, 4, n_bits, 10)
+    pulls = np.array([0.0, 3.0, 40.0, np.inf])
+    with Workers(1) as workers:
+        fitted = table_step(X, codes, present, 0.5, workers, pulls)
+    rows = one_hot(codes)
+    for d, pull in enumerate(pulls[:3]):
+        system = rows.T @ rows + (0.5 + pull) * np.eye(rows.shape[1])
+        wanted = rows.T @ (X[:, d] - present.b[d]) + 0.5 * present.tables[:, :, d].ravel()
+        truth = np.linalg.solve(system, wanted)
+        np.testing.assert_allclose(fitted.tables[:, :, d].ravel(), truth, rtol=1e-4, atol=1e-4)
+    assert not fitted.tables[:, :, 3].any()
+
+
+# ---- tables for free codes
+
+
+def error_of(f, rows):
+    start = np.zeros((len(rows), len(f.tables)), dtype=np.uint8)
+    codes = coder_of(f, 0.0).solve(rows.astype(np.float32), start, start)
+    return np.square(rows - f.decode(codes)).sum()
+
+
+@pytest.mark.parametrize("n_bits", [20, 32])
+def test_free_tables_are_better_on_new_rows_than_a_plain_alternation(n_bits, digits):
+    X = (digits - digits.mean(axis=0)).astype(np.float32)
+    train, new = X[:1400], X[1400:]
+    with Workers(1) as workers:
+        f, codes = product_start(train, n_bits, workers, np.random.RandomState(0))
+        *_, (plain, _) = alternate_codes(train, codes, f, codes, 0.0, 15, workers)
+        free = free_tables(train, n_bits, 15, workers, np.random.RandomState(0), None)
+    assert error_of(free, new) < 0.97 * error_of(plain, new)
+
+
+@pytest.mark.parametrize("n_bits", [24, 144])
+def test_free_tables_are_the_same_for_any_number_of_threads(n_bits, digits):
+    fitted, told = [], []
+    for n_jobs in (1, 3):
+        with Workers(n_jobs) as workers:
+            rows = digits[:400].astype(np.float32)
+            tell = lambda *turn: told.append(turn)  # noqa: E731
+            fitted.append(free_tables(rows, n_bits, 3, workers, np.random.RandomState(0), tell))
+    assert np.array_equal(fitted[0].tables, fitted[1].tables)
+    assert told == [(1, 3), (2, 3), (3, 3)] * 2
+
+
+def test_tables_of_hardly_any_rows_or_of_equal_rows_are_finite():
+    for rows in (np.zeros((3, 5)), np.eye(4, 5), np.ones((200, 5))):
+        with Workers(1) as workers:
+            f = free_tables(rows.astype(np.float32), 24, 2, workers, np.random.RandomState(0), None)
+        assert np.isfinite(f.tables).all()
+        assert error_of(f, rows) <= np.square(rows - rows.mean(axis=0)).sum() + 1e-9
+
+
+def test_wide_codes_have_parts_whose_tables_are_orthogonal_and_each_gets_its_best_codes(digits):
+    X = (digits[:500] - digits[:500].mean(axis=0)).astype(np.float32)
+    with Workers(1) as workers:
+        f = free_tables(X, 148, 2, workers, np.random.RandomState(0), None)
+    tables = f.tables.astype(np.float64)
+    parts = coder.independent_parts(tables)
+    assert sorted(np.concatenate(parts)) == list(range(19))
+    assert len(parts) >= 2
+    cross = tables[parts[0]].reshape(-1, 64) @ tables[parts[1]].reshape(-1, 64).T
+    assert np.abs(cross).max() < 1e-5
+    start = np.zeros((len(X), 19), dtype=np.uint8)
+    codes = coder_of(f, 0.0).solve(X, start, start)
+    swept = coder.WideTableCoder(tables, f.b, 148, 0.0).solve(X, start, start)
+    assert np.square(X - f.decode(codes)).sum() < np.square(X - f.decode(swept)).sum()
+    assert codes[:, -1].max() < 16
+
+
+def test_tables_that_are_not_orthogonal_are_one_part():
+    tables = np.zeros((4, 256, 6))
+    tables[:2, :, :3] = np.random.default_rng(0).normal(size=(2, 256, 3))
+    tables[2:, :, 3:] = np.random.default_rng(1).normal(size=(2, 256, 3))
+    assert [list(part) for part in coder.independent_parts(tables)] == [[0, 1], [2, 3]]
+    tables[1, 7, 4] = 5.0
+    assert len(coder.independent_parts(tables)) == 1
+
+
+def test_principal_axes_and_their_parts_are_orthonormal():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(300, 9)) * np.arange(9)).astype(np.float32)
+    b = X.mean(axis=0, dtype=np.float64)
+    with Workers(1) as workers:
+        axes, variances = principal_axes(X, b, workers)
+        parts = divided_axes(X, b, 160, 2, workers, np.random.RandomState(0))
+    truth = np.linalg.eigvalsh(np.cov(X.T, bias=True))[:0:-1]
+    np.testing.assert_allclose(variances, truth, rtol=1e-4)
+    both = np.hstack(parts)
+    for basis in (axes, both):
+        np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-9)
+
+
+# ---- which kind
+
+
+def test_auto_is_tables_where_many_rows_tell_them_and_linear_where_few_do(digits):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(40, 30))
+    many = centres[rng.integers(40, size=4000)] + 0.1 * rng.normal(size=(4000, 30))
+    model = ITQ(24, random_state=0).fit(many).fit_decoder(many, n_iter=2)
+    assert isinstance(model.decoder_, TableDecoder)
+    few = (rng.integers(0, 2, size=(300, 64)) @ rng.normal(size=(64, 200))).astype(np.float32)
+    model = ITQ(64, random_state=0).fit(few).fit_decoder(few, "auto", n_iter=2)
+    assert isinstance(model.decoder_, LinearDecoder)
+    model = ITQ(32, random_state=0).fit(digits[:40]).fit_decoder(digits[:40], "auto", n_iter=1)
+    assert isinstance(model.decoder_, LinearDecoder)
+    model = ITQ(24, random_state=0).fit(many).fit_decoder(many, "auto", mu=0.01, n_iter=1)
+    assert isinstance(model.decoder_, LinearDecoder | TableDecoder)
 
 
 # ---- the alternation

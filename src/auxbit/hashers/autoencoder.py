@@ -121,8 +121,8 @@ class _Trained(Hasher):
             self._adopt(
                 fitted.scaling, fitted.h, fitted.f, fitted.sample, None, fitted.n_rows, fitted.sampled
             )
-            if self.decoder == "tables" and raw is not None:
-                self._adopt_best_decoder(raw, "tables", 0.0, None)
+            if self.decoder != "linear" and raw is not None:
+                self._adopt_best_decoder(raw, self.decoder, 0.0, None)
         return self
 
     def _plan(self, n_bits: int) -> Plan:

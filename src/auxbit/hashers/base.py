@@ -257,7 +257,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         warn_of_few_codes(scaling.exactly(sample), found, decoder.n_bits, places)
 
     def fit_decoder(
-        self, X: npt.ArrayLike, decoder: str = "linear", *, mu: float = 0.0, n_iter: int | None = None,
+        self, X: npt.ArrayLike, decoder: str = "auto", *, mu: float = 0.0, n_iter: int | None = None,
         callback: Turned | None = None,
     ) -> Self:  # fmt: skip
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
@@ -265,10 +265,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         Codes and decoder are improved in turn, n_iter times (None: 15), on the rows of X, (n, D). The new
         decoder fits those codes, no longer h(X): score, which is about h(X), may fall, by much for a mu of 0.
 
-        decoder : "linear", one vector per bit, starting from the present one; or "tables", a free vector for
+        decoder : "linear", one vector per bit, starting from the present one; "tables", a free vector for
             each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
-            search, and wants many rows (256 vectors per byte). With mu = 0 they start from product
-            quantisation.
+            search, and wants many rows (256 vectors per byte); or "auto", the one of both whose codes are
+            better on rows held out of a short fit. `decoder_` is a LinearDecoder or a TableDecoder.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
         callback : called after each turn with its number, from 1, and the number of turns.

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, byte_contributions, pack_bools, unpack
@@ -134,6 +136,57 @@ class WideTableCoder(Coder):
         return Z
 
 
+class PartsCoder(Coder):
+    """Codes whose bytes fall into parts, of which no table of one has to do with those of another."""
+
+    def __init__(
+        self, tables: Float64, b: Float64, n_bits: int, mu: float, parts: Parts, effort: float
+    ) -> None:
+        """A coder for each part. tables : (M, 256, D) float64."""
+        self.parts = []
+        for own in parts:
+            bits = 8 * len(own) - (8 * len(tables) - n_bits if own[-1] == len(tables) - 1 else 0)
+            self.parts.append((own, table_coder(np.ascontiguousarray(tables[own]), b, bits, mu, effort)))
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows."""
+        Z = np.empty_like(H)
+        for own, coder in self.parts:
+            Z[:, own] = coder.solve(X, np.ascontiguousarray(H[:, own]), np.ascontiguousarray(start[:, own]))
+        return Z
+
+
+Parts = list[npt.NDArray[np.intp]]
+PROBES, ORTHOGONAL = 8, 1e-4
+
+
+def independent_parts(tables: Float64) -> Parts:
+    """The bytes in parts, so that vectors of different parts are orthogonal; often it is one part.
+
+    Told by a few random sums of each table's vectors: they are orthogonal if all vectors are, and if not,
+    only by a chance that does not come.
+    """
+    M = len(tables)
+    probes = np.random.RandomState(0).standard_normal((M, PROBES, VALUES)) @ tables
+    norms = np.linalg.norm(probes, axis=2)
+    products = np.abs(np.einsum("iad,jbd->iajb", probes, probes, optimize=True))
+    joined = (products > ORTHOGONAL * norms[:, :, None, None] * norms[None, None]).any(axis=(1, 3))
+    _, label = connected_components(csr_matrix(joined))
+    return [np.flatnonzero(label == each) for each in range(label.max() + 1)] if M else []
+
+
+def table_coder(tables: Float64, b: Float64, n_bits: int, mu: float, effort: float) -> Coder:
+    """The coder for tables, (M, 256, D) float64, by the number of bytes."""
+    if len(tables) <= EXACT_BYTES:
+        return ExactTableCoder(tables, b, n_bits, mu)
+    if len(tables) <= PAIRED_BYTES:
+        return TableCoder(tables, b, n_bits, mu, effort)
+    parts = independent_parts(tables)
+    if len(parts) > 1:
+        return PartsCoder(tables, b, n_bits, mu, parts, effort)
+    return WideTableCoder(tables, b, n_bits, mu)
+
+
 def costs_by_themselves(
     products: npt.NDArray[np.floating[Any]], norms: Any, H: Packed, mu: float
 ) -> npt.NDArray[np.floating[Any]]:
@@ -202,12 +255,7 @@ def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
         if f.n_bits > 8 * EXACT_BYTES:
             return LinearCoder(f, mu, effort)
         return ExactLinearCoder(f, mu)
-    values = f.tables.astype(np.float64)
-    if len(values) <= EXACT_BYTES:
-        return ExactTableCoder(values, f.b, f.n_bits, mu)
-    if len(values) <= PAIRED_BYTES:
-        return TableCoder(values, f.b, f.n_bits, mu, effort)
-    return WideTableCoder(values, f.b, f.n_bits, mu)
+    return table_coder(f.tables.astype(np.float64), f.b, f.n_bits, mu, effort)
 
 
 def within_reach(X: Float32) -> Float32:

@@ -13,7 +13,7 @@ from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac.loop import decoder_sums, f_step
-from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes
+from auxbit.quantiser.coder import PAIRED_BYTES, coder_of, optimal_codes, values_of_bytes
 from auxbit.quantiser.kernels import add_rows, count_pairs
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
@@ -24,30 +24,77 @@ SUMMED_ROWS = 16_384  # sums of a block are as large as the tables
 
 
 def table_step(
-    X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers
-) -> TableDecoder:
+    X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers,
+    pulls: Float64 | None = None,
+) -> TableDecoder:  # fmt: skip
     """Least squares over the tables, b as it is: min Σ‖x − f(z)‖² + shrink·Σ‖T_j[v] − present T_j[v]‖².
 
     X : (n, D) scaled, codes : (n, M). The pull towards the present tables (shrink > 0) decides what rows
     cannot: values without rows, and vectors that could as well be in another byte's table.
+    pulls : (D,), the pull of each dimension towards 0, in rows; infinite: nothing is stored of it.
     Beyond SOLVED_BYTES bytes: a few sweeps over the bytes, each the least squares beside the others.
     """
     M, _, D = present.tables.shape
     flat = present.tables.reshape(M * VALUES, D).astype(np.float64)
+    pulls = np.zeros(D) if pulls is None else pulls
     if M > SOLVED_BYTES:
-        flat = _byte_by_byte(X, codes, present, shrink, workers)
+        flat = _byte_by_byte(X, codes, present, shrink, workers, pulls)
     else:
-        sums = _sums_by_value(X, codes, present.b, workers) + shrink * flat
-        counts = np.zeros((M * VALUES, M * VALUES))
-        count_pairs(codes, counts)
-        counts[np.diag_indices(M * VALUES)] += shrink
-        factor = cho_factor(counts, lower=True, overwrite_a=True, check_finite=False)
-        flat = cho_solve(factor, sums, overwrite_b=True, check_finite=False)
+        flat = _Normal(X, codes, present, shrink, workers).solve(pulls)
     tables = flat.reshape(M, VALUES, D).astype(np.float32)
     return TableDecoder(tables, present.b, present.n_bits, present.normalize)
 
 
-def _sums_by_value(X: Float32, codes: Packed, b: Float64, workers: Workers) -> Float64:
+class _Normal:
+    """The least squares of `table_step`, which can be solved for several pulls.
+
+    With fewer rows than vectors in the tables, a system of as many equations as rows takes less time:
+    for rows of 0 and 1, A, that say which vectors a row has, T = T̄ + Aᵀ(AAᵀ + λ)⁻¹(X − b − A·T̄), where
+    λ = shrink + pull and T̄ = present T · shrink / λ.
+    """
+
+    def __init__(
+        self, X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers
+    ) -> None:
+        M, _, D = present.tables.shape
+        self.X, self.codes, self.present, self.shrink, self.workers = X, codes, present, shrink, workers
+        self.few = len(X) < M * VALUES
+        if self.few:
+            self.system = np.zeros((len(X), len(X)))
+            for j in range(M):
+                self.system += codes[:, j, None] == codes[:, j]
+            self.stored = present.decode(codes) - present.b
+        else:
+            self.sums = _sums_by_value(X, codes, present.b, workers)
+            self.sums += shrink * present.tables.reshape(M * VALUES, D)
+            self.system = np.zeros((M * VALUES, M * VALUES))
+            count_pairs(codes, self.system)
+
+    def solve(self, pulls: Float64) -> Float64:
+        """The tables, (M·256, D), with a pull of each dimension towards 0, (D,)."""
+        D, diagonal = len(pulls), np.diag_indices(len(self.system))
+        flat = np.zeros((len(self.present.tables) * VALUES, D))
+        for pull in np.unique(pulls[np.isfinite(pulls)]):
+            system, dims = self.system.copy(), pulls == pull
+            system[diagonal] += self.shrink + pull
+            factor = cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
+            kept = self.shrink / (self.shrink + pull)
+            wanted = (
+                self.X[:, dims] - self.present.b[dims] - kept * self.stored[:, dims]
+                if self.few
+                else self.sums[:, dims]
+            )
+            found = cho_solve(factor, wanted, overwrite_b=True, check_finite=False)
+            if self.few:
+                tables = self.present.tables.reshape(-1, D)[:, dims]
+                found = kept * tables + _sums_by_value(
+                    found, self.codes, np.zeros(found.shape[1]), self.workers
+                )
+            flat[:, dims] = found
+        return flat
+
+
+def _sums_by_value(X: Float32 | Float64, codes: Packed, b: Float64, workers: Workers) -> Float64:
     """Σ(x − b) over the rows that have each value of each byte, (M·256, D)."""
     shape = (codes.shape[1] * VALUES, X.shape[1])
 
@@ -61,7 +108,7 @@ def _sums_by_value(X: Float32, codes: Packed, b: Float64, workers: Workers) -> F
 
 
 def _byte_by_byte(
-    X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers
+    X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers, pulls: Float64
 ) -> Float64:
     """The tables after a few sweeps over the bytes, (M·256, D)."""
     held = present.tables.astype(np.float64)
@@ -77,7 +124,7 @@ def _byte_by_byte(
             before, own = tables[j].copy(), codes[:, j : j + 1]
             counts = np.bincount(own[:, 0], minlength=VALUES)[:, None]
             sums = _sums_by_value(rest, own, np.zeros(X.shape[1]), workers) + counts * before
-            tables[j] = (sums + shrink * held[j]) / (counts + shrink)
+            tables[j] = (sums + shrink * held[j]) / (counts + shrink + pulls)
             moved = (tables[j] - before).astype(np.float32)
 
             def move(rows: slice, moved: Float32 = moved, own: Packed = own) -> None:
@@ -91,7 +138,7 @@ def _byte_by_byte(
 
 Turned = Callable[[int, int], object]
 
-KINDS = ("auto", "linear", "tables")
+KINDS = ("linear", "tables", "auto")
 TURNS = 15
 EFFORT = 0.5  # of the search for codes while the decoder is not settled yet, as a share of the usual one
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
@@ -103,23 +150,27 @@ def fit_decoder(
 ) -> Decoder:  # fmt: skip
     """A decoder of this kind for its best codes at this μ. X : (n, D) scaled, H : h(X), f : a start.
 
+    kind : "linear", "tables", or "auto": the one whose codes have the lower cost on rows held out.
     callback : called after each turn with its number, from 1, and how many there will be.
     """
-    codes = H
     if kind == "auto":
-        kind = "tables" if len(X) >= 2560 else "linear"
-    if kind == "linear":
-        f = f if isinstance(f, LinearDecoder) else f_step(decoder_sums(X, unpack(H, f.n_bits), workers))
-    elif mu == 0:
-        f, codes = product_start(X, f.n_bits, workers, rng)
-    elif isinstance(f, LinearDecoder):
-        f = TableDecoder.of(f)
+        kind = choose_kind(X, H, f, mu, workers, rng)
     n_iter = n_iter or TURNS
-    for number, (turned, _) in enumerate(alternate_codes(X, H, f, codes, mu, n_iter, workers), start=1):
+    if kind == "tables" and mu == 0:
+        return free_tables(X, f.n_bits, n_iter, workers, rng, callback)
+    f = _first_decoder(X, H, f, kind, workers)
+    for number, (turned, _) in enumerate(alternate_codes(X, H, f, H, mu, n_iter, workers), start=1):
         f = turned
         if callback is not None:
             callback(number, n_iter)
     return f
+
+
+def _first_decoder(X: Float32, H: Packed, f: Decoder, kind: str, workers: Workers) -> Decoder:
+    """What is alternated from h(x): the present decoder, as one of this kind."""
+    if kind == "linear" and isinstance(f, TableDecoder):
+        return f_step(decoder_sums(X, unpack(H, f.n_bits), workers))
+    return TableDecoder.of(f) if kind == "tables" and isinstance(f, LinearDecoder) else f
 
 
 def alternate_codes(
@@ -136,6 +187,270 @@ def alternate_codes(
         else:
             f = table_step(X, codes, f, SHRINK, workers)
         yield f, codes
+
+
+# ---- Which kind of decoder
+
+HELD, MOST_HELD, LEAST_HELD = 0.1, 2000, 16  # part of the rows that choices are made by, and limits to them
+TRIED_ROWS = 1024  # per byte of a code, of which a first try is made
+TRIED_TURNS = 2
+
+
+def choose_kind(
+    X: Float32, H: Packed, f: Decoder, mu: float, workers: Workers, rng: np.random.RandomState
+) -> str:
+    """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² of rows held out, by a short fit of each.
+
+    With too few rows to hold some out: "linear", which has the fewest numbers to fit.
+    """
+    rows, n_held = _tried(len(X), H.shape[1], rng)
+    if not n_held:
+        return "linear"
+    Y, h = X[rows], H[rows]
+    costs = {}
+    for kind in ("linear", "tables"):
+        if kind == "tables" and mu == 0:
+            tried: Decoder = free_tables(Y[n_held:], f.n_bits, TRIED_TURNS, workers, rng, None)
+        else:
+            tried = _first_decoder(Y[n_held:], h[n_held:], f, kind, workers)
+            turns = alternate_codes(Y[n_held:], h[n_held:], tried, h[n_held:], mu, TRIED_TURNS, workers)
+            *_, (tried, _) = turns
+        codes = optimal_codes(Y[:n_held], h[:n_held], h[:n_held], coder_of(tried, mu, EFFORT), workers)
+        differing = mu * float(np.bitwise_count(codes ^ h[:n_held]).sum())
+        costs[kind] = float(np.square(Y[:n_held] - tried.decode(codes)).sum()) + differing
+    return min(costs, key=costs.__getitem__)
+
+
+def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[np.intp], int]:
+    """Rows for a first try, of which the first are held out, and how many of them are; 0: too few rows."""
+    rows = rng.permutation(n)[: TRIED_ROWS * (width + 1)]
+    n_held = min(int(HELD * len(rows)), MOST_HELD)
+    return rows, n_held if n_held >= LEAST_HELD else 0
+
+
+# ---- Tables for free codes (μ = 0)
+#
+# Rows are turned into their principal axes. There, tables are started in several ways, of which short fits
+# tell the best; codes and tables are improved in turn, the tables shaken less and less before codes are
+# chosen; and each block of axes is pulled towards 0 as rows held out want it: of axes with little variance
+# few rows tell nothing, and what is learned of them is noise. Codes of more than PAIRED_BYTES bytes are
+# divided: each part codes some of the axes, alone.
+
+MOST_AXES, LEAST_AXES, ROWS_PER_AXIS = 512, 64, 16
+NEGLIGIBLE = 1e-10  # of the largest variance
+PULLS = (0.0, 3.0, 12.0, 48.0, np.inf)  # towards 0, in rows
+BLOCK, MOST_BLOCKS = 8, 16  # axes that are pulled alike, at least; blocks at most
+CHOSEN_AT = (1, 4, 9)  # turns in which pulls are chosen
+LAST_TURNS = 2  # in which rows held out are trained on, too
+NOISE = 0.7  # of what codes leave of rows, to begin with
+COOLED = 0.8  # part of the turns after which tables are no longer shaken
+NOTED = 4096  # rows that tell how much codes leave
+
+
+def free_tables(
+    X: Float32, n_bits: int, n_iter: int, workers: Workers, rng: np.random.RandomState,
+    callback: Turned | None,
+) -> TableDecoder:  # fmt: skip
+    """Tables for the codes that reconstruct best. X : (n, D) scaled; callback as in fit_decoder."""
+    b = np.asarray(workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), len(X))[0]) / len(X)
+    width = bytes_per_code(n_bits)
+    parts = np.array_split(np.arange(width), -(-width // PAIRED_BYTES))
+    tables = np.zeros((width, VALUES, X.shape[1]), dtype=np.float32)
+    bases = [np.eye(X.shape[1])] if len(parts) == 1 else divided_axes(X, b, n_bits, len(parts), workers, rng)
+    for number, (own, basis) in enumerate(zip(parts, bases, strict=True)):
+        if not basis.size:
+            continue
+
+        def tell(turn: int, number: int = number) -> None:
+            before, now = number * n_iter + turn - 1, number * n_iter + turn
+            if callback is not None and before // len(parts) < now // len(parts):
+                callback(now // len(parts), n_iter)
+
+        rows = turned(X, b, basis, workers)
+        own_bits = min(8 * len(own), n_bits - 8 * int(own[0]))
+        f = _Tables(rows, own_bits, workers, rng).fit(n_iter, tell)
+        tables[own] = f.tables @ basis.T.astype(np.float32)
+    return TableDecoder(tables, b, n_bits)
+
+
+def turned(X: Float32, b: Float64, basis: Float64, workers: Workers) -> Float32:
+    """(x − b)ᵀ·basis of each row. X : (n, D), basis : (D, k) → (n, k)."""
+    out = np.empty((len(X), basis.shape[1]), dtype=np.float32)
+
+    def fill(rows: slice) -> None:
+        out[rows] = (X[rows] - b) @ basis
+
+    workers.run(fill, len(X))
+    return out
+
+
+def principal_axes(X: Float32, b: Float64, workers: Workers) -> tuple[Float64, Float64]:
+    """The axes with more than negligible variance, (D, r), the largest first, and their variances, (r,)."""
+
+    def block(rows: slice) -> tuple[Float64]:
+        centred = X[rows] - b
+        return (centred.T @ centred,)
+
+    variances, axes = np.linalg.eigh(np.asarray(workers.sum(block, len(X))[0]) / len(X))
+    rank = max(1, int((variances > NEGLIGIBLE * variances[-1]).sum()))
+    some = slice(None, -1 - rank, -1)
+    return np.ascontiguousarray(axes[:, some]), np.maximum(variances[some], 0.0)
+
+
+def divided_axes(
+    X: Float32, b: Float64, n_bits: int, n_parts: int, workers: Workers, rng: np.random.RandomState
+) -> list[Float64]:
+    """A basis, (D, k), for each part of the codes: dimensions in their order, or principal axes.
+
+    Principal axes go by turns to the part with the least product of variances so far, as for OPQ. Product
+    quantisation of some rows tells which is better.
+    """
+    D = X.shape[1]
+    own = [np.eye(D)[:, dims] for dims in np.array_split(np.arange(D), n_parts)]
+    axes, variances = principal_axes(X, b, workers)
+    axes, variances = axes[:, : MOST_AXES * n_parts], variances[: MOST_AXES * n_parts]
+    logs, members = np.zeros(n_parts), [[] for _ in range(n_parts)]  # type: tuple[Float64, list[list[int]]]
+    for i, variance in enumerate(variances):
+        open_ = [part for part in range(n_parts) if len(members[part]) <= i // n_parts]
+        part = min(open_, key=lambda each: logs[each])
+        members[part].append(i)
+        logs[part] += np.log(variance / max(variances[-1], 1e-300) + 1.0)
+    spun = [axes[:, some] @ random_rotation(len(some), rng) for some in members]
+    rows = X[rng.permutation(len(X))[: TRIED_ROWS * (bytes_per_code(n_bits) + 1)]]
+    errors = []
+    for bases in (own, spun):
+        Y = turned(rows, b, np.hstack(bases), workers)
+        f, codes = product_start(Y, n_bits, workers, np.random.RandomState(0))
+        errors.append(
+            float(np.square(rows - b).sum() - np.square(Y).sum() + np.square(Y - f.decode(codes)).sum())
+        )
+    return own if errors[0] <= errors[1] else spun
+
+
+def random_rotation(k: int, rng: np.random.RandomState) -> Float64:
+    """Orthonormal columns, (k, k)."""
+    return np.asarray(np.linalg.qr(rng.standard_normal((k, k)))[0])
+
+
+class _Tables:
+    """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0."""
+
+    def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
+        zero = np.zeros(X.shape[1])
+        most = min(MOST_AXES, max(LEAST_AXES, len(X) // ROWS_PER_AXIS))
+        self.axes = principal_axes(X, zero, workers)[0][:, :most]
+        self.n_bits, self.workers, self.rng = n_bits, workers, rng
+        order = rng.permutation(len(X))
+        self.Y = turned(X[order], zero, self.axes, workers)
+        n_held = min(int(HELD * len(X)), MOST_HELD)
+        self.n_held = n_held if n_held >= LEAST_HELD else 0
+        self.blocks = np.array_split(
+            np.arange(self.Y.shape[1]), min(MOST_BLOCKS, -(-self.Y.shape[1] // BLOCK))
+        )
+
+    def fit(self, n_iter: int, tell: Callable[[int], None]) -> TableDecoder:
+        """The tables in the dimensions of X, after n_iter turns; tell is called after each."""
+        f = self._best_start()
+        codes = np.zeros((len(self.Y), len(f.tables)), dtype=np.uint8)
+        pulls = self._usual_pulls(f, self.Y[: self.n_held or NOTED])
+        cooled = COOLED * n_iter
+        for turn in range(n_iter):
+            heat = NOISE * max(0.0, 1.0 - (turn + 1) / cooled)
+            shaken = self._shaken(f, codes, heat) if turn else f
+            codes = self._codes(self.Y, codes, shaken)
+            first = 0 if turn >= n_iter - LAST_TURNS else self.n_held
+            normal = _Normal(self.Y[first:], codes[first:], f, SHRINK, self.workers)
+            if turn in CHOSEN_AT and first:
+                pulls = self._best_pulls(normal, codes[:first])
+            f = TableDecoder(self._table(normal.solve(pulls)), f.b, self.n_bits)
+            tell(turn + 1)
+        tables = f.tables @ self.axes.T.astype(np.float32)
+        return TableDecoder(tables, np.zeros(len(self.axes)), self.n_bits)
+
+    def _table(self, flat: Float64) -> Float32:
+        return flat.reshape(-1, VALUES, flat.shape[1]).astype(np.float32)
+
+    def _codes(self, Y: Float32, start: Packed, f: TableDecoder) -> Packed:
+        return optimal_codes(Y, start, start, coder_of(f, 0.0, EFFORT), self.workers)
+
+    def _shaken(self, f: TableDecoder, codes: Packed, heat: float) -> TableDecoder:
+        """The tables with noise, by which codes leave where they are stuck."""
+        if not heat:
+            return f
+        left = (self.Y[:NOTED] - f.decode(codes[:NOTED])).std(axis=0) / np.sqrt(len(f.tables))
+        noise = self.rng.standard_normal(f.tables.shape) * (heat * left)
+        return TableDecoder((f.tables + noise).astype(np.float32), f.b, self.n_bits)
+
+    def _usual_pulls(self, f: TableDecoder, rows: Float32) -> Float64:
+        """What least squares with noise want: the noise of a row over the variance of a table's vectors.
+
+        None, if there are hardly any rows, which all have vectors of their own.
+        """
+        if not self.n_held:
+            return np.zeros(self.Y.shape[1])
+        codes = self._codes(rows, np.zeros((len(rows), len(f.tables)), dtype=np.uint8), f)
+        left, total = np.square(rows - f.decode(codes)).sum(), np.square(rows, dtype=np.float64).sum()
+        pull = len(f.tables) * left / max(total - left, 0.01 * total, 1e-300)
+        return np.full(self.Y.shape[1], min(float(pull), PULLS[-2]))
+
+    def _best_pulls(self, normal: _Normal, codes: Packed) -> Float64:
+        """For each block of axes the pull with the least error on the rows held out. codes : theirs."""
+        held, r = self.Y[: self.n_held], self.Y.shape[1]
+        errors = np.empty((len(PULLS), r))
+        for number, pull in enumerate(PULLS):
+            f = TableDecoder(self._table(normal.solve(np.full(r, pull))), np.zeros(r), self.n_bits)
+            errors[number] = np.square(held - f.decode(codes)).sum(axis=0)
+        pulls = np.empty(r)
+        for dims in self.blocks:
+            pulls[dims] = PULLS[int(errors[:, dims].sum(axis=1).argmin())]
+        return pulls
+
+    # ---- where to begin
+
+    def _best_start(self) -> TableDecoder:
+        """Of several starts the one with the least error on rows held out after a short fit."""
+        width = bytes_per_code(self.n_bits)
+        rows = self.Y[: self.n_held + TRIED_ROWS * width]
+        train, held = rows[self.n_held :], rows[: self.n_held or len(rows)]
+        best, least = None, np.inf
+        for start in (self._native_start, self._spun_start, self._residual_start):
+            f, codes = start(train)
+            for _ in range(TRIED_TURNS):
+                pulls = self._usual_pulls(f, train[:NOTED])
+                f = table_step(train, codes, f, SHRINK, self.workers, pulls)
+                codes = self._codes(train, codes, f)
+            f = table_step(train, codes, f, SHRINK, self.workers, pulls)
+            found = self._codes(held, np.zeros((len(held), width), dtype=np.uint8), f)
+            error = float(np.square(held - f.decode(found)).sum())
+            if best is None or error < least:
+                best, least = f, error
+        assert best is not None
+        return best
+
+    def _native_start(self, rows: Float32) -> tuple[TableDecoder, Packed]:
+        """Product quantisation of the dimensions as they are."""
+        return self._product_in(rows, self.axes.T)
+
+    def _spun_start(self, rows: Float32) -> tuple[TableDecoder, Packed]:
+        """Product quantisation after a random rotation: each byte has its share of all axes."""
+        return self._product_in(rows, random_rotation(rows.shape[1], self.rng))
+
+    def _product_in(self, rows: Float32, basis: Float64) -> tuple[TableDecoder, Packed]:
+        f, codes = product_start((rows @ basis).astype(np.float32), self.n_bits, self.workers, self.rng)
+        tables = f.tables @ basis.T.astype(np.float32)
+        return TableDecoder(tables, np.zeros(rows.shape[1]), self.n_bits), codes
+
+    def _residual_start(self, rows: Float32) -> tuple[TableDecoder, Packed]:
+        """Residual quantisation: each byte has the k-means centres of what those before it leave."""
+        width = bytes_per_code(self.n_bits)
+        tables = np.zeros((width, VALUES, rows.shape[1]), dtype=np.float32)
+        codes, rest = np.zeros((len(rows), width), dtype=np.uint8), rows.copy()
+        for j, n_values in enumerate(values_of_bytes(self.n_bits, width)):
+            centres = choose_anchors(rest, int(n_values), self.workers, self.rng)
+            tables[j, : len(centres)] = centres
+            codes[:, j] = nearest_anchors(rest, centres, 1)[1][:, 0]
+            rest -= centres[codes[:, j]]
+        return TableDecoder(tables, np.zeros(rows.shape[1]), self.n_bits), codes
 
 
 def product_start(
