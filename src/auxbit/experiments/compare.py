@@ -62,7 +62,7 @@ def compare(
     """
     found, rows = find_candidates(methods), dict(known or {})
     wanted = cells(found, bits or default_bits(X_base.shape[1]), seeds, X_base.shape[1])
-    runner: _Runner | None = None
+    runner: Runner | None = None
     with ExitStack() as stack:
         for cell in sorted(wanted, key=lambda cell: cell[1]):  # so that one number of bits is complete first
             if cell in rows:
@@ -71,7 +71,7 @@ def compare(
                 _check_trained(X_train, X_base, n_jobs)
                 trained, base, asked = _in_metric(metric, X_train, X_base, X_query, n_jobs)
                 task = prepare(base, asked, K=K, k=k, radius=radius, n_jobs=n_jobs, rerank=rerank)
-                runner = _Runner(Bench(trained, task), limit)
+                runner = Runner(Bench(trained, task), limit)
                 stack.callback(runner.close)
             rows[cell] = runner.run(cell, found[cell[0]])
             on_row(rows[cell])
@@ -102,8 +102,8 @@ def cells(
     )
 
 
-class _Runner:
-    """Cells, one after another; each in another process if there is a limit."""
+class Runner:
+    """Cells, one after another, by rising bits; each in another process if there is a limit."""
 
     def __init__(self, bench: Bench, limit: float | None) -> None:
         if limit is not None and not limit > 0:
@@ -113,6 +113,7 @@ class _Runner:
         self._slowest: dict[str, tuple[int, float]] = {}  # bits and seconds that a method took
 
     def run(self, cell: RowKey, method: Candidate) -> Row:
+        """The row of a method, (label, bits, seed), or one that says why there are no figures."""
         label, bits, _ = cell
         if self.limit is not None and label in self._slowest:
             before, seconds = self._slowest[label]
@@ -141,6 +142,7 @@ class _Runner:
         return self._process.run(method.name, label, bits, seed)
 
     def close(self) -> None:
+        """End the other process."""
         if self._process is not None:
             self._process.close()
 
@@ -171,7 +173,16 @@ def _in_metric(
 
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
     """One row per method and number of bits: means, spreads as `…_std`, and how many seeds."""
-    keys = ("method", "bits", "search", "skipped", "payload_bytes", "resident_bytes", "model_bytes")
+    keys = (
+        "method",
+        "bits",
+        "search",
+        "decoder",
+        "skipped",
+        "payload_bytes",
+        "resident_bytes",
+        "model_bytes",
+    )
     return means(rows, keys, spread=True)
 
 

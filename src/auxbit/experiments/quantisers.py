@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from auxbit.core.checks import Array, Float32, Ids, Packed
-from auxbit.core.maps import MAX_BITS, bytes_per_code, check_n_bits, check_packed, pack
+from auxbit.core.maps import MAX_BITS, TableDecoder, bytes_per_code, check_n_bits, check_packed, pack
 from auxbit.core.parallel import block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
@@ -34,7 +34,7 @@ MANY_NUMBERS = 3_000_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
 NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
-ROWS_PER_ENTRY = 10
+MANY_ROWS, MANY_ENTRIES = 2560, 100_000  # tables want as many rows, and take minutes beyond so many numbers
 FEW_DIMS = 256  # OPQ finds a rotation to no more: it did not finish on 1,536
 
 
@@ -171,8 +171,13 @@ class ByDecoder(Hashed):
         if not hasattr(self.model, "encoder_"):
             self.model.fit(X)
         if self.coding == "optimal":
-            self.model.fit_decoder(X, decoder_for(len(X)), mu=self.mu)
+            self.model.fit_decoder(X, decoder_for(X.shape, self.bits), mu=self.mu)
         self._measure_model()
+
+    @property
+    def decoder(self) -> str:
+        """The kind of the decoder."""
+        return "tables" if isinstance(self.model.decoder_, TableDecoder) else "linear"
 
     def _codes(self, X: Array) -> Packed:
         codes: Packed = self.model.encode(X, coding=self.coding, mu=self.mu)
@@ -186,11 +191,11 @@ class ByDecoder(Hashed):
         return self._index.search_asymmetric(queries, k)[1]
 
 
-def decoder_for(n_rows: int) -> str:
-    """The kind of decoder to fit to that many rows."""
+def decoder_for(shape: tuple[int, ...], bits: int) -> str:
+    """The kind of decoder to fit to rows of that shape."""
     if "auto" in KINDS:
         return "auto"
-    return "tables" if n_rows >= ROWS_PER_ENTRY * 256 else "linear"
+    return "tables" if shape[0] >= MANY_ROWS and bits * shape[1] <= MANY_ENTRIES else "linear"
 
 
 class SignBits(Quantiser):
