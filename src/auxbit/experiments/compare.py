@@ -36,7 +36,6 @@ from auxbit.hashers.registry import COMPARED_METHODS
 from auxbit.plot import figures as plot
 
 Methods = Sequence[str] | Mapping[str, Any]
-SIGN = "sign"  # as many bits as dimensions, whatever numbers of bits are compared
 LIMIT = 120.0  # seconds of a cell
 
 
@@ -61,7 +60,8 @@ def compare(
     row without figures says why under "skipped".
     """
     found, rows = find_candidates(methods), dict(known or {})
-    wanted = cells(found, bits or default_bits(X_base.shape[1]), seeds, X_base.shape[1])
+    n_dims = _n_dims(X_base, metric)
+    wanted = cells(found, bits or default_bits(n_dims), seeds, n_dims)
     runner: Runner | None = None
     with ExitStack() as stack:
         for cell in sorted(wanted, key=lambda cell: cell[1]):  # so that one number of bits is complete first
@@ -78,6 +78,11 @@ def compare(
     return [dict(rows[cell]) for cell in wanted]
 
 
+def _n_dims(X: Array, metric: str) -> int:
+    """The dimensions of the rows that are compared: lifted ones have one more."""
+    return int(X.shape[1]) + (evaluate.check_metric(metric) == "inner_product")
+
+
 def default_bits(n_dims: int) -> list[int]:
     """32 bits and doubled, up to 256, but no more than 8 per dimension."""
     return [bits for bits in (32, 64, 128, 256) if bits <= 8 * n_dims] or [8 * n_dims]
@@ -88,7 +93,7 @@ def cells(
 ) -> list[RowKey]:
     """Every (method's label, bits, seed) once; a method without randomness has the first seed only.
 
-    n_dims : of the rows, which are the bits of sign bits.
+    n_dims : of the rows: sign bits are as many, whatever numbers of bits are compared, RaBitQ's at least.
     """
     found = find_candidates(methods)
     bits, seeds = list(bits), list(seeds)
@@ -96,10 +101,16 @@ def cells(
         raise InvalidInput("methods, bits and seeds must not be empty.")
     return list(
         dict.fromkeys(
-            (each.label, n_dims if each.name == SIGN else each.check(L), seed if each.seeded else seeds[0])
+            (each.label, _bits_of(each, L, n_dims), seed if each.seeded else seeds[0])
             for each, L, seed in product(found.values(), bits, seeds)
         )
     )
+
+
+def _bits_of(method: Candidate, bits: int, n_dims: int) -> int:
+    """Sign bits are as many as dimensions, and those of RaBitQ at least as many."""
+    checked = method.check(bits)
+    return {"sign": n_dims, "rabitq": max(checked, n_dims)}.get(method.name or "", checked)
 
 
 class Runner:
@@ -218,8 +229,9 @@ def compare_files(
         check_folder(folder, FILES.values(), overwrite=overwrite)
     found = find_candidates(methods)  # what is wrong is said before files are read
     trained, base, asked = _rows_of_files(data, queries, n_queries, train)
-    counts = list(bits or default_bits(base.shape[1]))
-    wanted = cells(found, counts, range(seeds), base.shape[1])
+    n_dims = _n_dims(base, metric)
+    counts = list(bits or default_bits(n_dims))
+    wanted = cells(found, counts, range(seeds), n_dims)
     on_start(len(wanted))
     checksums = [array_checksum(X) for X in (trained, base, asked)] if folder is not None else []
     about_data = {"K": K, "k": k, "radius": radius, "metric": metric, "rerank": rerank}

@@ -31,7 +31,7 @@ from auxbit.quantiser.fit import KINDS
 
 # with fewer numbers FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_NUMBERS = 3_000_000
-MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
+MAX_CENTROID_BITS, USUAL_CENTROID_BITS, LEAST_PADDED_BITS = 12, 8, 4
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
 NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
 MANY_ROWS, MANY_ENTRIES = 2560, 100_000  # tables want as many rows, and take minutes beyond so many numbers
@@ -323,7 +323,16 @@ def choose_shape(bits: int, n_dims: int, n_train: int, *, divides: bool = True) 
 
 def _product(bits: int, X: Array, seed: int, n_jobs: int | None) -> Made:
     faiss = _faiss()
-    flat = faiss.IndexPQ(X.shape[1], *choose_shape(bits, X.shape[1], len(X)))
+    D = X.shape[1]
+    M, b = choose_shape(bits, D, len(X), divides=False)
+    if (
+        D % M and b >= LEAST_PADDED_BITS
+    ):  # columns of zeros, as D + 1 dimensions of lifted rows are often prime
+        flat = faiss.IndexPQ(-(-D // M) * M, M, b)
+        padding = faiss.RemapDimensionsTransform(D, flat.d, False)
+        _prepare(flat.pq, seed)
+        return Made(faiss.IndexPreTransform(padding, flat), flat, bytes_per_code(bits), (padding,))
+    flat = faiss.IndexPQ(D, *choose_shape(bits, D, len(X)))
     _prepare(flat.pq, seed)
     return Made(flat, flat, bytes_per_code(bits))
 
