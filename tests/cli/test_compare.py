@@ -87,29 +87,28 @@ def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) ->
 # ---- bits
 
 
-def test_bits_prints_the_table_the_reason_and_the_rule(folder: Path) -> None:
-    shown = run(
-        "bits", "base.npy", "--bits", "8,16", "--rows", "300", "--queries", "40", "--jobs", "1"
-    ).stdout
-    assert "L_eff of all 1,497 rows" in shown
-    assert "40 held-out queries in a sample of 260" in shown
-    assert "raise --rows" in shown
-    assert "At least: 16 bits." in shown or "Recommended: " in shown
-    assert "The rule: " in shown
-    assert "Next: auxbit fit base.npy --method itq --bits" in shown
+def test_bits_recommends_the_cheapest_setting_and_the_commands_that_make_it(folder: Path) -> None:
+    arguments = ("bits", "base.npy", "--recall", "0.8", "--rerank", 20, "--bits", "8,16", "--rows", "400")
+    shown = run(*arguments, "--jobs", "1", "--metric", "cosine").stdout
+    assert "Measured on a sample: 80 held-out queries in 320 of 1,497 rows." in shown
+    assert "The cheapest with a recall@10 of 0.8: " in shown
+    create, search = (line.removeprefix("Next:").split() for line in shown.splitlines()[-2:])
+    assert create[:3] == ["auxbit", "collection", "create"]
+    run(*create[1:])
+    found = run_json(*search[1:])
+    assert len(found["results"]) == 300
+    assert found["rerank"] == 20
 
 
-def test_bits_gives_json_and_files(folder: Path) -> None:
-    found = run_json("bits", "base.npy", "--bits", "8,16,70", "--rows", "300", "--out", "o", "--jobs", "1")
-    assert found["recommended"] in (8, 16)
-    assert [row["bits"] for row in found["table"]] == [8, 16]
-    assert list(found["left_out"]) == ["70"]
+def test_bits_without_a_recall_gives_table_json_and_pictures(folder: Path) -> None:
+    found = run_json("bits", "base.npy", "--bits", "8,16", "--rows", "300", "--out", "o", "--jobs", "1")
+    assert found["best"] is None
+    assert [row["bits"] for row in found["table"]] == [8] * 4 + [16] * 4
     assert {path.name for path in Path("o").iterdir()} == set(BITS_FILES)
-    assert json.loads(Path("o/bits.json").read_text())["settings"]["recommended"] == found["recommended"]
-    again = run("bits", "base.npy", "--bits", "8", "--out", "o", code=1)
-    assert "exists" in again.stderr
+    assert json.loads(Path("o/bits.json").read_text())["settings"]["rerank"] == 40
+    assert "exists" in run("bits", "base.npy", "--bits", "8", "--out", "o", code=1).stderr
 
 
-def test_bits_refuses_what_is_no_list_of_bits_and_an_unknown_method(folder: Path) -> None:
+def test_bits_refuses_what_is_no_list_of_bits_and_an_unknown_metric(folder: Path) -> None:
     assert "not a list of integers" in run("bits", "base.npy", "--bits", "8,x", code=2).stderr
-    assert "one of itq, ba" in run("bits", "base.npy", "--method", "pq", code=2).stderr
+    assert "one of euclidean" in run("bits", "base.npy", "--metric", "dot", code=2).stderr

@@ -131,7 +131,7 @@ def test_optimal_codes_find_more_than_hash_codes_and_re_ranking_finds_most(digit
 def test_rows_are_compared_by_the_metric(metric: str, digits: Any) -> None:
     rng = np.random.default_rng(0)
     base, queries = digits[300:1300] * rng.gamma(4, size=(1000, 1)), digits[:100]
-    (row,) = compare(base, base, queries, ["pq"], [64 if metric == "cosine" else 65], metric=metric, n_jobs=1)
+    (row,) = compare(base, base, queries, ["pq"], [64], metric=metric, n_jobs=1)
     (wrong,) = compare(base, base, queries, ["pq"], [64], n_jobs=1)
     truths = {each: ground_truth(base, queries, 50, metric=each) for each in (metric, "euclidean")}
     assert not np.array_equal(truths[metric], truths["euclidean"])
@@ -246,6 +246,16 @@ def test_the_process_and_its_folder_are_gone_at_the_end(digits: Any) -> None:
         assert process.poll() is None
     assert process.poll() is not None
     assert not Path(folder).exists()
+
+
+def test_sign_bits_are_as_many_as_dimensions_and_those_of_rabitq_at_least(digits: Any) -> None:
+    found = cells(["sign", "rabitq", "lsh"], [32, 128], [0], 64)
+    assert found == [("sign", 64, 0), ("RaBitQ", 64, 0), ("RaBitQ", 128, 0), ("LSH", 32, 0), ("LSH", 128, 0)]
+    rows = compare(
+        digits[300:], digits[300:], digits[:50], ["sign", "rabitq"], [32], metric="inner_product", n_jobs=1
+    )
+    assert [(row["bits"], row["payload_bytes"]) for row in rows] == [(65, 9), (65, 9)]
+    assert all(row["precision"] > 0.2 for row in rows)
 
 
 def test_default_bits_are_at_most_eight_per_dimension() -> None:

@@ -91,6 +91,17 @@ def test_the_shape_of_a_product_uses_all_bits_and_stays_near_8(bits: int, n_dims
     assert choose_shape(bits, n_dims, 10_000) == shape
 
 
+def test_columns_of_zeros_make_dimensions_divisible_for_pq(rows: Any) -> None:
+    base, queries = rows[0][:, :61], rows[1][:, :61]
+    model = make_quantiser("pq", 16, n_jobs=1).fit(base)
+    codes = model.add(base)
+    assert model._made.flat.d == 62  # type: ignore[attr-defined]
+    decoded = model._made.index.sa_decode(codes).astype(np.float64)  # type: ignore[attr-defined]
+    nearest = ((queries[:, None] - decoded[None]) ** 2).sum(axis=2).min(axis=1)
+    found = model.search(queries, 1)[:, 0]
+    np.testing.assert_allclose(((queries - decoded[found]) ** 2).sum(axis=1), nearest, rtol=1e-4)
+
+
 def test_many_dimensions_are_reduced_before_opq() -> None:
     X = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
     model = make_quantiser("opq", 24, n_jobs=1).fit(X)

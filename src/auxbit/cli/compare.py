@@ -19,9 +19,10 @@ COMPARED = {
     "train s": "seconds_fit", "µs/row": "encode_us", "ms/query": "search_ms",
 }  # fmt: skip
 CHOSEN = {
-    "bits": "bits", "L_eff": "effective_bits", "at most": "bound", "growth per bit": "growth",
-    "precision": "precision", "recall": "recall",
+    "bits": "bits", "bytes": "payload_bytes", "coding": "coding", "re-ranked": "rerank", "recall": "recall",
+    "L_eff": "effective_bits", "train s": "seconds_fit", "µs/row": "encode_us", "ms/query": "search_ms",
 }  # fmt: skip
+TIMES = ("seconds_fit", "encode_us", "search_ms")
 DEMO = {
     "method": "method",
     "squared error": "reconstruction_error",
@@ -119,9 +120,12 @@ def compare(
 
 def _print_compared(rows: list[dict[str, Any]]) -> None:
     """The best first among equal bits."""
-    times = ("seconds_fit", "encode_us", "search_ms")
-    rounded = [{key: round(row[key], 3) for key in times if row.get(key) is not None} for row in rows]
-    output.print_results(COMPARED, [row | short for row, short in zip(rows, rounded)])
+    output.print_results(COMPARED, [_rounded(row) for row in rows])
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Times to the digits that mean something."""
+    return row | {key: round(row[key], 3) for key in TIMES if row.get(key) is not None}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -162,16 +166,27 @@ def demo(
 
 def bits(
     data: opt.Data,
-    bits: Annotated[str, Option(metavar="N,…", help="Numbers of bits to try.")] = "8,16,24,32,48,64",
-    method: Annotated[str, Option(metavar="itq|ba", help="How codes are learned.")] = "itq",
+    recall: Annotated[float | None, Option(
+        metavar="SHARE", help="Find the cheapest setting with this recall@10, as 0.95."
+    )] = None,
+    rerank: Annotated[int | None, Option(
+        metavar="N", min=10, show_default="40, and the choice is among codes alone",
+        help="Candidates that are ranked again by their vectors."
+    )] = None,
+    metric: Annotated[str, opt.choice(*opt.METRICS, help="By which neighbours are true.")] = "euclidean",
+    bits: Annotated[str | None, Option(
+        metavar="N,…", show_default="32 and doubled, to 8 per dimension and 1024", help="Numbers to try."
+    )] = None,
     queries: Annotated[int, Option(
         metavar="N", min=1, help="Rows held out as queries; at most a fifth of the sample."
     )] = 500,
     rows: Annotated[int, Option(
-        metavar="N", min=20,
-        help="Rows at most to train on and to search, drawn with the seed; L_eff is of all rows."
+        metavar="N", min=20, help="Rows at most to train on and to search, drawn with the seed."
     )] = 20_000,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
+    limit: Annotated[float, Option(
+        metavar="SECONDS", min=0.001, help="Stop a fit that takes longer, and try no more bits with it."
+    )] = 120.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}."
     )] = None,
@@ -179,49 +194,44 @@ def bits(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Recommend a number of bits.
+    """Recommend bits, coding and re-ranking for a recall.
 
-    By the effective bits of the codes (their entropy, at most log2 of the rows) and by precision.
+    Measured on a sample of the rows: recall@10 is the share of the true 10 nearest rows among the first 10.
     """
-    counts = integers(bits)
+    counts = None if bits is None else integers(bits)
     from auxbit.core.files import check_output
     from auxbit.data.vectors import read_data
-    from auxbit.experiments.bits import RULE, as_result, choose_bits
+    from auxbit.experiments.bits import as_result, choose_bits, commands, on_what, verdict
     from auxbit.experiments.study import write_result
 
     for name in BITS_FILES if out is not None else ():
         check_output(Path(out or "") / name, overwrite=force)
     X = read_data(data, finite=True)
-    with output.Stages("measuring", len(set(counts))) as stages:
-        advice = choose_bits(
-            X, bits=counts, method=method, n_queries=queries, max_rows=rows, seed=seed, n_jobs=jobs,
-            name=Path(data).name, on_bits=lambda row: stages.advance(),
+    with output.Stages("measuring") as stages:
+        choice = choose_bits(
+            X, recall=recall, rerank=rerank, metric=metric, bits=counts, n_queries=queries, max_rows=rows,
+            seed=seed, limit=limit, n_jobs=jobs, name=Path(data).name,
+            on_row=lambda row: stages.say(f"{row['bits']} bits, {row['coding']}"),
         )  # fmt: skip
-    written = [] if out is None else [str(path) for path in write_result(as_result(advice), Path(out))]
+    written = [] if out is None else [str(path) for path in write_result(as_result(choice), Path(out))]
+    next_ = commands(choice, data)
     if json:
-        found = {"recommended": advice.bits, "settled": advice.settled, "reason": advice.reason, "rule": RULE}
-        more = {"left_out": advice.left_out, **advice.settings, "table": advice.rows, "files": written}
-        output.print_json(found | more)
+        found = {"best": choice.best, "verdict": verdict(choice), "table": choice.rows}
+        more = {"left_out": choice.left_out, "next": [output.shell(*each) for each in next_]}
+        output.print_json(found | more | choice.settings | {"files": written})
         return
-    output.print_results(CHOSEN, advice.rows)
-    _explain(advice.settings)
-    for L, why in advice.left_out.items():
-        output.say(f"Left out: {L} bits: {why}")
-    output.say(f"\n{'Recommended' if advice.settled else 'At least'}: {advice.bits} bits.")
-    output.say(advice.reason)
-    output.say(RULE)
+    output.print_results(CHOSEN, [_rounded(row) for row in choice.rows])
+    output.say(
+        f"{on_what(choice.settings)}\nL_eff: the entropy of the codes, at most log2 of those rows. "
+        "re-ranked: candidates whose vectors are compared, which are kept\nin 2 bytes per dimension. "
+        "ms/query: many queries at a time, all threads."
+    )
+    output.say_left_out(choice.left_out)
+    if recall is not None:
+        output.say(f"\n{verdict(choice)}")
     if written:
         output.say(f"Written: {', '.join(written)}")
-    output.say_next("fit", data, "--method", method, "--bits", str(advice.bits), "--out", "model.safetensors")
-
-
-def _explain(made: dict[str, Any]) -> None:
-    sampled = made["sample_rows"] + made["queries"] < made["rows"]
-    searched = f"a sample of {made['sample_rows']:,}" if sampled else f"{made['sample_rows']:,} rows"
-    output.say(
-        f"{made['method']}; L_eff of all {made['rows']:,} rows. Precision of the {made['K']} nearest codes, "
-        f"and recall of the {made['wanted']} nearest\nrows among the {made['shortlist']} nearest codes, by "
-        f"{made['queries']:,} held-out queries in {searched}, ties averaged."
-    )
-    if sampled:
-        output.say("In all rows, precision is lower, and longer codes gain more: raise --rows to see.")
+    for place, each in enumerate(next_):
+        output.say_next(*each) if not place else output.say(f"      {output.shell(*each)}")
+    if recall is None:
+        output.say_next("bits", data, "--recall", "0.95", "--metric", metric)

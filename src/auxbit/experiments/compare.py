@@ -36,7 +36,6 @@ from auxbit.hashers.registry import COMPARED_METHODS
 from auxbit.plot import figures as plot
 
 Methods = Sequence[str] | Mapping[str, Any]
-SIGN = "sign"  # as many bits as dimensions, whatever numbers of bits are compared
 LIMIT = 120.0  # seconds of a cell
 
 
@@ -61,8 +60,9 @@ def compare(
     row without figures says why under "skipped".
     """
     found, rows = find_candidates(methods), dict(known or {})
-    wanted = cells(found, bits or default_bits(X_base.shape[1]), seeds, X_base.shape[1])
-    runner: _Runner | None = None
+    n_dims = _n_dims(X_base, metric)
+    wanted = cells(found, bits or default_bits(n_dims), seeds, n_dims)
+    runner: Runner | None = None
     with ExitStack() as stack:
         for cell in sorted(wanted, key=lambda cell: cell[1]):  # so that one number of bits is complete first
             if cell in rows:
@@ -71,11 +71,16 @@ def compare(
                 _check_trained(X_train, X_base, n_jobs)
                 trained, base, asked = _in_metric(metric, X_train, X_base, X_query, n_jobs)
                 task = prepare(base, asked, K=K, k=k, radius=radius, n_jobs=n_jobs, rerank=rerank)
-                runner = _Runner(Bench(trained, task), limit)
+                runner = Runner(Bench(trained, task), limit)
                 stack.callback(runner.close)
             rows[cell] = runner.run(cell, found[cell[0]])
             on_row(rows[cell])
     return [dict(rows[cell]) for cell in wanted]
+
+
+def _n_dims(X: Array, metric: str) -> int:
+    """The dimensions of the rows that are compared: lifted ones have one more."""
+    return int(X.shape[1]) + (evaluate.check_metric(metric) == "inner_product")
 
 
 def default_bits(n_dims: int) -> list[int]:
@@ -88,7 +93,7 @@ def cells(
 ) -> list[RowKey]:
     """Every (method's label, bits, seed) once; a method without randomness has the first seed only.
 
-    n_dims : of the rows, which are the bits of sign bits.
+    n_dims : of the rows: sign bits are as many, whatever numbers of bits are compared, RaBitQ's at least.
     """
     found = find_candidates(methods)
     bits, seeds = list(bits), list(seeds)
@@ -96,14 +101,20 @@ def cells(
         raise InvalidInput("methods, bits and seeds must not be empty.")
     return list(
         dict.fromkeys(
-            (each.label, n_dims if each.name == SIGN else each.check(L), seed if each.seeded else seeds[0])
+            (each.label, _bits_of(each, L, n_dims), seed if each.seeded else seeds[0])
             for each, L, seed in product(found.values(), bits, seeds)
         )
     )
 
 
-class _Runner:
-    """Cells, one after another; each in another process if there is a limit."""
+def _bits_of(method: Candidate, bits: int, n_dims: int) -> int:
+    """Sign bits are as many as dimensions, and those of RaBitQ at least as many."""
+    checked = method.check(bits)
+    return {"sign": n_dims, "rabitq": max(checked, n_dims)}.get(method.name or "", checked)
+
+
+class Runner:
+    """Cells, one after another, by rising bits; each in another process if there is a limit."""
 
     def __init__(self, bench: Bench, limit: float | None) -> None:
         if limit is not None and not limit > 0:
@@ -113,6 +124,7 @@ class _Runner:
         self._slowest: dict[str, tuple[int, float]] = {}  # bits and seconds that a method took
 
     def run(self, cell: RowKey, method: Candidate) -> Row:
+        """The row of a method, (label, bits, seed), or one that says why there are no figures."""
         label, bits, _ = cell
         if self.limit is not None and label in self._slowest:
             before, seconds = self._slowest[label]
@@ -141,6 +153,7 @@ class _Runner:
         return self._process.run(method.name, label, bits, seed)
 
     def close(self) -> None:
+        """End the other process."""
         if self._process is not None:
             self._process.close()
 
@@ -171,7 +184,16 @@ def _in_metric(
 
 def mean_over_seeds(rows: Iterable[Row]) -> list[Row]:
     """One row per method and number of bits: means, spreads as `…_std`, and how many seeds."""
-    keys = ("method", "bits", "search", "skipped", "payload_bytes", "resident_bytes", "model_bytes")
+    keys = (
+        "method",
+        "bits",
+        "search",
+        "decoder",
+        "skipped",
+        "payload_bytes",
+        "resident_bytes",
+        "model_bytes",
+    )
     return means(rows, keys, spread=True)
 
 
@@ -207,8 +229,9 @@ def compare_files(
         check_folder(folder, FILES.values(), overwrite=overwrite)
     found = find_candidates(methods)  # what is wrong is said before files are read
     trained, base, asked = _rows_of_files(data, queries, n_queries, train)
-    counts = list(bits or default_bits(base.shape[1]))
-    wanted = cells(found, counts, range(seeds), base.shape[1])
+    n_dims = _n_dims(base, metric)
+    counts = list(bits or default_bits(n_dims))
+    wanted = cells(found, counts, range(seeds), n_dims)
     on_start(len(wanted))
     checksums = [array_checksum(X) for X in (trained, base, asked)] if folder is not None else []
     about_data = {"K": K, "k": k, "radius": radius, "metric": metric, "rerank": rerank}

@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 
 from auxbit import evaluate
 from auxbit.errors import InvalidInput
-from auxbit.experiments.bits import STAGNANT
 from auxbit.experiments.retrieval import OTHERS, Caption, about_ba, both_ba, cells, measured, place, shown
 from auxbit.experiments.study import (
     PAPER,
@@ -29,6 +28,7 @@ from auxbit.experiments.study import (
 )
 from auxbit.plot import paper
 
+STAGNANT = 0.1  # effective bits that a further bit brings: less is stagnation
 HISTOGRAM = ("BA", "ITQ", "tPCA", "AGH")
 POINTS = 200  # of a histogram's line
 ALIKE = 0.5  # rank correlation: from here on, two orders are alike

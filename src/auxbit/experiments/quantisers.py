@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from auxbit.core.checks import Array, Float32, Ids, Packed
-from auxbit.core.maps import MAX_BITS, bytes_per_code, check_n_bits, check_packed, pack
+from auxbit.core.maps import MAX_BITS, TableDecoder, bytes_per_code, check_n_bits, check_packed, pack
 from auxbit.core.parallel import block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
@@ -31,10 +31,10 @@ from auxbit.quantiser.fit import KINDS
 
 # with fewer numbers FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_NUMBERS = 3_000_000
-MAX_CENTROID_BITS, USUAL_CENTROID_BITS = 12, 8
+MAX_CENTROID_BITS, USUAL_CENTROID_BITS, LEAST_PADDED_BITS = 12, 8, 4
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
 NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
-ROWS_PER_ENTRY = 10
+MANY_ROWS, MANY_ENTRIES = 2560, 100_000  # tables want as many rows, and take minutes beyond so many numbers
 FEW_DIMS = 256  # OPQ finds a rotation to no more: it did not finish on 1,536
 
 
@@ -171,8 +171,13 @@ class ByDecoder(Hashed):
         if not hasattr(self.model, "encoder_"):
             self.model.fit(X)
         if self.coding == "optimal":
-            self.model.fit_decoder(X, decoder_for(len(X)), mu=self.mu)
+            self.model.fit_decoder(X, decoder_for(X.shape, self.bits), mu=self.mu)
         self._measure_model()
+
+    @property
+    def decoder(self) -> str:
+        """The kind of the decoder."""
+        return "tables" if isinstance(self.model.decoder_, TableDecoder) else "linear"
 
     def _codes(self, X: Array) -> Packed:
         codes: Packed = self.model.encode(X, coding=self.coding, mu=self.mu)
@@ -186,11 +191,11 @@ class ByDecoder(Hashed):
         return self._index.search_asymmetric(queries, k)[1]
 
 
-def decoder_for(n_rows: int) -> str:
-    """The kind of decoder to fit to that many rows."""
+def decoder_for(shape: tuple[int, ...], bits: int) -> str:
+    """The kind of decoder to fit to rows of that shape."""
     if "auto" in KINDS:
         return "auto"
-    return "tables" if n_rows >= ROWS_PER_ENTRY * 256 else "linear"
+    return "tables" if shape[0] >= MANY_ROWS and bits * shape[1] <= MANY_ENTRIES else "linear"
 
 
 class SignBits(Quantiser):
@@ -318,7 +323,16 @@ def choose_shape(bits: int, n_dims: int, n_train: int, *, divides: bool = True) 
 
 def _product(bits: int, X: Array, seed: int, n_jobs: int | None) -> Made:
     faiss = _faiss()
-    flat = faiss.IndexPQ(X.shape[1], *choose_shape(bits, X.shape[1], len(X)))
+    D = X.shape[1]
+    M, b = choose_shape(bits, D, len(X), divides=False)
+    if (
+        D % M and b >= LEAST_PADDED_BITS
+    ):  # columns of zeros, as D + 1 dimensions of lifted rows are often prime
+        flat = faiss.IndexPQ(-(-D // M) * M, M, b)
+        padding = faiss.RemapDimensionsTransform(D, flat.d, False)
+        _prepare(flat.pq, seed)
+        return Made(faiss.IndexPreTransform(padding, flat), flat, bytes_per_code(bits), (padding,))
+    flat = faiss.IndexPQ(D, *choose_shape(bits, D, len(X)))
     _prepare(flat.pq, seed)
     return Made(flat, flat, bytes_per_code(bits))
 

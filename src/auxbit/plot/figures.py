@@ -356,40 +356,61 @@ def solver_panels(rows: Table, *, title: str) -> Figure:
 
 # ---- how many bits
 
+# ways to search, by coding and whether they are re-ranked: name and look
+SEARCHED = {
+    ("hash", False): ("hash codes", Style("#0072b2", "o")),
+    ("hash", True): ("hash codes, re-ranked", Style("#0072b2", "o", "--")),
+    ("optimal", False): ("optimal codes", Style("#d55e00", "s")),
+    ("optimal", True): ("optimal codes, re-ranked", Style("#d55e00", "s", "--")),
+}
 
-def bits_panels(
-    rows: Table, *, chosen: int, n_rows: int, method: str, names: Mapping[str, str], title: str
+
+def recall_panels(
+    rows: Table, *, title: str, name: str, wanted: float | None = None, best: Mapping[str, Any] | None = None
 ) -> Figure:
-    """L_eff with its bound, and precision with recall, by bits; the recommended number is marked.
+    """Recall by the bytes of a code and by the time of a query, one line per way to search.
 
-    rows : bits, effective_bits, and the columns of `names`, which are drawn on the right, the first dashed.
+    rows : bits, coding, rerank, payload_bytes, search_ms, recall; wanted : a recall, drawn as a line; best :
+    the row that is marked.
     """
-    figure = style.new_figure(8.2, 3.3, title)
-    left, right = figure.subplots(1, 2)
-    look, bits = style.look(method), [row["bits"] for row in rows]
-    limit = float(np.log2(n_rows))
-    corner = sorted({0.0, *map(float, bits), *([limit] if limit < bits[-1] else [])})
-    left.plot(corner, np.minimum(corner, limit), ":", color=INK, linewidth=1.2)
-    left.annotate(f"bound: min(L, log₂ {n_rows:,})", (bits[-1], min(limit, bits[-1])), xytext=(0, 4),
-                  textcoords="offset points", ha="right", fontsize=8, color=INK)  # fmt: skip
-    y = [row["effective_bits"] for row in rows]
-    style.draw_line(left, bits, y, look)
-    left.set_ylim(0, 1.15 * min(limit, bits[-1]))
-    style.heading(left, f"effective bits of the codes of {method}")
-    ends = []
-    for (column, name), line in zip(names.items(), ("--", "-")):
-        y = [row[column] for row in rows]
-        style.draw_line(right, bits, y, look, linestyle=line)
-        ends.append((y[-1], name, look.colour))
-    right.set_ylim(0, 1.05 * max(0.05, *(row[name] for row in rows for name in names)))
-    style.heading(right, "what the nearest codes find")
-    for axes in (left, right):
-        axes.axvline(chosen, color=FAINT, linewidth=6, alpha=0.35, zorder=0)
-        axes.set_xticks(bits)
-        axes.set_xlim(0, bits[-1] * 1.03)
-        axes.set_xlabel("bits L")
+    figure = style.new_figure(8.6, 3.7, title)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, column in zip(panels, ("payload_bytes", "search_ms")):
+        for (coding, again), (label, look) in SEARCHED.items():
+            line = [row for row in rows if row["coding"] == coding and bool(row["rerank"]) == again]
+            x, y = [row[column] for row in line], [row["recall"] for row in line]
+            inside = {"markerfacecolor": "white" if again else look.colour, "label": label}
+            style.draw_line(axes, x, y, look, **inside | ({"linewidth": 0} if axes is panels[1] else {}))
+            for row in line if axes is panels[1] and not again else ():
+                axes.annotate(
+                    str(row["bits"]), (row[column], row["recall"]), xytext=(6, -3),
+                    textcoords="offset points", fontsize=7, color=look.colour,
+                )  # fmt: skip
+        if wanted is not None:
+            axes.axhline(wanted, color=FAINT, linewidth=1.0, linestyle=":")
+        if best is not None:
+            axes.plot(best[column], best["recall"], "o", markersize=13, markerfacecolor="none", color=INK)
+        axes.set_xscale("log")
+        ticks = sorted({row[column] for row in rows}) if column == "payload_bytes" else None
+        values = [row[column] for row in rows]
+        axes.set_xticks(ticks or style.log_ticks(min(values), max(values)))
+        axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
+        axes.xaxis.set_minor_locator(_no_ticks())
+        axes.margins(x=0.08)
+        axes.set_ylim(0, 1.04)
         style.tidy(axes)
-    right.annotate(f"{chosen} bits", (chosen, 0.02), xycoords=("data", "axes fraction"), xytext=(5, 0),
-                   textcoords="offset points", fontsize=8.5, weight="bold", color=INK)  # fmt: skip
-    style.label_ends(right, bits[-1], ends)
+    panels[0].set_xlabel("bytes of a code (re-ranking keeps the vectors, too)")
+    panels[1].set_xlabel("milliseconds per query, at the bits beside the marks")
+    panels[0].set_ylabel(name)
+    if best is not None:
+        panels[0].annotate(
+            f"{best['bits']} bits", (best["payload_bytes"], best["recall"]), xytext=(9, -13),
+            textcoords="offset points", fontsize=8.5, weight="bold", color=INK,
+        )  # fmt: skip
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
     return figure
+
+
+def _no_ticks() -> Any:
+    return require("matplotlib.ticker", extra="plot", purpose="plotting").NullLocator()
