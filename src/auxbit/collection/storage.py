@@ -34,7 +34,7 @@ from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
 
-DATABASE, LOCK, FORMER = "collection.sqlite", "writer.lock", "manifest.jsonl"
+DATABASE, LOCK = "collection.sqlite", "writer.lock"
 FORMAT = 2
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
 CHUNK = 2**16  # bytes of a flat file that share a checksum
@@ -709,11 +709,8 @@ def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
     """Refuse a folder that is no collection of ours, or of another version, and say what to do."""
     path = folder / DATABASE
     if not path.is_file():
-        if (folder / FORMER).is_file():
-            raise CollectionError(
-                f"{folder} has the format of an older version. Bring it into the present one by "
-                f"`auxbit collection upgrade {folder} NEW`."
-            )
+        if (folder / "manifest.jsonl").is_file():
+            raise CollectionError(f"{folder} was made by an older auxbit; make it again from your vectors.")
         what, near = "is not a collection", ""
         if not folder.exists():
             what = "does not exist"
@@ -742,8 +739,6 @@ def refuse_existing(folder: Path, *, overwrite: bool) -> None:
     """Raise FileExists if something is in the way that must not be replaced."""
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
-    if (folder / FORMER).is_file():
-        check_folder(folder)  # which says how to upgrade it
     if not overwrite:
         raise FileExists(
             f"{folder} exists. Choose another name, or replace it with --force (overwrite=True)."
