@@ -268,10 +268,10 @@ def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
         assert time.monotonic() - begun < WAIT_SECONDS, "a compaction has waited for a reader"
         collection.retrain(model(1))
         present = now.view.present()
-        assert now.view.codes(now.state, present).tolist() == before[0]
+        assert now.view.codes(present).tolist() == before[0]
         assert now.ids_at(present).tolist() == before[1]
-        assert now.view.model(now.state).n_bits == now.state.n_bits != 24
-        assert len(now.view.vectors(now.state, present)) == len(present)
+        assert now.view.model().n_bits == now.state.n_bits != 24
+        assert len(now.view.vectors(present)) == len(present)
 
 
 def test_a_reader_that_has_slept_through_compactions_sees_the_last_state(collection):

@@ -28,6 +28,7 @@ from auxbit.collection.snapshot import (
     Queries,
     Snapshot,
     Snapshots,
+    as_array,
     check_ids,
     typed_ids,
 )
@@ -154,7 +155,7 @@ class Collection:
         made = cls._made(folder, model, state, n_jobs)
         try:
             if rows is not None:
-                made._add_records(rows, codes is not None, False, trains, 0, told, stopped)
+                made._add_file(rows, codes is not None, 0, told, stopped, upsert=False, trained=trains)
         except InvalidInput:
             made._undo(folder, replaced=overwrite)
             raise
@@ -208,48 +209,47 @@ class Collection:
             to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
         stopped : called if a file ends early, with the row to resume from and the number of rows.
         """
-        packed_only = X is None and codes is not None
-        source = codes if packed_only else X
+        source = codes if X is None else X
         if source is None:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
+        rows, how = _records(source, vectors_column, ids, metadata), {"upsert": upsert, "trained": trained}
         if isinstance(source, str | os.PathLike):
-            rows = _records(source, vectors_column, ids, metadata)
-            if rows.ids is not None and _has_no_types(ids if _is_file(ids) else source):
-                kind = self._storage.state.ids
-                if kind is not None and isinstance(rows.ids, np.ndarray) != (kind == "integer"):
-                    rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
-            self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
-            with self._snapshots.taken() as now:
-                present = now.view.present()
-                return now.ids_at(present[len(present) - (len(rows) - first_row) :])
-        rows = _records(source, vectors_column, ids, metadata)
-        beside = None if codes is None else _whole(rows) if packed_only else np.asarray(codes)
-        return self._add(rows, beside, upsert, trained, attachments, packed_only=packed_only)
+            kind = self._storage.state.ids
+            untyped = kind is not None and _has_no_types(ids if _is_file(ids) else source)
+            if untyped and rows.ids is not None and isinstance(rows.ids, list) != (kind != "integer"):
+                rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
+            return self._add_file(rows, X is None, first_row, progress or Silent(), stopped, **how)
+        if attachments is not None and len(attachments) != len(rows):
+            raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
+        given = None if X is None else _whole(rows)
+        packed = _whole(rows) if X is None else None if codes is None else np.asarray(codes)
+        with self._editing("added") as edit:
+            return edit.add(rows, given, packed, attachments=attachments, **how)
 
-    def _add_records(
-        self, rows: Records, are_codes: bool, upsert: bool, trained: bool, first: int, told: Progress,
-        stopped: Stopped | None,
-    ) -> None:  # fmt: skip
-        """Add the rows of a file from row `first` on, batch by batch."""
+    def _add_file(
+        self, rows: Records, are_codes: bool, first: int, told: Progress, stopped: Stopped | None, **how: Any
+    ) -> Array:
+        """Add the rows of a file from row `first` on, batch by batch; returns their ids."""
         from auxbit.hashers.files import rows_are_codes
 
         if not 0 <= first <= len(rows):
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
         self._storage.lock()  # nobody else may add from here on
-        if rows.ids is not None and not upsert:
+        if rows.ids is not None and not how["upsert"]:
             given, kind = check_ids(rows.ids[first:])
             with self._snapshots.taken() as now:
                 if kind == now.state.ids:
                     refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
         are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
-        before, n = state.positions, len(rows)
+        before, n, ids = state.positions, len(rows), list[Array]()
         told.stage("adding", n - first)
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                packed = _whole(part) if are_codes else None
-                self._add(part, packed, upsert, trained, None, packed_only=are_codes)
+                given_rows, packed = (None, _whole(part)) if are_codes else (_whole(part), None)
+                with self._editing("added") as edit:
+                    ids.append(edit.add(part, given_rows, packed, attachments=None, **how))
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -259,19 +259,7 @@ class Collection:
                     check_finite(rows.X, name=rows.name)
                 encode_metadata(rows.metadata, n)
             raise
-
-    def _add(
-        self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Attachments | None, *, packed_only: bool,
-    ) -> Array:  # fmt: skip
-        n, X = len(rows), None if packed_only else _whole(rows)
-        given = None if rows.ids is None else check_ids(rows.ids, n)
-        listed = None if rows.metadata is None else rows.metadata[:]
-        if attachments is not None and len(attachments) != n:
-            raise InvalidInput(f"there are {len(attachments)} attachments for {n} rows.")
-        with self._editing("added") as edit:
-            how: dict[str, Any] = {"upsert": upsert, "trained": trained}
-            return edit.add(X, codes, given, n, metadata=listed, attachments=attachments, **how)
+        return np.concatenate(ids) if ids else as_array([], state.ids)
 
     def delete(self, ids: Any = None, *, where: Any = None) -> int:
         """Delete by id, all or none, or what `where` finds; returns how many items."""
@@ -356,7 +344,7 @@ class Collection:
             _check_retraining(self._storage.place, state, given, len(positions))
 
             def rows_of(some: Any) -> Array:
-                return given[some] if given is not None else now.view.vectors(state, positions[some])
+                return given[some] if given is not None else now.view.vectors(positions[some])
 
             new = _given_model(model) if model is not None else self._trained(
                 now, rows_of, len(positions), bits, method, random_state, told
@@ -421,14 +409,14 @@ class Collection:
         if method is not None:
             made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
         else:
-            made = clone(now.view.model(state)).set_params(n_bits=n_bits)
+            made = clone(now.view.model()).set_params(n_bits=n_bits)
             if random_state is not None:
                 made.set_params(random_state=random_state)
         fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
         if state.coding == "optimal":
             kind = None
             if state.model is not None:
-                kind = "tables" if hasattr(now.view.model(state).decoder_, "tables") else "linear"
+                kind = "tables" if hasattr(now.view.model().decoder_, "tables") else "linear"
             suit_decoder(made, X, state.mu, kind, told)
         return made
 
@@ -453,13 +441,13 @@ class Collection:
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
         with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like, vectors_column)
+            asked = Queries(now, X, codes, like, vectors_column)
             if mode is None:
                 by_decoder = now.state.coding == "optimal" and asked.X is not None
                 mode = "asymmetric" if by_decoder else "hamming"
             wanted = None if where is None else Where.of(where)
             n_candidates = asked.n_candidates(rerank, k)
-            distances, found = asked.nearest(k, mode, n_candidates, wanted, self.n_jobs)
+            distances, found = asked.nearest(k, mode, n_candidates, wanted)
             ids = now.ids_at(found)
             about = self._about(now, asked, wanted) | {"k": k, "mode": mode, "rerank": n_candidates or None}
         if asked.single:
@@ -472,7 +460,7 @@ class Collection:
     ) -> Answers:  # fmt: skip
         """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
         with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like, vectors_column)
+            asked = Queries(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
             lims, distances, found = asked.within(r, wanted)
             ids = now.ids_at(found)
@@ -492,7 +480,7 @@ class Collection:
     def duplicates(self, r: int = 0) -> Groups:
         """The ids of groups of two and more items, joined by chains of codes within distance r."""
         with self._snapshots.taken() as now:
-            return [now.ids_at(group) for group in now.view.index(now.state).find_duplicates(r)]
+            return [now.ids_at(group) for group in now.view.index().find_duplicates(r)]
 
     # ---- what is in it
 
@@ -534,14 +522,12 @@ class Collection:
     def vectors(self, ids: Any) -> Array:
         """The vectors of items, (n, D), in the type they are kept in."""
         with self._snapshots.taken() as now:
-            if now.state.vectors is None:
-                raise InvalidInput(f"{self._storage.place} keeps no vectors.")
-            return now.view.vectors(now.state, now.places(ids))
+            return now.view.vectors(now.places(ids))
 
     def codes(self, ids: Any = None) -> Packed:
         """The packed codes of items, (n, ceil(n_bits/8)) uint8; of all, in the order of `ids`."""
         with self._snapshots.taken() as now:
-            return now.view.codes(now.state, now.view.present() if ids is None else now.places(ids))
+            return now.view.codes(now.view.present() if ids is None else now.places(ids))
 
     def attachment(self, id_: Any) -> bytes:
         """The bytes that were added with an item."""
@@ -594,15 +580,15 @@ class Collection:
             raise InvalidParameter("to", to, "'faiss' or 'onnx'")
         with self._snapshots.taken() as now:
             if to == "onnx":
-                to_onnx(now.view.model(now.state), path, overwrite=overwrite)
+                to_onnx(now.view.model(), path, overwrite=overwrite)
                 return "onnx"
-            model = None if now.state.model is None else now.view.model(now.state)
+            model = None if now.state.model is None else now.view.model()
             if form == "auto" and now.state.coding == "optimal":
                 form = "additive"  # the ranking that such codes are for
             if now.state.ids in ("text", "uuid"):
                 raise InvalidInput("FAISS keeps integers as ids, and those of the collection are not.")
             present = now.view.present()
-            codes = now.view.codes(now.state, present)
+            codes = now.view.codes(present)
             return to_faiss(path, model, codes, now.ids_at(present), form=form, overwrite=overwrite)
 
     def describe(self) -> dict[str, Any]:
@@ -612,9 +598,8 @@ class Collection:
             if state.model is not None:
                 from auxbit.hashers.registry import label_of
 
-                method = label_of(now.view.model(state))
-            fields = [name for (name,) in now.connection.execute("SELECT name FROM fields ORDER BY name")]
-            indexed = now.indexed_fields()
+                method = label_of(now.view.model())
+            fields, indexed = now.fields(), now.indexed_fields()
         return {
             "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
             "dimensions": state.n_features, "method": method, "coding": state.coding, "mu": state.mu,
@@ -672,7 +657,7 @@ class Collection:
     def model(self) -> Hasher:
         """The hasher, loaded at first use."""
         with self._snapshots.taken() as now:
-            return now.view.model(now.state)
+            return now.view.model()
 
     @property
     def state(self) -> State:
