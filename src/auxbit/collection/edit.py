@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit.collection.snapshot import KINDS, Snapshot, as_array, check_ids, checksum, integers, runs
+from auxbit.collection.snapshot import Snapshot, checksum, integers, runs
 from auxbit.collection.storage import LANES, Change, State, Storage, layout_check
 from auxbit.core.checks import Array, Ids, Packed, Positions
-from auxbit.data.records import Records, Row, encode_metadata
+from auxbit.data.records import KINDS, Records, Row, encode_metadata, ids_array, stored_ids
 from auxbit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Edit:
     ) -> Array:  # fmt: skip
         """Add rows, with their vectors or codes or both; returns their ids."""
         before, n = self.state, len(rows)
-        given = None if rows.ids is None else check_ids(rows.ids, n)
+        given = None if rows.ids is None else stored_ids(rows.ids, n)
         metadata = None if rows.metadata is None else rows.metadata[:]
         texts = None if metadata is None else encode_metadata(metadata, n)
         packed, errors = self._encoded(X, codes)
@@ -59,7 +59,7 @@ class Edit:
             X = check_kept(X, before, None if before.model is None else self.now.view.model())
         numbers, own = self._settle_ids(given, n, upsert)
         if not n:
-            return as_array([], before.ids)
+            return ids_array([], before.ids)
         self._append(packed, X, numbers)
         self._insert_items(numbers, own, texts)
         self.note_fields(metadata)
@@ -74,7 +74,7 @@ class Edit:
         largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
         self.update(next_number=max(last, largest))
         self._change.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
-        return as_array(numbers if own is None else own, self.state.ids)
+        return ids_array(numbers if own is None else own, self.state.ids)
 
     def _encoded(self, X: Array | None, codes: Array | None) -> tuple[Packed, dict[str, Any]]:
         """The codes of rows to add, and their reconstruction errors if they came as vectors."""

@@ -11,10 +11,9 @@ import os
 import sqlite3
 import tempfile
 import threading
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,71 +22,21 @@ import numpy as np
 
 from auxbit.collection.storage import CHUNK, DATABASE, LANES, State, Storage, layout_check
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, check_finite, check_integer, warn
-from auxbit.core.parallel import Guard
-from auxbit.data.records import Row, checked_ids, read_records
+from auxbit.data.records import KINDS, Row, ids_array, read_records, stored_ids
 from auxbit.data.vectors import as_rows, nearest
 from auxbit.data.where import Where, scalar_sql
-from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput, ModelFileError
+from auxbit.errors import CollectionError, Damaged, InvalidInput, ModelFileError
 
 if TYPE_CHECKING:
     from auxbit.core.maps import Decoder
     from auxbit.hashers.base import Hasher
     from auxbit.index.hamming import HammingIndex
 
-TRIES = 100  # at a state whose files a compaction removes while they are opened
 AT_ONCE = 10_000  # ids or numbers in one statement
-KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}  # of ids
 FACTOR = 10  # candidates for each answer of a re-ranked search, by default
 MOST_ANSWERS = 2**31 - 1
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
-
-# ---- Ids: integers, text or UUIDs, one kind in a collection
-
-
-def check_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
-    """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
-    given = ids if isinstance(ids, np.ndarray | list) else list(ids)
-    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
-        wanted = f"one per row, {n} of them" if n is not None else "a list"
-        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
-    found = checked_ids(given, "ids")
-    if isinstance(found, np.ndarray):
-        if len(found) and found.min() < 0:
-            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
-        return found, "integer"
-    if isinstance(found[0], uuid.UUID):
-        return list(map(str, found)), "uuid"
-    try:
-        ("".join(found)).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
-    if "" in found:
-        raise InvalidInput("ids must not be empty text.")
-    return found, "text"
-
-
-def as_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
-    """Ids as answers have them: (n,) int64, or objects, str or UUID."""
-    if kind in (None, "integer"):
-        return np.asarray(ids, dtype=np.int64)
-    out = np.empty(len(ids), dtype=object)
-    out[:] = [uuid.UUID(each) for each in ids] if kind == "uuid" else ids
-    return out
-
-
-def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
-    """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
-    made: Callable[[str], Any] = str if kind == "text" else uuid.UUID if kind == "uuid" else int
-    found = []
-    for each in values:
-        try:
-            found.append(made(str(each)))
-        except ValueError as error:
-            what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
-            raise InvalidInput(what) from error
-    return found
-
 
 # ---- Rows of the database
 
@@ -194,7 +143,8 @@ class View:
     def __init__(self, storage: Storage, state: State, n_jobs: int | None, *, lenient: bool) -> None:
         from auxbit.index.codes import LaneSet
 
-        self.state, self.n_jobs = replace(state, positions=0, commit=-1), n_jobs
+        self.state, self.generation = replace(state, positions=0, commit=-1), generation_of(state)
+        self.n_jobs = n_jobs
         self._stretches: Ids = np.zeros((0, 3), dtype=np.int64)
         self._deleted = 0  # the checksum of what was read of `deleted`
         self.alive = LaneSet()
@@ -213,7 +163,7 @@ class View:
 
     def is_at(self, state: State, *, or_further: bool = False) -> bool:
         """Whether it shows this state, or one that was committed later and has the same positions."""
-        same = (self.state.key, self.state.generation) == (state.key, state.generation)
+        same = self.generation == generation_of(state)
         return same and (
             self.state.commit == state.commit or (or_further and self.state.commit > state.commit)
         )
@@ -401,6 +351,11 @@ class View:
         return model
 
 
+def generation_of(state: State) -> tuple[str, int]:
+    """What changes with the meaning of positions."""
+    return state.key, state.generation
+
+
 # ---- Snapshots
 
 
@@ -437,7 +392,7 @@ class Snapshot:
 
     def places(self, ids: Any) -> Positions:
         """The positions of items by their ids, as the user gives them; InvalidInput if one is not there."""
-        (given, kind), own = check_ids(ids), self.state.ids or "integer"
+        (given, kind), own = stored_ids(ids), self.state.ids or "integer"
         numbers = self.find(given) if kind == own else np.full(len(given), -1, dtype=np.int64)
         if (numbers < 0).any():
             id_ = given[int((numbers < 0).argmax())]
@@ -453,7 +408,7 @@ class Snapshot:
             return numbers.reshape(positions.shape)
         listed = numbers.tolist()
         own = {number: id_ for number, id_, _ in self._all_rows(listed) if id_ is not None}
-        found = as_array([own.get(number, number) for number in listed], self.state.ids)
+        found = ids_array([own.get(number, number) for number in listed], self.state.ids)
         return found.reshape(positions.shape)
 
     # ---- metadata
@@ -540,66 +495,6 @@ class Snapshot:
                         f"does not match its checksum. {OR_SKIP}"
                     )
                 yield number, id_, text
-
-
-class Snapshots:
-    """Gives out snapshots of a storage, which share a view as long as nothing is committed."""
-
-    def __init__(self, storage: Storage, n_jobs: int | None, *, lenient: bool = False) -> None:
-        self.storage, self.n_jobs, self.lenient = storage, n_jobs, lenient
-        self._guard = Guard()
-        self._view: View | None = None
-
-    @contextmanager
-    def taken(self) -> Iterator[Snapshot]:
-        """The present state."""
-        for attempt in range(TRIES):
-            with self.storage.reading() as (connection, state):
-                try:
-                    self._bring_up(connection, state)
-                except FileNotFoundError as error:
-                    if attempt < TRIES - 1:
-                        continue  # a compaction has removed the files of the state before it
-                    raise Damaged(f"{error.filename} is missing. {FROM_COPY}") from error
-                if self.lenient and self._outdated(state):
-                    continue
-                with self._guard.reading():
-                    if self._view is not None and self._view.is_at(state):
-                        yield Snapshot(connection, self._view)
-                        return
-        raise FileProblem(f"{self.storage.place} changes faster than it can be read. Try again.")
-
-    def _outdated(self, state: State) -> bool:
-        """Whether what seems to be damaged are files that a compaction has removed since."""
-        if self._view is None or not self._view.damage() or self.storage.state.codes == state.codes:
-            return False
-        self.forget()
-        return True
-
-    @contextmanager
-    def within(self, connection: sqlite3.Connection, state: State) -> Iterator[Snapshot]:
-        """The state that a change begins with."""
-        self._bring_up(connection, state)
-        with self._guard.reading():
-            assert self._view is not None
-            yield Snapshot(connection, self._view)
-
-    def _bring_up(self, connection: sqlite3.Connection, state: State) -> None:
-        """Bring the view up to a state, unless it is there or further."""
-        if self._view is not None and self._view.is_at(state, or_further=True):
-            return
-        with self._guard.writing():
-            view, self._view = self._view, None  # none, if this fails by half
-            if view is None or not view.is_at(state, or_further=True):
-                if view is None or not view.is_at(replace(state, commit=view.state.commit)):
-                    view = View(self.storage, state, self.n_jobs, lenient=self.lenient)
-                view.advance(connection, state)
-            self._view = view
-
-    def forget(self) -> None:
-        """Let go of what is mapped."""
-        with self._guard.writing():
-            self._view = None
 
 
 # ---- Queries

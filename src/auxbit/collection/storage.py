@@ -666,19 +666,28 @@ def make_folder(folder: Path, state: State, save_model: Callable[[Path], object]
 
     What replaces a collection is committed like a change: a crash leaves the old one or the new one.
     """
-    files.make_folder(folder.parent)
-    if is_collection(folder):
-        _replace(folder, state, save_model)
-        return
+    try:
+        files.make_folder(folder.parent)
+        if is_collection(folder):
+            _replace(folder, state, save_model)
+        else:
+            _make(folder, state, save_model)
+    except FileProblem:
+        raise
+    except OSError as error:
+        raise FileProblem(f"{folder} could not be made: {error.strerror or error}.") from error
+
+
+def _make(folder: Path, state: State, save_model: Callable[[Path], object] | None) -> None:
     temporary = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(8)}.part"
     os.mkdir(temporary)
     try:
         if save_model is not None and state.model is not None:
             save_model(temporary / state.model)
-        settings = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+        durable = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
         with (
             explained(folder),
-            contextlib.closing(connect(temporary / DATABASE, "mode=rwc", *settings)) as made,
+            contextlib.closing(connect(temporary / DATABASE, "mode=rwc", *durable)) as made,
         ):
             lay_out(made, state)
         files.sync_folder(temporary)
