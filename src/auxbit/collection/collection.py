@@ -176,8 +176,17 @@ class Collection:
     # ---- states
 
     @contextmanager
-    def _reading(self) -> Iterator[Snapshot]:
-        """The present state, which stays as it is for the length of the block."""
+    def _reading(self, *, codes_alone: bool = False) -> Iterator[Snapshot]:
+        """The present state, which stays as it is for the length of the block.
+
+        codes_alone : only the view is needed, as far as ids are numbers; a transaction costs time.
+        """
+        if codes_alone:
+            state = self._storage.state
+            with self._guard.reading():
+                if self._view is not None and self._view.state is state and not state.own_ids:
+                    yield Snapshot(None, self._view)
+                    return
         for attempt in range(TRIES):
             with self._storage.reading() as (connection, state):
                 try:
@@ -466,7 +475,7 @@ class Collection:
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
-        with self._reading() as now:
+        with self._reading(codes_alone=where is None) as now:
             asked = Queries(now, X, codes, like, vectors_column)
             if mode is None:
                 by_decoder = now.state.coding == "optimal" and asked.X is not None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from auxbit.index.hamming import HammingIndex
 
 AT_ONCE = 10_000  # ids or numbers in one statement
+MOST_KNOWN = 2**20  # ids that are remembered
 FACTOR = 10  # candidates for each answer of a re-ranked search, by default
 MOST_ANSWERS = 2**31 - 1
 FROM_COPY = "Restore it from a copy."
@@ -146,8 +147,10 @@ class View:
         self.state, self.generation = replace(state, positions=0, commit=-1), generation_of(state)
         self.n_jobs = n_jobs
         self._stretches: Ids = np.zeros((0, 3), dtype=np.int64)
+        self._counts = True  # whether numbers are positions
         self._deleted = 0  # the checksum of what was read of `deleted`
         self.alive = LaneSet()
+        self.known_ids: dict[int, Any] = {}  # of numbers that were looked up; they never get others
         self.lost: Ids = np.zeros(0, dtype=np.int64)  # numbers of items that are left out as damaged
         self._spoilt: dict[int, str] = {}  # of the rows of `items`
         self._storage, self._lenient, self.place = storage, lenient, storage.place
@@ -177,6 +180,7 @@ class View:
         )  # fmt: skip
         kept = np.searchsorted(self._stretches[:, 0], fresh[0, 0]) if len(fresh) else len(self._stretches)
         self._stretches = np.concatenate([self._stretches[:kept], fresh])
+        self._counts = len(self._stretches) <= 1 and not self._stretches[:, 2].any()
         query = "SELECT in_commit, first_number, count FROM deleted WHERE in_commit > ?"
         gone = integers(connection, query, before.commit)
         self._deleted = layout_check(gone, self._deleted)
@@ -246,12 +250,11 @@ class View:
 
     def numbers_at(self, positions: Positions) -> Ids:
         """The numbers of the items at these positions."""
-        if not len(positions):
-            return positions
-        firsts, _, numbers = self._stretches.T
-        place = np.searchsorted(firsts, positions, side="right") - 1 if len(firsts) > 1 else 0
-        found: Ids = positions + (numbers - firsts)[place]
-        return found
+        if not self._counts:
+            firsts, _, numbers = self._stretches.T
+            place = np.searchsorted(firsts, positions, side="right") - 1
+            positions = positions + (numbers - firsts)[place]
+        return positions
 
     def positions_of(self, numbers: Ids) -> Positions:
         """Where items lie, -1 if one is not in the files; deleted ones may still be."""
@@ -361,10 +364,19 @@ def generation_of(state: State) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A connection and a view at the same state, for the length of a read."""
+    """A connection and a view at the same state, for the length of a read.
 
-    connection: sqlite3.Connection
+    database : None if only the view is needed, as if ids are numbers.
+    """
+
+    database: sqlite3.Connection | None
     view: View
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """To the database."""
+        assert self.database is not None
+        return self.database
 
     @property
     def state(self) -> State:
@@ -406,9 +418,17 @@ class Snapshot:
         numbers = self.view.numbers_at(positions.ravel())
         if not self.state.own_ids:
             return numbers.reshape(positions.shape)
-        listed = numbers.tolist()
-        own = {number: id_ for number, id_, _ in self._all_rows(listed) if id_ is not None}
-        found = ids_array([own.get(number, number) for number in listed], self.state.ids)
+        listed, known = numbers.tolist(), self.view.known_ids
+        unknown = [number for number in listed if number not in known]
+        if unknown:
+            if len(known) > MOST_KNOWN:
+                known = self.view.known_ids = {}
+                unknown = listed
+            own = {number: id_ for number, id_, _ in self._all_rows(unknown) if id_ is not None}
+            ids = ids_array([own.get(number, number) for number in unknown], self.state.ids)
+            known.update(zip(unknown, ids.tolist()))
+        found = np.empty(len(listed), dtype=np.int64 if self.state.ids == "integer" else object)
+        found[:] = [known[number] for number in listed]
         return found.reshape(positions.shape)
 
     # ---- metadata

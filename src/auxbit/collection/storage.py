@@ -408,7 +408,8 @@ class Storage:
         self._changing = threading.RLock()
         # by process: a forked child may not even close the connections of its parent
         self._free, self._writers = dict[int, list[Reader]](), dict[int, sqlite3.Connection]()
-        self._state, self._only = state, None
+        self._state, self._noting, self._only = state, threading.Lock(), None
+        self._sole: int | None = None  # the process of the only writer, which need not ask what was committed
         self._path = self._file = self._lock = None
         if folder is None:
             self._only = connect(None)
@@ -418,7 +419,8 @@ class Storage:
             self._path, self._lock = folder / DATABASE, WriterLock(folder / LOCK)
             self._file = self._found_file()
             try:
-                self._state = self.state  # which finds out whether it can be read
+                with self.reading():  # which finds out whether it can be read
+                    pass
             except BaseException:
                 self.close()
                 raise
@@ -476,7 +478,9 @@ class Storage:
                 return
             try:
                 connection.execute("BEGIN")
-                self._state = state = read_state(connection, self._state)
+                state = read_state(connection, self._state)
+                if state is not self._state:
+                    self._note(state)
                 yield connection, state
             finally:
                 if connection.in_transaction:
@@ -485,6 +489,9 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
+        self._check_usable()
+        if self._state is not None and self._sole == os.getpid():
+            return self._state
         with self.reading() as (_, state):
             return state
 
@@ -503,9 +510,8 @@ class Storage:
             assert self._only is not None
             return self._only
         if os.getpid() not in self._writers:
-            self._writers[os.getpid()] = connect(
-                self._path, "mode=rw", "PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536"
-            )
+            settings = ("PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536")
+            self._writers[os.getpid()] = connect(self._path, "mode=rw", *settings)
         return self._writers[os.getpid()]
 
     @contextmanager
@@ -517,7 +523,8 @@ class Storage:
                 raise InvalidInput(f"{self.place} is being changed: wait until that has returned.")
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                before = read_state(connection, self._state)
+                before = self._note(read_state(connection, self._state))
+                self._sole = os.getpid()
                 change = Change(connection, before, before, {"change": what})
                 yield change
                 if change.made:
@@ -525,6 +532,7 @@ class Storage:
                 else:
                     connection.execute("ROLLBACK")
             except BaseException as error:
+                self._sole = None  # an interrupt may have come just after the commit
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 self.sweep()
@@ -546,7 +554,14 @@ class Storage:
             (change.state.commit, *map(change.report.get, names)),
         )
         change.connection.execute("COMMIT")
-        self._state = change.state
+        self._note(change.state)
+
+    def _note(self, state: State) -> State:
+        """Keep a state, unless a later one is known."""
+        with self._noting:
+            if self._state is None or state.commit > self._state.commit:
+                self._state = state
+        return state
 
     def flat(self, name: str) -> Flat:
         """A flat file."""
@@ -608,7 +623,7 @@ class Storage:
     def close(self) -> None:
         """Release the lock and the connections; waits for a change under way, readers close their own."""
         with self._changing:
-            self.closed, here = True, os.getpid()
+            self.closed, self._sole, here = True, None, os.getpid()
             while self._free.get(here):
                 self._free[here].pop().connection.close()
             if here in self._writers:
