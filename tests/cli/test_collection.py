@@ -24,7 +24,7 @@ from helpers.collection_runner import c, c_json, items, metadata_of, records, wr
 
 COMMANDS = (
     "create", "add", "search", "get", "list", "update", "delete", "duplicates", "index", "stats", "compact",
-    "retrain", "check", "upgrade",
+    "retrain", "check",
 )  # fmt: skip
 
 

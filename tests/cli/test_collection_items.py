@@ -1,4 +1,4 @@
-"""`auxbit collection get`, `list`, `update`, `duplicates`, `index`, `upgrade`; ids as text; `auxbit info`."""
+"""`auxbit collection get`, `list`, `update`, `duplicates`, `index`; ids as text; `auxbit info`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import pytest
 from auxbit import Collection
 from helpers.cli_runner import run, run_json
 from helpers.collection_runner import c, c_json, items, metadata_of, records, write_rows
-
-SAMPLES = Path(__file__).parents[1] / "collection" / "samples"
 
 
 @pytest.fixture(scope="session")
@@ -245,7 +243,7 @@ def test_an_index_is_made_and_removed(docs: Path) -> None:
     assert "Did you mean label?" in c("index", "docs", "lable").stderr
 
 
-# ---- info and upgrade
+# ---- info
 
 
 def test_info_tells_what_a_collection_is(docs: Path) -> None:
@@ -257,22 +255,14 @@ def test_info_tells_what_a_collection_is(docs: Path) -> None:
     assert "plain is not a collection" in run("info", "plain", code=1).stderr
 
 
-@pytest.mark.parametrize("name", ["format-1", "format-1-codes"])
-def test_a_collection_of_an_older_version_is_upgraded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_collection_of_an_older_version_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(SAMPLES / f"{name}.auxbit", "old")
-    before = {path.name: path.read_bytes() for path in Path("old").iterdir()}
+    Path("old").mkdir()
+    Path("old", "manifest.jsonl").write_text("{}")
+    said = "old was made by an older auxbit; make it again from your vectors."
     for command in (("stats", "old"), ("list", "old"), ("add", "old", "--data", "x.npy")):
-        assert "`auxbit collection upgrade old NEW`" in c(*command, code=1).stderr
-    assert "`auxbit collection upgrade old NEW`" in run("info", "old", code=1).stderr
-    shown = c("upgrade", "old", "new").stdout
-    assert shown.endswith("Next: auxbit collection check new\n")
-    assert "new is whole" in c("check", "new").stdout
-    assert {path.name: path.read_bytes() for path in Path("old").iterdir()} == before
-    assert "--force" in c("upgrade", "old", "new", code=1).stderr
-    assert c_json("upgrade", "old", "new", "--force")["items"] == items("new")
-    assert "present format already" in c("upgrade", "new", "newer", code=1).stderr
-    assert "not a collection" in c("upgrade", "nothing", "newer", code=1).stderr
-    assert not Path("newer").exists()
+        assert said in c(*command, code=1).stderr
+    assert said in run("info", "old", code=1).stderr
+    assert said in run("images", "search", "old", "--id", 3, code=1).stderr

@@ -17,7 +17,6 @@ import pytest
 from auxbit.cli.reference import reference
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import State, is_collection
-from auxbit.images.pictures import Pictures
 from helpers.cli_runner import run, run_json
 from helpers.picture_collections import contents, folder_of, put
 from helpers.picture_files import noise, saved
@@ -197,18 +196,6 @@ def test_a_network_makes_the_vectors(pets: Path) -> None:
     (pets / "net.onnx").write_bytes(network([None, 3, 24, 24], scale=2.0))
     said = images("create", "in", "--out", "pets.auxbit", "--model", "net.onnx", code=1).stderr
     assert "was made with another --model." in said
-
-
-def test_a_collection_of_an_older_version_is_upgraded_with_its_thumbnails(tmp_path: Path) -> None:
-    old = Path(__file__).parents[1] / "images" / "samples" / "format-1.auxbit"
-    assert "auxbit collection upgrade" in images("search", old, "--id", 3, code=1).stderr
-    shown = run("collection", "upgrade", old, tmp_path / "new.auxbit").stdout
-    assert "10 items of" in shown
-    assert len(run_json("images", "search", tmp_path / "new.auxbit", "--id", 3)["results"]) == 9
-    with Pictures.open(tmp_path / "new.auxbit") as pictures:
-        assert pictures.thumbnail(3).startswith(b"\x89PNG")
-    assert "exists" in run("collection", "upgrade", old, tmp_path / "new.auxbit", code=1).stderr
-    run("collection", "upgrade", old, tmp_path / "new.auxbit", "--force")
 
 
 # ---- search and compare

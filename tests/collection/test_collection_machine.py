@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
     def positions_numbers_and_ids_are_one_to_one(self):
         if not hasattr(self, "collection"):
             return
-        with self.collection._snapshots.taken() as now:
+        with self.collection._reading() as now:
             state, present = now.state, now.view.present()
             numbers = now.view.numbers_at(present)
             assert (np.diff(numbers) > 0).all()

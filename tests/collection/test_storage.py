@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from auxbit import LSH, Collection
 from auxbit.collection import storage
-from auxbit.collection.storage import CHUNK, DATABASE, Appended, Checks, Flat
+from auxbit.collection.storage import CHUNK, DATABASE, Flat
 from auxbit.errors import CollectionError, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 
@@ -25,7 +25,7 @@ WHOLE = np.random.default_rng(1).integers(0, 256, 5 * CHUNK, dtype=np.uint8)
 def slow_checks(content):
     """The rows of `checks` for a file."""
     chunks = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
-    return {number: Checks(number, len(each), zlib.crc32(each)) for number, each in enumerate(chunks)}
+    return {number: zlib.crc32(each) for number, each in enumerate(chunks)}
 
 
 # ---- flat files
@@ -37,8 +37,8 @@ def test_appended_pieces_have_the_checksums_of_the_whole_and_come_back(tmp_path_
     rows, end = {}, 0
     for change in sizes:
         pieces = np.split(WHOLE[end : end + sum(change)], np.cumsum(change)[:-1])
-        found = flat.append(end, iter(pieces), 64, rows.get(end // CHUNK))
-        rows |= {each.chunk: each for each in found}
+        found = flat.append(end, iter(pieces), 64, rows.get(end // CHUNK, 0))
+        rows |= found
         end = min(end + sum(change), len(WHOLE))
         assert rows == slow_checks(WHOLE[:end].tobytes())
         content = flat.content(end, 64)
@@ -54,7 +54,7 @@ def test_what_lies_behind_the_end_is_written_over(tmp_path):
     first = flat.append(0, [WHOLE[:100]], 64)
     flat.append(100, [WHOLE[:CHUNK]], 64, first[0])  # and never committed
     again = flat.append(100, [WHOLE[100:300]], 64, first[0])
-    assert again == list(slow_checks(WHOLE[:300].tobytes()).values())
+    assert again == slow_checks(WHOLE[:300].tobytes())
     assert flat.content(300)[:300].tobytes() == WHOLE[:300].tobytes()
 
 
@@ -65,19 +65,14 @@ def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
 
 
 @given(data=st.data())
-def test_no_flipped_bit_keeps_the_checksum_of_a_row(data):
+def test_no_flipped_bit_keeps_the_checksum_of_a_row_which_adds_up(data):
     row = data.draw(st.tuples(*[st.integers(0, 2**62)] * 3))
     column, bit = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 62))
     other = [each ^ (1 << bit) if place == column else each for place, each in enumerate(row)]
-    first, second = storage.row_checks(np.array([row, other], dtype=np.int64)).tolist()
+    first, second = (storage.layout_check(np.array([each], dtype=np.int64)) for each in (row, other))
     assert first != second
     assert first == (3 * row[0] + 5 * row[1] + 7 * row[2]) % (2**31 - 1)
-
-
-def test_checksums_go_on_in_a_chunk_that_was_begun():
-    found = Appended(10, Checks(0, 10, zlib.crc32(WHOLE[:10].data)))
-    found.take(WHOLE[10 : CHUNK + 5].data)
-    assert found.rows == list(slow_checks(WHOLE[: CHUNK + 5].tobytes()).values())
+    assert storage.layout_check(-np.array([row]), storage.layout_check(np.array([other, row]))) == second
 
 
 # ---- the database

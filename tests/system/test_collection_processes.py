@@ -260,7 +260,7 @@ def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
 
 def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
     list(changes(collection, 30))
-    with Collection.open(collection.path, n_jobs=1) as reader, reader._snapshots.taken() as now:
+    with Collection.open(collection.path, n_jobs=1) as reader, reader._reading() as now:
         before, begun = (reader.codes().tolist(), reader.ids.tolist()), time.monotonic()
         for _ in range(2):
             collection.delete(collection.ids[::2])
@@ -268,10 +268,10 @@ def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
         assert time.monotonic() - begun < WAIT_SECONDS, "a compaction has waited for a reader"
         collection.retrain(model(1))
         present = now.view.present()
-        assert now.view.codes(now.state, present).tolist() == before[0]
+        assert now.view.codes(present).tolist() == before[0]
         assert now.ids_at(present).tolist() == before[1]
-        assert now.view.model(now.state).n_bits == now.state.n_bits != 24
-        assert len(now.view.vectors(now.state, present)) == len(present)
+        assert now.view.model().n_bits == now.state.n_bits != 24
+        assert len(now.view.vectors(present)) == len(present)
 
 
 def test_a_reader_that_has_slept_through_compactions_sees_the_last_state(collection):
@@ -425,7 +425,7 @@ def test_a_folder_of_somebody_else_is_read_while_it_is_written_to(shared_folder)
             add_by_its_owner()
             assert reader.ids.tolist() == list(range(4 * times))
             assert reader.check() == []
-        with pytest.raises(FileProblem, match="was changed while it was read"), reader._snapshots.taken():
+        with pytest.raises(FileProblem, match="was changed while it was read"), reader._reading():
             add_by_its_owner()
         assert len(reader) == 20
         os.seteuid(0)

@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
     "collection": ("Keep codes, ids, metadata and vectors in a folder that survives crashes.", (
         collection.create, collection.add, collection.search, collection.get, collection.list_,
         collection.update, collection.delete, collection.duplicates, collection.index, collection.stats,
-        collection.compact, collection.retrain, collection.check, collection.upgrade,
+        collection.compact, collection.retrain, collection.check,
     )),
     "images": ("Make folders of pictures searchable by what they look like.", (
         images.create, images.add, images.search, images.compare,

@@ -725,22 +725,3 @@ def check(folder: opt.Folder, json: opt.Json = False) -> None:
 def _warn_of(damage: list[str]) -> None:
     for line in damage:
         output.note(line, "warning")
-
-
-def upgrade(
-    old: Annotated[str, Argument(metavar="OLD", help="The folder of a collection of an older version.")],
-    new: Annotated[str, Argument(metavar="NEW", help="The folder to write it to; OLD stays as it is.")],
-    jobs: opt.Jobs = None,
-    force: opt.Force = False,
-    json: opt.Json = False,
-) -> None:
-    """Bring an older collection into the present format."""
-    from auxbit.images.pictures import upgrade
-
-    with output.Stages("reading") as stages:
-        facts = upgrade(old, new, overwrite=force, n_jobs=jobs, progress=stages)
-    if json:
-        output.print_json(facts)
-        return
-    output.say(f"{new}: {facts['items']:,} items of {old}, which is as it was.")
-    output.say_next("collection", "check", new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,32 +24,27 @@ from auxbit.collection.edit import (
     refuse_known,
     spoilt_attachments,
 )
-from auxbit.collection.snapshot import (
-    MOST_ANSWERS,
-    Queries,
-    Snapshot,
-    Snapshots,
-    check_ids,
-    typed_ids,
-)
+from auxbit.collection.snapshot import MOST_ANSWERS, Queries, Snapshot, View, generation_of
 from auxbit.collection.storage import State, Storage
 from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
+from auxbit.core.parallel import Guard
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
     Records,
     Row,
-    columns_of,
     encode_metadata,
+    ids_array,
+    ids_within,
+    is_file,
     metadata_rows,
-    read_ids,
-    read_records,
     read_table,
+    records_of,
     refuse_repeats,
-    without_vectors,
+    stored_ids,
+    typed_ids,
 )
-from auxbit.data.vectors import as_rows
 from auxbit.data.where import Where, scalar_sql
-from auxbit.errors import AuxbitError, Damaged, FileProblem, InvalidInput, InvalidParameter
+from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, ModelFileError
 from auxbit.index.answers import Answers
 
 if TYPE_CHECKING:
@@ -59,6 +55,7 @@ MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 DEFAULT_METHOD = "ba"
+TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
 
 Items = list[Row]  # the class has a method of that name
@@ -94,7 +91,8 @@ class Collection:
     def _begin(self, opened: Storage, n_jobs: int | None, *, lenient: bool = False) -> None:
         self._storage, self.path = opened, opened.folder
         self.n_jobs = n_jobs  # threads that search and encode; None: all cores
-        self._snapshots = Snapshots(opened, n_jobs, lenient=lenient)
+        self._guard, self._lenient = Guard(), lenient
+        self._view: View | None = None  # which all reads share as long as nothing is committed
 
     @classmethod
     def open(
@@ -138,7 +136,9 @@ class Collection:
         elif model is not None:
             model = _given_model(model)
         if codes is not None or source is not None:
-            rows = _records(source if codes is None else codes, vectors_column, ids, metadata)
+            rows = records_of(
+                source if codes is None else codes, vectors=vectors_column, ids=ids, metadata=metadata
+            )
         trains = rows is not None and model is None and codes is None
         if rows is not None and trains:
             wanted = {"method": method, "random_state": random_state} | (
@@ -149,46 +149,88 @@ class Collection:
                 coding = coding or default_coding(model.n_bits)
         if model is not None:
             X = None
-            if rows is not None and codes is None and not rows_are_codes(rows.X, rows.name, *_sizes(model)):
-                X = _whole(rows)
+            if (
+                rows is not None
+                and codes is None
+                and not rows_are_codes(rows.X, rows.name, model.decoder_.n_bits, int(model.n_features_in_))
+            ):
+                X = np.asarray(rows.X[:])
             coding, mu = suit_coding(model, X, coding, mu, decoder, told)
         state = _first_state(model, vectors, coding, mu, bits, n_features)
         if rows is not None and folder is not None and storage.is_collection(folder):
             _check_rows(rows, state, model, are_codes=codes is not None)  # before another is replaced
-        made = cls._made(folder, model, state, n_jobs)
+        if folder is not None:
+            storage.make_folder(folder.absolute(), state, None if model is None else model.save)
+            made = cls(folder, n_jobs=n_jobs)
+        else:
+            made = cls.__new__(cls)
+            made._begin(Storage(None, read_only=False, state=state), n_jobs)
+            made._storage.models |= {} if model is None else {str(state.model): model}
         try:
             if rows is not None:
-                made._add_records(rows, codes is not None, False, trains, 0, told, stopped)
-        except InvalidInput:
-            made._undo(folder, replaced=overwrite)
-            raise
-        except BaseException:
+                made._add_file(rows, codes is not None, 0, told, stopped, upsert=False, trained=trains)
+        except BaseException as error:
+            empty = not len(made)
             made.close()
+            if isinstance(error, InvalidInput) and empty and folder is not None and not overwrite:
+                shutil.rmtree(folder)  # its first rows cannot be added
             raise
         return made
 
-    @classmethod
-    def _made(cls, folder: Path | None, model: Hasher | None, state: State, n_jobs: int | None) -> Self:
-        if folder is not None:
-            try:
-                storage.make_folder(folder.absolute(), state, None if model is None else model.save)
-            except AuxbitError:
-                raise
-            except OSError as error:
-                raise FileProblem(f"{folder} could not be made: {error.strerror or error}.") from error
-            return cls(folder, n_jobs=n_jobs)
-        made = cls.__new__(cls)
-        made._begin(Storage(None, read_only=False, state=state), n_jobs)
-        if model is not None and state.model is not None:
-            made._storage.models[state.model] = model
-        return made
+    # ---- states
 
-    def _undo(self, folder: Path | None, *, replaced: bool) -> None:
-        """Take back what was just made, if its first rows cannot be added."""
-        empty = not len(self)
-        self.close()
-        if empty and folder is not None and not replaced:
-            shutil.rmtree(folder)
+    @contextmanager
+    def _reading(self, *, codes_alone: bool = False) -> Iterator[Snapshot]:
+        """The present state, which stays as it is for the length of the block.
+
+        codes_alone : only the view is needed, as far as ids are numbers; a transaction costs time.
+        """
+        if codes_alone:
+            state = self._storage.state
+            with self._guard.reading():
+                if self._view is not None and self._view.state is state and not state.own_ids:
+                    yield Snapshot(None, self._view)
+                    return
+        for attempt in range(TRIES):
+            with self._storage.reading() as (connection, state):
+                try:
+                    self._bring_up(connection, state)
+                except FileNotFoundError as error:
+                    if attempt < TRIES - 1:
+                        continue  # a compaction has removed the files of the state before it
+                    raise Damaged(f"{error.filename} is missing. Restore it from a copy.") from error
+                if self._lenient and self._storage.state.codes != state.codes:
+                    continue  # what seems to be damaged are files that a compaction has removed since
+                with self._guard.reading():
+                    if self._view is not None and self._view.is_at(state):
+                        yield Snapshot(connection, self._view)
+                        return
+        raise FileProblem(f"{self._storage.place} changes faster than it can be read. Try again.")
+
+    @contextmanager
+    def _editing(self, what: str, *, repairs: bool = False) -> Iterator[Edit]:
+        """A change, which is committed at the end of the block."""
+        if self._lenient and not repairs:
+            raise InvalidInput(
+                f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
+            )
+        with self._storage.changing(what) as change:
+            self._bring_up(change.connection, change.before)
+            with self._guard.reading():
+                assert self._view is not None
+                yield Edit(self._storage, change, Snapshot(change.connection, self._view))
+
+    def _bring_up(self, connection: sqlite3.Connection, state: State) -> None:
+        """Bring the view up to a state, unless it is there or further."""
+        if self._view is not None and self._view.is_at(state, or_further=True):
+            return
+        with self._guard.writing():
+            view, self._view = self._view, None  # none, if this fails by half
+            if view is None or not view.is_at(state, or_further=True):
+                if view is None or view.generation != generation_of(state):
+                    view = View(self._storage, state, self.n_jobs, lenient=self._lenient)
+                view.advance(connection, state)
+            self._view = view
 
     # ---- changes
 
@@ -212,37 +254,40 @@ class Collection:
             to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
         stopped : called if a file ends early, with the row to resume from and the number of rows.
         """
-        packed_only = X is None and codes is not None
-        source = codes if packed_only else X
+        source = codes if X is None else X
         if source is None:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
+        rows, how = (
+            records_of(source, vectors=vectors_column, ids=ids, metadata=metadata),
+            {"upsert": upsert, "trained": trained},
+        )
         if isinstance(source, str | os.PathLike):
-            rows = _records(source, vectors_column, ids, metadata)
-            if rows.ids is not None and _has_no_types(ids if _is_file(ids) else source):
-                kind = self._storage.state.ids
-                if kind is not None and isinstance(rows.ids, np.ndarray) != (kind == "integer"):
-                    rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
-            self._add_records(rows, packed_only, upsert, trained, first_row, progress or Silent(), stopped)
-            with self._snapshots.taken() as now:
-                present = now.view.present()
-                return now.ids_at(present[len(present) - (len(rows) - first_row) :])
-        rows = _records(source, vectors_column, ids, metadata)
-        beside = None if codes is None else _whole(rows) if packed_only else np.asarray(codes)
-        return self._add(rows, beside, upsert, trained, attachments, packed_only=packed_only)
+            kind = self._storage.state.ids
+            untyped = kind is not None and str(ids if is_file(ids) else source).lower().endswith(
+                (".csv", ".txt")
+            )
+            if untyped and rows.ids is not None and isinstance(rows.ids, list) != (kind != "integer"):
+                rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
+            return self._add_file(rows, X is None, first_row, progress or Silent(), stopped, **how)
+        if attachments is not None and len(attachments) != len(rows):
+            raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
+        given = None if X is None else np.asarray(rows.X[:])
+        packed = np.asarray(rows.X[:]) if X is None else None if codes is None else np.asarray(codes)
+        with self._editing("added") as edit:
+            return edit.add(rows, given, packed, attachments=attachments, **how)
 
-    def _add_records(
-        self, rows: Records, are_codes: bool, upsert: bool, trained: bool, first: int, told: Progress,
-        stopped: Stopped | None,
-    ) -> None:  # fmt: skip
-        """Add the rows of a file from row `first` on, batch by batch."""
+    def _add_file(
+        self, rows: Records, are_codes: bool, first: int, told: Progress, stopped: Stopped | None, **how: Any
+    ) -> Array:
+        """Add the rows of a file from row `first` on, batch by batch; returns their ids."""
         from auxbit.hashers.files import check_codes_suit, rows_are_codes
 
         if not 0 <= first <= len(rows):
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
         self._storage.lock()  # nobody else may add from here on
-        if rows.ids is not None and not upsert:
-            given, kind = check_ids(rows.ids[first:])
-            with self._snapshots.taken() as now:
+        if rows.ids is not None and not how["upsert"]:
+            given, kind = stored_ids(rows.ids[first:])
+            with self._reading() as now:
                 if kind == now.state.ids:
                     refuse_known(np.asarray(given).tolist(), now.find(given))
         state = self._storage.state
@@ -250,13 +295,16 @@ class Collection:
         if are_codes and Path(rows.name).suffix:
             model = None if state.model is None else self.model
             check_codes_suit(rows.name, state.coding, state.mu, model)
-        before, n = state.positions, len(rows)
+        before, n, ids = state.positions, len(rows), list[Array]()
         told.stage("adding", n - first)
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                packed = _whole(part) if are_codes else None
-                self._add(part, packed, upsert, trained, None, packed_only=are_codes)
+                given_rows, packed = (
+                    (None, np.asarray(part.X[:])) if are_codes else (np.asarray(part.X[:]), None)
+                )
+                with self._editing("added") as edit:
+                    ids.append(edit.add(part, given_rows, packed, attachments=None, **how))
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -266,19 +314,7 @@ class Collection:
                     check_finite(rows.X, name=rows.name)
                 encode_metadata(rows.metadata, n)
             raise
-
-    def _add(
-        self, rows: Records, codes: Array | None, upsert: bool, trained: bool,
-        attachments: Attachments | None, *, packed_only: bool,
-    ) -> Array:  # fmt: skip
-        n, X = len(rows), None if packed_only else _whole(rows)
-        given = None if rows.ids is None else check_ids(rows.ids, n)
-        listed = None if rows.metadata is None else rows.metadata[:]
-        if attachments is not None and len(attachments) != n:
-            raise InvalidInput(f"there are {len(attachments)} attachments for {n} rows.")
-        with self._editing("added") as edit:
-            how: dict[str, Any] = {"upsert": upsert, "trained": trained}
-            return edit.add(X, codes, given, n, metadata=listed, attachments=attachments, **how)
+        return np.concatenate(ids) if ids else ids_array([], state.ids)
 
     def delete(self, ids: Any = None, *, where: Any = None) -> int:
         """Delete by id, all or none, or what `where` finds; returns how many items."""
@@ -306,7 +342,7 @@ class Collection:
         if isinstance(metadata, os.PathLike):
             metadata = read_table(metadata)
         if isinstance(ids, str):
-            ids, metadata = _ids_within(metadata, ids)
+            ids, metadata = ids_within(metadata, ids)
             ids = self.parse_ids(ids)
         with self._editing("metadata updated") as edit:
             positions = edit.now.places(ids) if where is None else edit.now.matching(Where.of(where))
@@ -334,8 +370,8 @@ class Collection:
         """
         with self._editing("compacted", repairs=True) as edit:
             edit.rewrite(None, advance)
-            edit.tidy(repair=self._snapshots.lenient)
-        self._snapshots.lenient = False
+            edit.tidy(repair=self._lenient)
+        self._lenient = False
         self._storage.shrink()
 
     def retrain(
@@ -359,11 +395,11 @@ class Collection:
         with self._editing("retrained") as edit:
             now, state = edit.now, edit.state
             positions = now.view.present()
-            given = None if X is None else np.asarray(_records(X).X[:])
+            given = None if X is None else np.asarray(records_of(X).X[:])
             _check_retraining(self._storage.place, state, given, len(positions))
 
             def rows_of(some: Any) -> Array:
-                return given[some] if given is not None else now.view.vectors(state, positions[some])
+                return given[some] if given is not None else now.view.vectors(positions[some])
 
             new = _given_model(model) if model is not None else self._trained(
                 now, rows_of, len(positions), bits, method, random_state, told
@@ -391,19 +427,6 @@ class Collection:
             edit.rewrite(lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
         return new
 
-    @contextmanager
-    def _editing(self, what: str, *, repairs: bool = False) -> Iterator[Edit]:
-        """A change, which is committed at the end of the block."""
-        if self._snapshots.lenient and not repairs:
-            raise InvalidInput(
-                f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
-            )
-        with (
-            self._storage.changing(what) as change,
-            self._snapshots.within(change.connection, change.state) as now,
-        ):
-            yield Edit(self._storage, change, now)
-
     def _trained(
         self, now: Snapshot, rows_of: Callable[[Any], Array], n: int, bits: int | None, method: str | None,
         random_state: int | None, told: Progress,
@@ -428,14 +451,14 @@ class Collection:
         if method is not None:
             made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
         else:
-            made = clone(now.view.model(state)).set_params(n_bits=n_bits)
+            made = clone(now.view.model()).set_params(n_bits=n_bits)
             if random_state is not None:
                 made.set_params(random_state=random_state)
         fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
         if state.coding == "optimal":
             kind = None
             if state.model is not None:
-                kind = "tables" if hasattr(now.view.model(state).decoder_, "tables") else "linear"
+                kind = "tables" if hasattr(now.view.model().decoder_, "tables") else "linear"
             suit_decoder(made, X, state.mu, kind, told)
         return made
 
@@ -460,61 +483,59 @@ class Collection:
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
-        with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like, vectors_column)
+        with self._reading(codes_alone=where is None) as now:
+            asked = Queries(now, X, codes, like, vectors_column)
             if mode is None:
                 rerank = asked.can_rerank if rerank is None else rerank
                 by_decoder = now.state.coding == "optimal" and asked.X is not None
                 mode = "asymmetric" if by_decoder else "hamming"
             wanted = None if where is None else Where.of(where)
             n_candidates = asked.n_candidates(rerank, k)
-            distances, found = asked.nearest(k, mode, n_candidates, wanted, self.n_jobs)
-            ids = now.ids_at(found)
-            about = self._about(now, asked, wanted) | {"k": k, "mode": mode, "rerank": n_candidates or None}
-        if asked.single:
-            distances, ids = distances[0], ids[0]
-        return self._answers(distances, ids, None, about)
+            found = asked.nearest(k, mode, n_candidates, wanted)
+            return self._answers(now, asked, found, wanted, k=k, mode=mode, rerank=n_candidates or None)
 
     def search_radius(
         self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
         vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
         """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
-        with self._snapshots.taken() as now:
-            asked = Queries.of(now, X, codes, like, vectors_column)
+        with self._reading() as now:
+            asked = Queries(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
-            lims, distances, found = asked.within(r, wanted)
-            ids = now.ids_at(found)
-            about = self._about(now, asked, wanted) | {"radius": r, "mode": "hamming"}
-        return self._answers(distances, ids, lims, about)
+            return self._answers(now, asked, asked.within(r, wanted), wanted, radius=r)
 
-    def _about(self, now: Snapshot, asked: Queries, where: Where | None) -> dict[str, Any]:
-        return {
+    def _answers(
+        self, now: Snapshot, asked: Queries, found: tuple[Array, ...], where: Any, **about: Any
+    ) -> Answers:
+        """What was found, by positions, as answers by ids."""
+        *lims, distances, positions = found
+        ids = now.ids_at(positions)
+        about = {
             "collection": str(self.path), "items": now.view.alive.count, "bits": now.state.n_bits,
-            "queries": len(asked), "k": None, "radius": None, "mode": None, "rerank": None,
+            "queries": len(asked), "k": None, "radius": None, "mode": "hamming", "rerank": None,
             "where": None if where is None else str(where),
-        }  # fmt: skip
-
-    def _answers(self, distances: Array, ids: Array, lims: Array | None, about: dict[str, Any]) -> Answers:
-        return Answers(distances, ids, lims=lims, metadata_of=self.metadata, about=about)
+        } | about  # fmt: skip
+        if asked.single and not lims:
+            distances, ids = distances[0], ids[0]
+        return Answers(distances, ids, lims[0] if lims else None, self.metadata, about)
 
     def duplicates(self, r: int = 0) -> Groups:
         """The ids of groups of two and more items, joined by chains of codes within distance r."""
-        with self._snapshots.taken() as now:
-            return [now.ids_at(group) for group in now.view.index(now.state).find_duplicates(r)]
+        with self._reading() as now:
+            return [now.ids_at(group) for group in now.view.index().find_duplicates(r)]
 
     # ---- what is in it
 
     def get(self, ids: Any, *, vectors: bool = False, codes: bool = False) -> Items:
         """Items by their ids: a dict with id and metadata each, and with vector and code if wanted."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return now.items(now.places(ids), vectors=vectors, codes=codes)
 
     def list(
         self, where: Any = None, *, limit: int | None = LISTED, offset: int = 0, order: str | None = None
     ) -> Items:
         """Items in the order they were added in, or by a field, "year", or from its largest, "-year"."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             positions = now.view.present() if where is None else now.matching(Where.of(where))
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
@@ -537,24 +558,22 @@ class Collection:
 
     def metadata(self, ids: Any) -> Items:
         """The metadata of items, {} for one without."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return now.metadata(now.places(ids))
 
     def vectors(self, ids: Any) -> Array:
         """The vectors of items, (n, D), in the type they are kept in."""
-        with self._snapshots.taken() as now:
-            if now.state.vectors is None:
-                raise InvalidInput(f"{self._storage.place} keeps no vectors.")
-            return now.view.vectors(now.state, now.places(ids))
+        with self._reading() as now:
+            return now.view.vectors(now.places(ids))
 
     def codes(self, ids: Any = None) -> Packed:
         """The packed codes of items, (n, ceil(n_bits/8)) uint8; of all, in the order of `ids`."""
-        with self._snapshots.taken() as now:
-            return now.view.codes(now.state, now.view.present() if ids is None else now.places(ids))
+        with self._reading() as now:
+            return now.view.codes(now.view.present() if ids is None else now.places(ids))
 
     def attachment(self, id_: Any) -> bytes:
         """The bytes that were added with an item."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             number = int(now.view.numbers_at(now.places([id_]))[0])
             row = now.connection.execute(
                 "SELECT CAST(content AS BLOB), checksum FROM attachments WHERE number = ?", (number,)
@@ -572,13 +591,13 @@ class Collection:
         """How many items there are, or have the metadata that `where` asks for."""
         if where is None:
             return len(self)
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return len(now.matching(Where.of(where)))
 
     def holds(self, ids: Any) -> Mask:
         """Which of these ids are there, (n,)."""
-        given, kind = check_ids(ids)
-        with self._snapshots.taken() as now:
+        given, kind = stored_ids(ids)
+        with self._reading() as now:
             if kind != (now.state.ids or "integer"):
                 return np.zeros(len(given), dtype=np.bool_)
             found: Mask = now.find(given) >= 0
@@ -587,7 +606,7 @@ class Collection:
     @property
     def ids(self) -> Array:
         """All ids, in the order in which items were added: (n,) int64, or objects, text or UUIDs."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return now.ids_at(now.view.present())
 
     def export(
@@ -601,15 +620,15 @@ class Collection:
 
         if to not in ("faiss", "onnx"):
             raise InvalidParameter("to", to, "'faiss' or 'onnx'")
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             if to == "onnx":
-                to_onnx(now.view.model(now.state), path, overwrite=overwrite)
+                to_onnx(now.view.model(), path, overwrite=overwrite)
                 return "onnx"
-            model = None if now.state.model is None else now.view.model(now.state)
+            model = None if now.state.model is None else now.view.model()
             if now.state.ids in ("text", "uuid"):
                 raise InvalidInput("FAISS keeps integers as ids, and those of the collection are not.")
             present = now.view.present()
-            codes = now.view.codes(now.state, present)
+            codes = now.view.codes(present)
             return to_faiss(
                 path, model, codes, now.ids_at(present), form=form, coding=now.state.coding,
                 mu=now.state.mu, overwrite=overwrite,
@@ -617,14 +636,13 @@ class Collection:
 
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             state, method = now.state, None
             if state.model is not None:
                 from auxbit.hashers.registry import label_of
 
-                method = label_of(now.view.model(state))
-            fields = [name for (name,) in now.connection.execute("SELECT name FROM fields ORDER BY name")]
-            indexed = now.indexed_fields()
+                method = label_of(now.view.model())
+            fields, indexed = now.fields(), now.indexed_fields()
         return {
             "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
             "dimensions": state.n_features, "method": method, "coding": state.coding, "mu": state.mu,
@@ -636,53 +654,51 @@ class Collection:
         from auxbit.collection.statistics import Statistics
 
         n_bytes = self._storage.bytes()
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return Statistics.of(now, str(self.path), n_bytes)
 
     def check(self) -> Lines:
         """Compare every byte with its checksum; returns what is damaged, one line each."""
-        with self._storage.reading() as (connection, state):
-            found = [f"{storage.DATABASE}: {text}" for (text,) in connection.execute("PRAGMA integrity_check")
-                     if text != "ok"]  # fmt: skip
-            found += [f"{storage.DATABASE}: the attachment of item {number} does not match its checksum"
-                      for number in spoilt_attachments(connection)]  # fmt: skip
-            folder = self._storage.folder
-            if folder is not None and state.model is not None:
-                from auxbit.hashers.registry import read_header
-
+        while True:
+            with self._storage.reading() as (connection, state):
+                found = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
+                found += [f"the attachment of item {number} does not match its checksum"
+                          for number in spoilt_attachments(connection)]  # fmt: skip
+                found = [f"{storage.DATABASE}: {text}" for text in found]
                 try:
-                    read_header(folder / state.model)
-                except FileProblem as error:
-                    if self._storage.state.model == state.model:  # else a retraining has just removed it
-                        found.append(str(error))
-        flat = Snapshots(self._storage, 1, lenient=True)
-        try:
-            with flat.taken() as now:
-                return found + now.view.damage()
-        except Damaged as error:
-            return [*found, str(error)]
+                    view = View(self._storage, state, 1, lenient=True)
+                    view.advance(connection, state)
+                    found += view.damage()
+                    if self.path is not None and state.model is not None:
+                        from auxbit.hashers.registry import read_header
+
+                        read_header(self.path / state.model)
+                except (Damaged, ModelFileError) as error:
+                    found.append(str(error))
+            if self._storage.state.files == state.files:  # else a compaction has just removed some
+                return found
 
     @property
     def damage(self) -> Lines:
         """What was found to be wrong by damaged="skip"."""
-        if not self._snapshots.lenient:
+        if not self._lenient:
             return []
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return now.view.damage()
 
     @property
     def lost(self) -> int:
         """How many items are left out because of damage."""
-        if not self._snapshots.lenient:
+        if not self._lenient:
             return 0
-        with self._snapshots.taken() as now:
+        with self._reading() as now:
             return len(now.view.lost)
 
     @property
     def model(self) -> Hasher:
         """The hasher, loaded at first use."""
-        with self._snapshots.taken() as now:
-            return now.view.model(now.state)
+        with self._reading() as now:
+            return now.view.model()
 
     @property
     def state(self) -> State:
@@ -720,7 +736,8 @@ class Collection:
     def close(self) -> None:
         """Let others write. What was added is on disk without it."""
         self._storage.close()
-        self._snapshots.forget()
+        with self._guard.writing():
+            self._view = None
 
     def __enter__(self) -> Self:
         return self
@@ -765,48 +782,17 @@ def load_model(path: PathLike) -> Hasher:
 # ---- Rows that come in
 
 
-def _records(source: Any, column: str | None = None, ids: Any = None, metadata: Any = None) -> Records:
-    """Rows with ids and metadata: from one source with columns, or from several."""
-    names = isinstance(metadata, str) or (
-        isinstance(metadata, list | tuple) and all(isinstance(each, str) for each in metadata)
-    )
-    if _is_file(metadata):
-        metadata, names = read_table(metadata), False
-    if _is_file(ids):
-        name, ids = str(ids), read_ids(ids)
-        refuse_repeats(ids, name)
-    rows = isinstance(source, list) and source and isinstance(source[0], dict)
-    if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
-        of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
-        found = read_records(source, vectors=column, ids=of_ids, metadata=() if beside else metadata)
-    else:
-        found = Records(np.asarray(as_rows(source)), None, None, "X")
-    if not isinstance(ids, str) and ids is not None:
-        found = Records(found.X, ids, found.metadata, found.name)
-    if metadata is not None and not names:
-        found = Records(
-            found.X, found.ids, metadata_rows(without_vectors(metadata, found.X), len(found)), found.name
-        )
-    for what, each in (("ids", found.ids), ("metadata", found.metadata)):
-        if each is not None and len(each) != len(found):
-            raise InvalidInput(
-                f"there are {len(each):,} {what} for the {len(found):,} rows of {found.name}: give one for "
-                "each."
-            )
-    return found
-
-
 def _check_rows(rows: Records, state: State, model: Hasher | None, *, are_codes: bool) -> None:
     """Refuse rows that could not be added to an empty collection of this state."""
     from auxbit.core.maps import check_packed
     from auxbit.hashers.files import as_packed, rows_are_codes
 
     if rows.ids is not None:
-        refuse_repeats(check_ids(rows.ids, len(rows))[0], "ids")
+        refuse_repeats(stored_ids(rows.ids, len(rows))[0], "ids")
     are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
     for start in range(0, len(rows), BATCH_ROWS):
         part = rows[start : start + BATCH_ROWS]
-        X = _whole(part)
+        X = np.asarray(part.X[:])
         if part.metadata is not None:
             encode_metadata(part.metadata, len(part))
         if are_codes:
@@ -815,35 +801,6 @@ def _check_rows(rows: Records, state: State, model: Hasher | None, *, are_codes:
             check_finite(X, name=rows.name)
         if state.vectors is not None:
             check_kept(None if are_codes else X, state, model)
-
-
-def _ids_within(metadata: Any, field: str) -> tuple[list[Any], list[Row]]:
-    """The ids that rows of metadata have as a field, and the rows without it."""
-    columns = columns_of(metadata)
-    n = len(metadata) if columns is None else max(map(len, columns.values()), default=0)
-    rows = [dict(row) for row in metadata_rows(metadata, n)]
-    for number, row in enumerate(rows):
-        if field not in row:
-            there = ", ".join(map(repr, row)) or "none"
-            raise InvalidInput(f"row {number} has no field {field!r}, the id of its item; it has {there}.")
-    return [row.pop(field) for row in rows], rows
-
-
-def _is_file(source: Any) -> bool:
-    """Whether it names a file, and not a column."""
-    return isinstance(source, os.PathLike) or (
-        isinstance(source, str) and bool(Path(source).suffix) and Path(source).is_file()
-    )
-
-
-def _has_no_types(path: PathLike) -> bool:
-    """Whether a file is of text, in which 1 may be an integer or text."""
-    return Path(path).suffix.lower() in (".csv", ".txt")
-
-
-def _whole(rows: Records) -> Array:
-    """All vectors of rows, or their codes."""
-    return np.asarray(rows.X[:])
 
 
 # ---- Models and states
@@ -859,18 +816,13 @@ def _given_model(model: Any) -> Hasher:
     return found
 
 
-def _sizes(model: Hasher) -> tuple[int, int]:
-    """Bits of the codes of a model, and numbers of its rows."""
-    return model.decoder_.n_bits, int(model.n_features_in_)
-
-
 def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
     """A model fitted to rows."""
     from auxbit.hashers.files import LARGEST_SEED, check_enough_rows, default_bits
     from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    X = _whole(rows)
+    X = np.asarray(rows.X[:])
     check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
     bits = find_method(method).check_bits(default_bits(X.shape[1]) if bits is None else bits)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit.collection.snapshot import KINDS, Snapshot, as_array, checksum, runs
-from auxbit.collection.storage import LANES, RUN_ROWS, Change, State, Storage, row_checks
-from auxbit.core.checks import Array, Packed, Positions
-from auxbit.data.records import Row, encode_metadata
+from auxbit.collection.snapshot import Snapshot, checksum, integers, runs
+from auxbit.collection.storage import LANES, Change, State, Storage, layout_check
+from auxbit.core.checks import Array, Ids, Packed, Positions
+from auxbit.data.records import KINDS, Records, Row, encode_metadata, ids_array, stored_ids
 from auxbit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 BLOCK_BYTES = 2**24  # of vectors that are converted at a time
 MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
+RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
 Advance = Callable[[int], object]
 Attachments = Sequence[bytes | None]
@@ -45,17 +46,20 @@ class Edit:
     # ---- adding
 
     def add(
-        self, X: Array | None, codes: Array | None, ids: tuple[Any, str] | None, n: int, *, upsert: bool,
-        trained: bool, metadata: Sequence[Row | None] | None, attachments: Attachments | None,
+        self, rows: Records, X: Array | None, codes: Array | None, *, upsert: bool, trained: bool,
+        attachments: Attachments | None,
     ) -> Array:  # fmt: skip
-        """Add n rows; returns their ids. ids : as check_ids has them."""
-        before, texts = self.state, None if metadata is None else encode_metadata(metadata, n)
+        """Add rows, with their vectors or codes or both; returns their ids."""
+        before, n = self.state, len(rows)
+        given = None if rows.ids is None else stored_ids(rows.ids, n)
+        metadata = None if rows.metadata is None else rows.metadata[:]
+        texts = None if metadata is None else encode_metadata(metadata, n)
         packed, errors = self._encoded(X, codes)
         if before.vectors is not None:
-            X = check_kept(X, before, None if before.model is None else self.now.view.model(before))
-        numbers, own = self._settle_ids(ids, n, upsert)
+            X = check_kept(X, before, None if before.model is None else self.now.view.model())
+        numbers, own = self._settle_ids(given, n, upsert)
         if not n:
-            return as_array([], before.ids)
+            return ids_array([], before.ids)
         self._append(packed, X, numbers)
         self._insert_items(numbers, own, texts)
         self.note_fields(metadata)
@@ -70,7 +74,7 @@ class Edit:
         largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
         self.update(next_number=max(last, largest))
         self._change.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
-        return as_array(numbers if own is None else own, self.state.ids)
+        return ids_array(numbers if own is None else own, self.state.ids)
 
     def _encoded(self, X: Array | None, codes: Array | None) -> tuple[Packed, dict[str, Any]]:
         """The codes of rows to add, and their reconstruction errors if they came as vectors."""
@@ -86,9 +90,9 @@ class Edit:
             if X is not None and len(X) != len(packed):
                 raise InvalidInput(f"X has {len(X)} rows, codes {len(packed)}.")
             return packed, {}
-        model = self.now.view.model(state)
+        model = self.now.view.model()
         if X is None or not len(X):
-            return np.zeros((0, -(-state.n_bits // 8)), dtype=np.uint8), {}
+            return np.zeros((0, state.width), dtype=np.uint8), {}
         packed = model.encode(X, coding=state.coding, mu=state.mu)
         some = np.unique(np.linspace(0, len(X) - 1, min(len(X), MEASURED_ROWS)).astype(np.int64))
         mean = model._error_of(np.asarray(X[some]), packed[some])
@@ -96,7 +100,7 @@ class Edit:
 
     def _settle_ids(
         self, given: tuple[Any, str] | None, n: int, upsert: bool
-    ) -> tuple[Positions, list[Any] | None]:
+    ) -> tuple[Ids, list[Any] | None]:
         """The numbers of n rows, and their ids if these are others; rows that they replace are deleted."""
         state = self.state
         following = np.arange(state.next_number, state.next_number + n, dtype=np.int64)
@@ -130,49 +134,43 @@ class Edit:
             if not upsert:
                 refuse_known(listed, known)
             self.delete(np.sort(known[known >= 0]))
-        if new and 1 + np.count_nonzero(np.diff(ids) != 1) <= max(1, n // RUN_ROWS):
+        if new and len(runs(ids)) <= max(1, n // RUN_ROWS):
             return ids, None
         self.update(own_ids=1)
         return following, listed
 
-    def _append(self, packed: Packed, X: Array | None, numbers: Positions) -> None:
+    def _append(self, packed: Packed, X: Array | None, numbers: Ids) -> None:
         """Write codes and vectors behind those that are there, and note which items they are."""
         state, width = self.state, packed.shape[1]
         begun = state.positions % LANES
         head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
         every = np.concatenate([head.reshape(begun, width), packed])
-        full = len(every) // LANES * LANES
-        if full:
-            planes = every[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
-            self._storage.extend(self._change, state.codes, state.code_bytes, [planes], state.block_bytes)
-        block = np.zeros((width, LANES), dtype=np.uint8)
-        block[:, : len(every) - full] = every[full:].T
+        if len(every) >= LANES:
+            self._storage.extend(
+                self._change, state.codes, state.code_bytes, [planes_of(every)], LANES * width
+            )
         if state.vectors is not None and X is not None:
-            pieces = _converted(X, state.vectors)
-            self._storage.extend(self._change, state.vectors_file, state.vector_bytes, pieces)
+            pieces, end = _converted(X, state.vectors), state.positions * state.row_bytes
+            self._storage.extend(self._change, state.vectors_file, end, pieces)
         self._note_stretches(state.positions, numbers)
-        self.update(positions=state.positions + len(packed), last_codes=block.tobytes())
+        self.update(positions=state.positions + len(packed), last_codes=last_block(every))
 
-    def _note_stretches(self, first: int, numbers: Positions) -> None:
-        """Note which items lie from position `first` on."""
-        rows = [(first + place, count, number) for place, count, number in runs(numbers)]
-        last = self.connection.execute(
-            "SELECT first_position, count, first_number FROM stretches ORDER BY first_position DESC LIMIT 1"
-        ).fetchone()
-        if last is not None and rows and last[2] + last[1] == rows[0][2]:
-            rows[0] = (last[0], last[1] + rows[0][1], last[2])
-        self._insert_checked("stretches", rows)
+    def _note_stretches(self, first: int, numbers: Ids) -> None:
+        """Note which items lie from position `first` on; what goes on with the last stretch becomes one."""
+        rows, layout = runs(numbers), self.state.layout
+        rows[:, 0] += first
+        last = integers(self.connection, "SELECT * FROM stretches ORDER BY first_position DESC LIMIT 1")
+        if len(last) and len(rows) and last[0, 2] + last[0, 1] == rows[0, 2]:
+            layout = layout_check(-last, layout)
+            rows[0] = last[0, 0], last[0, 1] + rows[0, 1], last[0, 2]
+        self._insert("stretches", rows, layout)
 
-    def _insert_checked(self, table: str, rows: list[tuple[int, int, int]]) -> None:
-        """Insert rows of three numbers, or replace those that begin alike, with their checksums."""
-        checks = row_checks(np.array(rows, dtype=np.int64).reshape(-1, 3)).tolist()
-        self.connection.executemany(
-            f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)", [(*row, c) for row, c in zip(rows, checks)]
-        )
+    def _insert(self, table: str, rows: Ids, layout: int) -> None:
+        """Insert rows into `stretches` or `deleted`, or replace those that begin alike."""
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", rows.tolist())
+        self.update(layout=layout_check(rows, layout))
 
-    def _insert_items(
-        self, numbers: Positions, own: list[Any] | None, texts: Sequence[str | None] | None
-    ) -> None:
+    def _insert_items(self, numbers: Ids, own: list[Any] | None, texts: Sequence[str | None] | None) -> None:
         """Store ids and metadata of items that have any of their own."""
         if own is None and texts is None:
             return
@@ -210,11 +208,12 @@ class Edit:
         self.note_fields(rows)
         self.update(updated=self._change.before.commit + 1)
 
-    def delete(self, numbers: Positions) -> None:
+    def delete(self, numbers: Ids) -> None:
         """Delete items by their numbers, which rise."""
         self._forget(("items", "attachments"), numbers.tolist())
-        commit = self._change.before.commit + 1
-        self._insert_checked("deleted", [(commit, first, count) for _, count, first in runs(numbers)])
+        _, counts, firsts = runs(numbers).T
+        commits = np.full(len(firsts), self._change.before.commit + 1)
+        self._insert("deleted", np.stack([commits, firsts, counts], axis=1), self.state.layout)
         self.update(deleted=self.state.deleted + len(numbers))
 
     def _forget(self, tables: Sequence[str], numbers: Iterable[int]) -> None:
@@ -226,33 +225,29 @@ class Edit:
 
     def rewrite(self, codes: Callable[[slice], Packed] | None, advance: Advance | None) -> None:
         """Write the next generation of the flat files, with other codes if given."""
-        before, view = self._change.before, self.now.view
-        positions = view.present()
-        number, n, width = before.generation + 1, len(positions), -(-self.state.n_bits // 8)
-        last = np.zeros((width, LANES), dtype=np.uint8)
-
-        def blocks() -> Iterator[slice]:
-            yield from (slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS))
+        before, view, last = self._change.before, self.now.view, [b""]
+        positions, number = view.present(), before.generation + 1
+        n = len(positions)
+        blocks = [slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS)]
 
         def planes() -> Iterator[Array]:
-            for rows in blocks():
-                packed = view.codes(before, positions[rows]) if codes is None else codes(rows)
-                full = len(packed) // LANES * LANES
-                yield packed[:full].reshape(-1, LANES, width).transpose(0, 2, 1)
-                last[:, : len(packed) - full] = packed[full:].T
+            for rows in blocks:
+                packed = view.codes(positions[rows]) if codes is None else codes(rows)
+                yield planes_of(packed)
+                last[0] = last_block(packed)
                 if advance is not None:
                     advance(len(packed))
 
         for table in ("checks", "deleted", "stretches"):
             self.connection.execute(f"DELETE FROM {table}")
         names = {"codes": f"codes.{number}", "vectors_file": f"vectors.{number}"}
-        self.update(generation=number, positions=n, deleted=0, **names)
-        self._storage.extend(self._change, self.state.codes, 0, planes(), self.state.block_bytes)
+        self.update(generation=number, positions=n, deleted=0, layout=0, **names)
+        self._storage.extend(self._change, self.state.codes, 0, planes(), LANES * self.state.width)
         if before.vectors is not None:
-            kept = (view.vectors(before, positions[rows]) for rows in blocks())
+            kept = (view.vectors(positions[rows]) for rows in blocks)
             self._storage.extend(self._change, self.state.vectors_file, 0, kept)
         self._note_stretches(0, view.numbers_at(positions))
-        self.update(last_codes=last.tobytes())
+        self.update(last_codes=last[0])
 
     def tidy(self, *, repair: bool) -> None:
         """Find the names of fields again; repair : remove rows that do not match their checksums."""
@@ -276,6 +271,20 @@ class Edit:
         self._forget(("attachments",), spoilt_attachments(self.connection))
         for statement, _ in indexes:
             self.connection.execute(statement)
+
+
+def planes_of(packed: Packed) -> Array:
+    """The full blocks of packed codes, as the files have them: (n // 64, width, 64)."""
+    full = len(packed) // LANES * LANES
+    return packed[:full].reshape(-1, LANES, packed.shape[1]).transpose(0, 2, 1)
+
+
+def last_block(packed: Packed) -> bytes:
+    """The codes of the block that is not full, in planes."""
+    block = np.zeros((packed.shape[1], LANES), dtype=np.uint8)
+    rest = len(packed) % LANES
+    block[:, :rest] = packed[len(packed) - rest :].T
+    return block.tobytes()
 
 
 def check_kept(X: Array | None, state: State, model: Hasher | None) -> Array:
@@ -308,7 +317,7 @@ def check_kept(X: Array | None, state: State, model: Hasher | None) -> Array:
     return X
 
 
-def refuse_known(ids: Sequence[Any], numbers: Positions) -> None:
+def refuse_known(ids: Sequence[Any], numbers: Ids) -> None:
     """Refuse ids that are there: those with a number."""
     known = numbers >= 0
     if known.any():

@@ -11,36 +11,21 @@ import os
 import sqlite3
 import tempfile
 import threading
-import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from auxbit.collection.storage import CHUNK, DATABASE, LANES, TRIES, State, Storage, row_checks
-from auxbit.core.checks import (
-    Array,
-    Bytes,
-    Ids,
-    Mask,
-    Packed,
-    PathLike,
-    Positions,
-    check_finite,
-    check_integer,
-    warn,
-)
-from auxbit.core.parallel import Guard
-from auxbit.data.records import Row, checked_ids, read_records
+from auxbit.collection.storage import CHUNK, DATABASE, LANES, State, Storage, layout_check
+from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, check_finite, check_integer, warn
+from auxbit.data.records import KINDS, Row, ids_array, read_records, stored_ids
 from auxbit.data.vectors import as_rows, nearest
-from auxbit.data.where import Where
-from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput, ModelFileError
+from auxbit.data.where import Where, scalar_sql
+from auxbit.errors import CollectionError, Damaged, InvalidInput, ModelFileError
 
 if TYPE_CHECKING:
     from auxbit.core.maps import Decoder
@@ -48,54 +33,13 @@ if TYPE_CHECKING:
     from auxbit.index.hamming import HammingIndex
 
 AT_ONCE = 10_000  # ids or numbers in one statement
-KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}  # of ids
+MOST_KNOWN = 2**20  # ids that are remembered
+FACTOR, FEWEST = 10, 100  # candidates for each answer of a re-ranked search, by default, and at least
+MOST_ANSWERS = 2**31 - 1
+FROM_COPY = "Restore it from a copy."
+OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
 
-
-# ---- Ids: integers, text or UUIDs, one kind in a collection
-
-
-def check_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
-    """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
-    given = ids if isinstance(ids, np.ndarray | list) else list(ids)
-    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
-        wanted = f"one per row, {n} of them" if n is not None else "a list"
-        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
-    found = checked_ids(given, "ids")
-    if isinstance(found, np.ndarray):
-        if len(found) and found.min() < 0:
-            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
-        return found, "integer"
-    if isinstance(found[0], uuid.UUID):
-        return list(map(str, found)), "uuid"
-    try:
-        ("".join(found)).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
-    if "" in found:
-        raise InvalidInput("ids must not be empty text.")
-    return found, "text"
-
-
-def as_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
-    """Ids as answers have them: (n,) int64, or objects, str or UUID."""
-    if kind in (None, "integer"):
-        return np.asarray(ids, dtype=np.int64)
-    out = np.empty(len(ids), dtype=object)
-    out[:] = [uuid.UUID(each) for each in ids] if kind == "uuid" else ids
-    return out
-
-
-def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
-    """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
-    made: Callable[[str], Any] = str if kind == "text" else uuid.UUID if kind == "uuid" else int
-    found = []
-    for each in values:
-        try:
-            found.append(made(str(each)))
-        except ValueError as error:
-            what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
-            raise InvalidInput(what) from error
-    return found
+# ---- Rows of the database
 
 
 def checksum(number: int, id_: Any, metadata: str | None) -> int:
@@ -117,71 +61,68 @@ def spoilt_items(connection: sqlite3.Connection) -> dict[int, str]:
     return found
 
 
-def runs(numbers: Ids) -> Iterator[tuple[int, int, int]]:
-    """Where numbers rise by one: the place of the first, how many, and the first number."""
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    starts = np.concatenate([[0], breaks]) if len(numbers) else breaks
-    counts = np.diff(np.append(starts, len(numbers)))
-    yield from zip(starts.tolist(), counts.tolist(), numbers[starts].tolist())
+def integers(connection: sqlite3.Connection, query: str, *parameters: Any) -> Ids:
+    """The rows of a query, (n, width)."""
+    found = connection.execute(query, parameters)
+    try:
+        return np.array(found.fetchall(), dtype=np.int64).reshape(-1, len(found.description))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Damaged(f"{DATABASE} is damaged: {error}. {FROM_COPY}") from error
+
+
+def runs(numbers: Ids) -> Ids:
+    """Where numbers rise by one, (n, 3): the place of the first, how many, and the first number."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
+    return np.stack([starts, np.diff(np.append(starts, len(numbers))), numbers[starts]], axis=1)
+
+
+def spread(first: Ids, counts: Ids) -> Ids:
+    """All numbers of runs."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before, counts) + np.arange(counts.sum())
 
 
 # ---- Views
-
-
-def _integers(connection: sqlite3.Connection, query: str, parameters: Any, width: int) -> Ids:
-    """Rows of a query, (n, width)."""
-    try:
-        return np.array(connection.execute(query, parameters).fetchall(), dtype=np.int64).reshape(-1, width)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise Damaged(f"{DATABASE} is damaged: {error}. Restore it from a copy.") from error
 
 
 class Checked:
     """The bytes of a flat file, each 64 KB compared with its checksum before its first use."""
 
     def __init__(self, storage: Storage, name: str, *, lenient: bool) -> None:
-        self._flat, self._lenient, self.name = storage.flat(name), lenient, name
+        self._flat, self._lenient, self.name, self.length = storage.flat(name), lenient, name, 0
         self.content: Bytes = np.zeros(0, dtype=np.uint8)
-        self._length = 0
-        self._rows = np.zeros((0, 2), dtype=np.int64)  # of chunks: bytes and checksum
+        self._sums: Ids = np.zeros(0, dtype=np.int64)
         self._fine: Mask = np.zeros(0, dtype=np.bool_)
         self.damage: list[int] = []  # chunks that do not match, if that is to be survived
 
     def grow(self, connection: sqlite3.Connection, length: int, room: int = 0) -> None:
         """Map the file again, now that it has `length` committed bytes, with some room behind them."""
         self.content = self._flat.content(length, room, lenient=self._lenient)
-        full = self._length // CHUNK  # chunks that cannot have changed
-        fresh = _integers(
-            connection, "SELECT chunk, bytes, checksum FROM checks WHERE file = ? AND chunk >= ? "
-            "ORDER BY chunk", (self.name, full), 3,
-        )  # fmt: skip
-        chunks = np.arange(full, -(-length // CHUNK))
-        sizes = np.minimum(CHUNK, length - chunks * CHUNK)
-        if not np.array_equal(fresh[:, :2], np.stack([chunks, sizes], axis=1)):
+        full = self.length // CHUNK  # chunks that cannot have changed
+        query = "SELECT chunk, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk"
+        chunks, sums = integers(connection, query, self.name, full).T
+        if not np.array_equal(chunks, np.arange(full, -(-length // CHUNK))):
             raise Damaged(
                 f"{DATABASE} is damaged: it has no checksums for the {length:,} bytes of "
-                f"{self._flat.path or self.name}. Restore it from a copy."
+                f"{self._flat.path or self.name}. {FROM_COPY}"
             )
-        self._rows = np.concatenate([self._rows[:full], fresh[:, 1:]])
-        self._fine = np.concatenate([self._fine[:full], np.zeros(len(fresh), dtype=np.bool_)])
-        self._length = length
+        self._sums = np.concatenate([self._sums[:full], sums])
+        self._fine = np.concatenate([self._fine[:full], np.zeros(len(sums), dtype=np.bool_)])
+        self.length = length
 
-    def check(self, chunks: npt.NDArray[np.int64] | None = None) -> None:
+    def check(self, chunks: Positions | None = None) -> None:
         """Compare chunks, by default all, with their checksums."""
         wanted = np.arange(len(self._fine)) if chunks is None else chunks
         for chunk in wanted[~self._fine[wanted]].tolist():
-            size, expected = self._rows[chunk].tolist()
-            if zlib.crc32(self.content[chunk * CHUNK : chunk * CHUNK + size].data) == expected:
-                self._fine[chunk] = True
-            elif self._lenient:
+            content = self.content[chunk * CHUNK : min((chunk + 1) * CHUNK, self.length)]
+            if zlib.crc32(content.data) != self._sums[chunk]:
+                if not self._lenient:
+                    raise Damaged(
+                        f"{self._flat.path} is damaged: 64 KB from byte {chunk * CHUNK:,} on do not match "
+                        f"their checksum. {OR_SKIP}"
+                    )
                 self.damage.append(chunk)
-                self._fine[chunk] = True
-            else:
-                raise Damaged(
-                    f"{self._flat.path} is damaged: 64 KB from byte {chunk * CHUNK:,} on do not match their "
-                    'checksum. Restore the file from a copy; or open the rest with damaged="skip" '
-                    "(--skip-damaged)."
-                )
+            self._fine[chunk] = True
 
     def check_rows(self, rows: Positions, size: int) -> None:
         """Compare what holds these rows of `size` bytes each."""
@@ -193,118 +134,108 @@ class Checked:
     def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
         """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
         for chunk in self.damage:
-            first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self._length) // size)
+            first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self.length) // size)
             yield slice(first * rows_each, last * rows_each)
 
 
 class View:
-    """Which item lies where, which are deleted, and the codes and vectors, of one generation."""
+    """Which item lies where, which are deleted, and the codes and vectors, of one generation, at `state`."""
 
     def __init__(self, storage: Storage, state: State, n_jobs: int | None, *, lenient: bool) -> None:
         from auxbit.index.codes import LaneSet
 
-        self.key, self.commit, self.n_jobs = generation_of(state), -1, n_jobs
-        self.size, self.model_file = 0, state.model
-        self.firsts = self.numbers = np.zeros(0, dtype=np.int64)  # of stretches: position and number
+        self.state, self.generation = replace(state, positions=0, commit=-1), generation_of(state)
+        self.n_jobs = n_jobs
+        self._stretches: Ids = np.zeros((0, 3), dtype=np.int64)
+        self._counts = True  # whether numbers are positions
+        self._deleted = 0  # the checksum of what was read of `deleted`
         self.alive = LaneSet()
-        self.lost: Ids = self.numbers  # of items that are left out, since they are damaged
+        self.known_ids: dict[int, Any] = {}  # of numbers that were looked up; they never get others
+        self.lost: Ids = np.zeros(0, dtype=np.int64)  # numbers of items that are left out as damaged
         self._spoilt: dict[int, str] = {}  # of the rows of `items`
         self._storage, self._lenient, self.place = storage, lenient, storage.place
         self._codes = Checked(storage, state.codes, lenient=lenient)
         self._vectors = Checked(storage, state.vectors_file, lenient=lenient)
         self._index: HammingIndex | None = None
-        self._model: Hasher | None = None
+        self._making = threading.RLock()  # of the index and the model, by several readers
         self._model_bytes: Bytes | None = None  # mapped, not read
         if storage.folder is not None and state.model is not None:
             with suppress(OSError):
                 size = (storage.folder / state.model).stat().st_size
                 self._model_bytes = storage.flat(state.model).content(size)
-        self._making = threading.RLock()  # of the index and the model, by several readers
+
+    def is_at(self, state: State, *, or_further: bool = False) -> bool:
+        """Whether it shows this state, or one that was committed later and has the same positions."""
+        same = self.generation == generation_of(state)
+        return same and (
+            self.state.commit == state.commit or (or_further and self.state.commit > state.commit)
+        )
 
     def advance(self, connection: sqlite3.Connection, state: State) -> None:
         """Take in what was added and deleted since, at the state that the connection sees."""
-        fresh = self._table(
-            connection, "SELECT first_position, count, first_number, checksum FROM stretches "
-            "WHERE first_position + count > ? ORDER BY first_position", self.size,
+        before, size = self.state, self.state.positions
+        fresh = integers(
+            connection, "SELECT first_position, count, first_number FROM stretches "
+            "WHERE first_position + count > ? ORDER BY first_position", size,
         )  # fmt: skip
-        kept = int(np.searchsorted(self.firsts, fresh[0, 0])) if len(fresh) else len(self.firsts)
-        ends = np.append(fresh[:, 0], state.positions)
-        if ends[0] > self.size or (np.diff(ends) != fresh[:, 1]).any():
-            raise Damaged(f"{self.place}: {DATABASE} is damaged: items are missing in `stretches`.")
-        self.firsts = np.concatenate([self.firsts[:kept], fresh[:, 0]])
-        self.numbers = np.concatenate([self.numbers[:kept], fresh[:, 2]])
-        self._codes.grow(connection, state.code_bytes, state.block_bytes)
-        self._lay_last_block(state)
+        kept = np.searchsorted(self._stretches[:, 0], fresh[0, 0]) if len(fresh) else len(self._stretches)
+        self._stretches = np.concatenate([self._stretches[:kept], fresh])
+        self._counts = len(self._stretches) <= 1 and not self._stretches[:, 2].any()
+        query = "SELECT in_commit, first_number, count FROM deleted WHERE in_commit > ?"
+        gone = integers(connection, query, before.commit)
+        self._deleted = layout_check(gone, self._deleted)
+        if layout_check(self._stretches, self._deleted) != state.layout:
+            raise Damaged(
+                f"{self.place}: {DATABASE} is damaged: `stretches` and `deleted` do not match their "
+                f"checksum. {FROM_COPY}"
+            )
+        self._codes.grow(connection, state.code_bytes, LANES * state.width)
+        last = np.frombuffer(state.last_codes, dtype=np.uint8)  # behind the mapped ones, for us alone
+        self._codes.content[state.code_bytes :][: len(last)] = last
         if state.vectors is not None:
-            self._vectors.grow(connection, state.vector_bytes)
+            self._vectors.grow(connection, state.positions * state.row_bytes)
+        self.state = state
         if self._index is None:
-            self.alive.append(state.positions - self.size)
+            self.alive.append(state.positions - size)
         else:  # which has the same set of those that are not deleted
             self._codes.check()
             with self._index.changing() as store:
-                store.grow(self.planes(state), state.positions)
-        self.size = state.positions
-        gone = self._table(
-            connection, "SELECT in_commit, first_number, count, checksum FROM deleted WHERE in_commit > ?",
-            self.commit,
-        )  # fmt: skip
-        self.discard(self.positions_of(_spread(gone[:, 1:])))
-        if self.alive.count != state.items and not len(self.lost):
-            raise Damaged(f"{self.place}: {DATABASE} is damaged: `deleted` is not complete.")
+                store.grow(self.planes, state.positions)
+        self._discard(self.positions_of(spread(gone[:, 1], gone[:, 2])))
         if self._lenient:
-            self._lose_damaged(connection, state)
-        self.commit = state.commit
+            self._lose_damaged(connection)
 
-    def _table(self, connection: sqlite3.Connection, query: str, after: int) -> Ids:
-        """The rows of `stretches` or `deleted`, (n, 3), that match their checksums."""
-        found = _integers(connection, query, (after,), 4)
-        if (row_checks(found[:, :3]) != found[:, 3]).any():
-            raise Damaged(
-                f"{self.place}: {DATABASE} is damaged: `stretches` or `deleted` do not match their "
-                "checksums. Restore it from a copy."
-            )
-        return found[:, :3]
+    def _discard(self, positions: Positions) -> Positions:
+        """Take items out of those that are there; returns which were."""
+        there = np.unique(positions[self.alive.holds(positions)])
+        self.alive.discard(there)
+        return there
 
-    def _lay_last_block(self, state: State) -> None:
-        """Put the codes of the block that is not full behind the mapped ones, for ourselves alone."""
-        last = np.frombuffer(state.last_codes, dtype=np.uint8)
-        if len(last) not in (0, state.block_bytes):
-            raise Damaged(f"{self.place}: the codes of the last block are not complete.")
-        self._codes.content[state.code_bytes :][: len(last)] = last
-
-    def _lose_damaged(self, connection: sqlite3.Connection, state: State) -> None:
-        self._codes.check()
-        spoilt = list(self._codes.spoilt(state.block_bytes, LANES))
-        if state.vectors is not None:
-            self._vectors.check()
-            spoilt += self._vectors.spoilt(state.row_bytes, 1)
-        gone = np.zeros(self.size, dtype=np.bool_)
-        for some in spoilt:
-            gone[some] = True
+    def _lose_damaged(self, connection: sqlite3.Connection) -> None:
+        """Leave out what has a part in damaged 64 KB of a flat file, or a damaged row, or lacks its row."""
+        state, gone = self.state, np.zeros(self.state.positions, dtype=np.bool_)
+        for flat, size, rows in (
+            (self._codes, LANES * state.width, LANES),
+            (self._vectors, state.row_bytes, 1),
+        ):
+            flat.check()
+            for some in flat.spoilt(size, rows):
+                gone[some] = True
         self._spoilt = spoilt_items(connection)
         positions = self.positions_of(np.fromiter(self._spoilt, dtype=np.int64))
         gone[positions[positions >= 0]] = True
         if state.ids not in (None, "integer"):  # then every item has a row
-            rows = connection.execute("SELECT number FROM items WHERE id IS NOT NULL").fetchall()
-            there = self.positions_of(np.array(rows, dtype=np.int64).ravel())
-            gone |= ~np.isin(np.arange(self.size), there)
-        left_out = np.flatnonzero(gone)
-        left_out = left_out[self.alive.holds(left_out)]
-        self.lost = np.union1d(self.lost, self.numbers_at(left_out))
-        self.alive.discard(left_out)
-
-    def discard(self, positions: Positions) -> None:
-        """Note that the items at these positions are deleted."""
-        positions = positions[positions >= 0]
-        self.alive.discard(np.unique(positions[self.alive.holds(positions)]))
+            rows_there = integers(connection, "SELECT number FROM items WHERE id IS NOT NULL")
+            gone |= ~np.isin(np.arange(state.positions), self.positions_of(rows_there.ravel()))
+        lost = self._discard(np.flatnonzero(gone))
+        self.lost = np.union1d(self.lost, self.numbers_at(lost))
 
     def damage(self) -> list[str]:
         """What was found to be wrong, one line each; nothing is looked for but by damaged="skip"."""
-        each = [(self._codes.name, self._codes.damage), (self._vectors.name, self._vectors.damage)]
         found = [
-            f"{name}: {len(chunks)} times 64 KB do not match their checksums"
-            for name, chunks in each
-            if chunks
+            f"{flat.name}: {len(flat.damage)} times 64 KB do not match their checksums"
+            for flat in (self._codes, self._vectors)
+            if flat.damage
         ]
         return found + [
             f"{DATABASE}: item {id_} does not match its checksum" for id_ in self._spoilt.values()
@@ -319,50 +250,53 @@ class View:
 
     def numbers_at(self, positions: Positions) -> Ids:
         """The numbers of the items at these positions."""
-        if len(self.firsts) == 1:
-            return positions + int(self.numbers[0] - self.firsts[0])
-        place = np.searchsorted(self.firsts, positions, side="right") - 1
-        found: Ids = self.numbers[place] + positions - self.firsts[place]
-        return found
+        if not self._counts:
+            firsts, _, numbers = self._stretches.T
+            place = np.searchsorted(firsts, positions, side="right") - 1
+            positions = positions + (numbers - firsts)[place]
+        return positions
 
     def positions_of(self, numbers: Ids) -> Positions:
         """Where items lie, -1 if one is not in the files; deleted ones may still be."""
-        if not len(self.firsts):
+        if not len(self._stretches):
             return np.full(len(numbers), -1, dtype=np.int64)
-        place = np.searchsorted(self.numbers, numbers, side="right") - 1
-        within = numbers - self.numbers[np.maximum(place, 0)]
-        counts = np.diff(np.append(self.firsts, self.size))
-        there = (place >= 0) & (within < counts[place])
-        return np.where(there, self.firsts[place] + within, -1)
+        firsts, counts, first_numbers = self._stretches.T
+        place = np.searchsorted(first_numbers, numbers, side="right") - 1
+        within = numbers - first_numbers[np.maximum(place, 0)]
+        return np.where((place >= 0) & (within < counts[place]), firsts[place] + within, -1)
 
     def present(self) -> Positions:
         """The positions that are not deleted, in order."""
         from auxbit.index.codes import allowed_positions
 
-        if self.alive.count == self.size:
-            return np.arange(self.size, dtype=np.int64)
+        if self.alive.count == self.alive.size:
+            return np.arange(self.alive.size, dtype=np.int64)
         return allowed_positions(self.alive.masks)
 
     # ---- codes, vectors, model
 
-    def planes(self, state: State) -> Bytes:
+    @property
+    def planes(self) -> Bytes:
         """The codes as blocks of byte planes, (n_blocks, width, 64)."""
-        width, blocks = -(-state.n_bits // 8), -(-state.positions // LANES)
+        width, blocks = self.state.width, -(-self.state.positions // LANES)
         return self._codes.content[: blocks * width * LANES].reshape(blocks, width, LANES)
 
-    def codes(self, state: State, positions: Positions) -> Packed:
+    def codes(self, positions: Positions) -> Packed:
         """The packed codes at these positions, (n, width)."""
         blocks = positions // LANES
-        self._codes.check_rows(blocks[blocks < state.positions // LANES], state.block_bytes)
-        return np.ascontiguousarray(self.planes(state)[blocks, :, positions % LANES])
+        self._codes.check_rows(blocks[blocks < self.state.positions // LANES], LANES * self.state.width)
+        return np.ascontiguousarray(self.planes[blocks, :, positions % LANES])
 
-    def vectors(self, state: State, positions: Positions) -> Array:
+    def vectors(self, positions: Positions) -> Array:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
-        self._vectors.check_rows(positions, state.row_bytes)
-        rows = self._vectors.content[: state.vector_bytes].view(state.vectors or "float32")
-        return rows.reshape(state.positions, state.n_features or 0)[positions]
+        if self.state.vectors is None:
+            raise InvalidInput(f"{self.place} keeps no vectors.")
+        self._vectors.check_rows(positions, self.state.row_bytes)
+        shape = (self.state.positions, self.state.n_features or 0)
+        rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)[positions]
+        return rows
 
-    def index(self, state: State, decoder: Decoder | None = None) -> HammingIndex:
+    def index(self, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
         made = self._index
         if made is not None and (decoder is None or made.decoder is decoder):
@@ -373,31 +307,34 @@ class View:
         with self._making:
             if self._index is None:
                 self._codes.check()
-                blocks = CodeBlocks.mapped(self.planes(state), state.n_bits, self.size)
-                store = CodeStore.of(blocks, IdTable.numbered(self.size), self.alive)
-                how = {"coding": state.coding, "mu": state.mu, "n_jobs": self.n_jobs}
+                blocks = CodeBlocks.mapped(self.planes, self.state.n_bits, self.state.positions)
+                store = CodeStore.of(blocks, IdTable.numbered(self.state.positions), self.alive)
+                how = {"coding": self.state.coding, "mu": self.state.mu, "n_jobs": self.n_jobs}
                 self._index = HammingIndex.over(store, **how)
             if decoder is not None and self._index.decoder is not decoder:
                 self._index.attach(decoder)
             return self._index
 
-    def model(self, state: State) -> Hasher:
+    def model(self) -> Hasher:
         """The hasher, loaded at first use."""
-        if state.model is None:
+        name, models = self.state.model, self._storage.models
+        if name is None:
             raise InvalidInput(
                 f"{self.place} has no model: it holds codes alone. Search and add codes=…, or give "
                 "a model to Collection.create."
             )
         with self._making:
-            if self._model is None:
-                self._model = self._storage.models.get(state.model) or self._loaded(state, state.model)
-            return self._model
+            if name not in models:
+                models.clear()  # one is enough
+                models[name] = self._loaded(name)
+            found: Hasher = models[name]
+            return found
 
-    def _loaded(self, state: State, name: str) -> Hasher:
+    def _loaded(self, name: str) -> Hasher:
         from auxbit.hashers.registry import load
 
         assert self._storage.folder is not None
-        path = self._storage.folder / name
+        path, state = self._storage.folder / name, self.state
         try:
             model = load(path)
         except ModelFileError:
@@ -411,15 +348,10 @@ class View:
             # its decoder would be taken to be that of these codes
             raise CollectionError(
                 f"{self.place}: {name} makes codes of {found[0]} bits from rows of {found[1]}, "
-                f"expected {state.n_bits} bits from {state.n_features}. Restore it from a copy."
+                f"expected {state.n_bits} bits from {state.n_features}. {FROM_COPY}"
             )
         model.n_jobs = self.n_jobs
         return model
-
-    def keep_model(self, before: View) -> None:
-        """Take over the model of the generation before, if it is the same."""
-        if (self.key[0], self.model_file) == (before.key[0], before.model_file):
-            self._model = before._model
 
 
 def generation_of(state: State) -> tuple[str, int]:
@@ -427,23 +359,29 @@ def generation_of(state: State) -> tuple[str, int]:
     return state.key, state.generation
 
 
-def _spread(rows: npt.NDArray[np.int64]) -> Ids:
-    """All numbers of runs, (n, 2): first and count."""
-    first, counts = rows[:, 0], rows[:, 1]
-    before = np.cumsum(counts) - counts
-    return np.repeat(first - before, counts) + np.arange(counts.sum())
-
-
 # ---- Snapshots
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state with a connection and a view at that state, for the length of a read."""
+    """A connection and a view at the same state, for the length of a read.
 
-    connection: sqlite3.Connection
-    state: State
+    database : None if only the view is needed, as if ids are numbers.
+    """
+
+    database: sqlite3.Connection | None
     view: View
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """To the database."""
+        assert self.database is not None
+        return self.database
+
+    @property
+    def state(self) -> State:
+        """What was committed."""
+        return self.view.state
 
     # ---- ids
 
@@ -454,68 +392,66 @@ class Snapshot:
         if self.state.own_ids:
             known = {id_: number for number, id_, _ in self.rows("id", listed)}
             found[:] = [known.get(each, -1) for each in listed]
-            found[~self.view.alive.holds(self.view.positions_of(found))] = -1
-        if isinstance(ids, np.ndarray) and self.state.ids != "text":
+        if isinstance(ids, np.ndarray):
             rest = np.flatnonzero(found < 0)
-            there = self.view.alive.holds(self.view.positions_of(ids[rest]))
-            rest = rest[there]
-            if self.state.own_ids and len(rest):  # an item with an id of its own is not known by its number
+            if self.state.own_ids:  # an item with an id of its own is not known by its number
                 own = {number for number, id_, _ in self.rows("number", ids[rest].tolist())
                        if id_ is not None}  # fmt: skip
                 rest = rest[[number not in own for number in ids[rest].tolist()]]
             found[rest] = ids[rest]
+        found[~self.view.alive.holds(self.view.positions_of(found))] = -1
         return found
 
     def places(self, ids: Any) -> Positions:
         """The positions of items by their ids, as the user gives them; InvalidInput if one is not there."""
-        given, kind = check_ids(ids)
-        numbers = np.full(len(given), -1, dtype=np.int64)
-        if len(given) and kind == (self.state.ids or "integer"):
-            numbers = self.find(given)
-        positions = self.view.positions_of(numbers)
-        missing = ~self.view.alive.holds(positions)
-        if missing.any():
-            id_ = given[int(missing.argmax())]
+        (given, kind), own = stored_ids(ids), self.state.ids or "integer"
+        numbers = self.find(given) if kind == own else np.full(len(given), -1, dtype=np.int64)
+        if (numbers < 0).any():
+            id_ = given[int((numbers < 0).argmax())]
             id_ = int(id_) if kind == "integer" else id_
-            why = "" if kind == (self.state.ids or "integer") else f", whose ids are {KINDS[self.state.ids]}"
+            why = "" if kind == own else f", whose ids are {KINDS[own]}"
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
-        return positions
+        return self.view.positions_of(numbers)
 
     def ids_at(self, positions: Positions) -> Array:
         """The ids of items at these positions, of the same shape."""
         numbers = self.view.numbers_at(positions.ravel())
         if not self.state.own_ids:
-            return as_array(numbers, "integer").reshape(positions.shape)
-        listed = numbers.tolist()
-        own = {number: id_ for number, id_, _ in self._all_rows(listed) if id_ is not None}
-        found = as_array([own.get(number, number) for number in listed], self.state.ids)
+            return numbers.reshape(positions.shape)
+        listed, known = numbers.tolist(), self.view.known_ids
+        unknown = [number for number in listed if number not in known]
+        if unknown:
+            if len(known) > MOST_KNOWN:
+                known = self.view.known_ids = {}
+                unknown = listed
+            own = {number: id_ for number, id_, _ in self._all_rows(unknown) if id_ is not None}
+            ids = ids_array([own.get(number, number) for number in unknown], self.state.ids)
+            known.update(zip(unknown, ids.tolist()))
+        found = np.empty(len(listed), dtype=np.int64 if self.state.ids == "integer" else object)
+        found[:] = [known[number] for number in listed]
         return found.reshape(positions.shape)
 
     # ---- metadata
 
     def metadata(self, positions: Positions) -> list[Row]:
         """The metadata of items at these positions, {} if there are none."""
-        numbers = self.view.numbers_at(positions).tolist() if len(positions) else []
+        numbers = self.view.numbers_at(positions).tolist()
         found = {number: text for number, _, text in self._all_rows(numbers)}
         return [json.loads(found.get(number) or "{}") for number in numbers]
 
     def items(self, positions: Positions, *, vectors: bool = False, codes: bool = False) -> list[Row]:
         """Items as dicts of id and metadata, and of vector and code if wanted."""
-        if vectors and self.state.vectors is None:
-            raise InvalidInput("the collection keeps no vectors.")
-        ids, rows = self.ids_at(positions).tolist(), self.metadata(positions)
-        items: list[Row] = [{"id": id_, "metadata": row} for id_, row in zip(ids, rows)]
-        for name, wanted, read in (("vector", vectors, self.view.vectors), ("code", codes, self.view.codes)):
-            for item, value in zip(items, read(self.state, positions) if wanted else ()):
-                item[name] = value
-        return items
+        columns = {"id": self.ids_at(positions).tolist(), "metadata": self.metadata(positions)}
+        columns |= {"vector": self.view.vectors(positions)} if vectors else {}
+        columns |= {"code": self.view.codes(positions)} if codes else {}
+        return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
     def matching(self, where: Where) -> Positions:
         """The positions of items whose metadata `where` asks for, in order."""
         self.warn_of_unknown(where.fields)
         if where.function is not None or len(self.view.lost):  # SQLite may stumble over what is damaged
             present = self.view.present()
-            fits = [bool((where.function or where.matches)(row)) for row in self.metadata(present)]
+            fits = [where.matches(row) for row in self.metadata(present)]
             return present[np.array(fits, dtype=np.bool_)]
         condition, parameters = where.sql(indexed=self.indexed_fields())
         by_default = where.matches({})  # items without metadata need no row
@@ -529,11 +465,15 @@ class Snapshot:
 
     def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""
-        known = {name for (name,) in self.connection.execute("SELECT name FROM fields")}
+        known = self.fields()
         for field in sorted(fields):
             if field not in known and field.partition(".")[0] not in known:
-                there = f" Fields are {', '.join(sorted(known)[:20])}." if known else " No item has metadata."
+                there = f" Fields are {', '.join(known[:20])}." if known else " No item has metadata."
                 warn(f"no item has the field {field!r}.{nearest(field, known)}{there}")
+
+    def fields(self) -> list[str]:
+        """The fields of metadata that items have or had."""
+        return [name for (name,) in self.connection.execute("SELECT name FROM fields ORDER BY name")]
 
     def indexed_fields(self) -> list[str]:
         """The fields of metadata that have an index."""
@@ -545,14 +485,10 @@ class Snapshot:
 
     def ordered(self, positions: Positions, field: str, descending: bool) -> Positions:
         """Positions in the order of a field; items without it come last."""
-        from auxbit.data.where import scalar_sql
-
         self.warn_of_unknown([field])
         by, way = scalar_sql(field), "DESC" if descending else "ASC"
-        rows = self.connection.execute(
-            f"SELECT number FROM items WHERE {by} IS NOT NULL ORDER BY {by} {way}, number"
-        ).fetchall()
-        found = self.view.positions_of(np.array(rows, dtype=np.int64).ravel())
+        query = f"SELECT number FROM items WHERE {by} IS NOT NULL ORDER BY {by} {way}, number"
+        found = self.view.positions_of(integers(self.connection, query).ravel())
         found = found[np.isin(found, positions)]
         return np.concatenate([found, np.setdiff1d(positions, found)])
 
@@ -560,9 +496,7 @@ class Snapshot:
         """The rows of items by their numbers; only those whose ids are their numbers may have none."""
         found = list(self.rows("number", numbers))
         if self.state.ids not in (None, "integer") and len(found) < len(set(numbers)):
-            raise Damaged(
-                f"{self.view.place}: {DATABASE} is damaged: items have no id. Restore it from a copy."
-            )
+            raise Damaged(f"{self.view.place}: {DATABASE} is damaged: items have no id. {FROM_COPY}")
         return found
 
     def rows(self, key: str, values: Sequence[Any]) -> Iterator[tuple[int, Any, str | None]]:
@@ -578,84 +512,12 @@ class Snapshot:
                 if check is not None and check != checksum(number, id_, text):
                     raise Damaged(
                         f"{self.view.place}: {DATABASE} is damaged: item {number if id_ is None else id_!r} "
-                        "does not match its checksum. Restore it from a copy; or open the rest with "
-                        'damaged="skip" (--skip-damaged).'
+                        f"does not match its checksum. {OR_SKIP}"
                     )
                 yield number, id_, text
 
 
-class Snapshots:
-    """Gives out snapshots of a storage, which share a view as long as nothing is committed."""
-
-    def __init__(self, storage: Storage, n_jobs: int | None, *, lenient: bool = False) -> None:
-        self.storage, self.n_jobs, self.lenient = storage, n_jobs, lenient
-        self._guard = Guard()
-        self._view: View | None = None
-
-    @contextmanager
-    def taken(self) -> Iterator[Snapshot]:
-        """The present state."""
-        for attempt in range(TRIES):
-            with self.storage.reading() as (connection, state):
-                try:
-                    self.bring_up(connection, state)
-                except FileNotFoundError as error:
-                    if attempt < TRIES - 1:
-                        continue  # a compaction has removed the files of the state before it
-                    raise Damaged(f"{error.filename} is missing. Restore it from a copy.") from error
-                if self.lenient and self._outdated(state):
-                    continue
-                with self._guard.reading():
-                    view = self._view
-                    if view is not None and (view.key, view.commit) == (generation_of(state), state.commit):
-                        yield Snapshot(connection, state, view)
-                        return
-        raise FileProblem(f"{self.storage.place} changes faster than it can be read. Try again.")
-
-    def _outdated(self, state: State) -> bool:
-        """Whether what seems to be damaged are files that a compaction has removed since."""
-        if self._view is None or not self._view.damage() or self.storage.state.codes == state.codes:
-            return False
-        self.forget()
-        return True
-
-    @contextmanager
-    def within(self, connection: sqlite3.Connection, state: State) -> Iterator[Snapshot]:
-        """The state that a change begins with."""
-        self.bring_up(connection, state)
-        with self._guard.reading():
-            assert self._view is not None
-            yield Snapshot(connection, state, self._view)
-
-    def bring_up(self, connection: sqlite3.Connection, state: State) -> None:
-        """Bring the view up to a state, unless it is there or further."""
-        view = self._view
-        if view is not None and view.key == generation_of(state) and view.commit >= state.commit:
-            return
-        with self._guard.writing():
-            if self._view is None or self._view.key != generation_of(state):
-                fresh = View(self.storage, state, self.n_jobs, lenient=self.lenient)
-                if self._view is not None:
-                    fresh.keep_model(self._view)
-                fresh.advance(connection, state)
-                self._view = fresh
-            elif self._view.commit < state.commit:
-                try:
-                    self._view.advance(connection, state)
-                except BaseException:
-                    self._view = None  # it may be half up to date
-                    raise
-
-    def forget(self) -> None:
-        """Let go of what is mapped."""
-        with self._guard.writing():
-            self._view = None
-
-
 # ---- Queries
-
-FACTOR, FEWEST = 10, 100  # candidates for each answer of a re-ranked search, by default, and at least
-MOST_ANSWERS = 2**31 - 1
 
 
 def _refuse_hamming(place: str, what: str) -> None:
@@ -669,39 +531,46 @@ def _refuse_hamming(place: str, what: str) -> None:
 class Queries:
     """Vectors or codes to search a snapshot for. X : (q, D) or None; single : it was one vector or code."""
 
-    def __init__(self, now: Snapshot, X: Array | None, packed: Packed | None, single: bool) -> None:
-        self.now, self.X, self._packed, self.single = now, X, packed, single
-
-    @classmethod
-    def of(cls, now: Snapshot, X: Any, codes: Any, like: Any, column: str | None = None) -> Queries:
-        """The queries as they are given, by exactly one of X, codes and like, or X with its codes."""
+    def __init__(self, now: Snapshot, X: Any, codes: Any, like: Any, column: str | None) -> None:
+        """Given by one of X, codes and like, or by X with its codes. column : of vectors in a file."""
+        self.now = now
         if like is not None:
-            return cls._of_item(now, now.places([like]))
-        if isinstance(X, str | os.PathLike):
-            X, codes = _read(now, X, column, are_codes=False)
-        elif isinstance(codes, str | os.PathLike):
-            X, codes = _read(now, codes, column, are_codes=True)
+            X, codes = self._of_item(now.places([like]))
+        elif isinstance(codes if X is None else X, str | os.PathLike):
+            X, codes = self._read(codes if X is None else X, column, are_codes=X is None)
         if X is None and codes is None:
             raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
         rows = X if X is None or type(X) is np.ndarray else np.asarray(as_rows(X))
         packed = None if codes is None else np.asarray(codes)
-        single = 1 in [each.ndim for each in (rows, packed) if each is not None]
+        self.single = 1 in [each.ndim for each in (rows, packed) if each is not None]
+        self.X = rows[None] if rows is not None and rows.ndim == 1 else rows
+        self._packed: Packed | None = None
         if packed is not None:
             from auxbit.core.maps import check_packed
 
-            packed = check_packed(packed[None] if packed.ndim == 1 else packed, now.state.n_bits, "codes")
-        return cls(now, rows[None] if rows is not None and rows.ndim == 1 else rows, packed, single)
+            self._packed = check_packed(
+                packed[None] if packed.ndim == 1 else packed, now.state.n_bits, "codes"
+            )
 
-    @classmethod
-    def _of_item(cls, now: Snapshot, place: Positions) -> Queries:
+    def _of_item(self, place: Positions) -> tuple[Array | None, Array | None]:
         """An item: its vector if that is kept, and its code if there is no vector or no model."""
-        X, state = None if now.state.vectors is None else now.view.vectors(now.state, place), now.state
-        if X is not None and state.model is not None:
-            return cls(now, X, None, True)
-        codes = now.view.codes(state, place)
-        if state.by_decoder:  # all that is known of the item is what the decoder makes of its code
-            return cls(now, now.view.model(state).decode(codes), None, True)
-        return cls(now, X, codes, True)
+        view, state = self.now.view, self.now.state
+        X = None if state.vectors is None else view.vectors(place)[0]
+        codes = view.codes(place) if X is None or state.model is None else None
+        if codes is not None and state.by_decoder:  # what the decoder makes of the code is all there is
+            return view.model().decode(codes)[0], None
+        return X, None if codes is None else codes[0]
+
+    def _read(self, source: Any, column: str | None, *, are_codes: bool) -> tuple[Array | None, Array | None]:
+        """The rows of a file as vectors, or as codes if they have the shape of these."""
+        from auxbit.hashers.files import as_packed, rows_are_codes
+
+        found, state = read_records(source, vectors=column, metadata=()), self.now.state
+        X = np.asarray(found.X[:])
+        if rows_are_codes(X, found.name, state.n_bits, None if are_codes else state.n_features):
+            return None, as_packed(X, state.n_bits, found.name)
+        check_finite(X, name=found.name)
+        return X, None
 
     def __len__(self) -> int:
         rows = self.X if self.X is not None else self._packed
@@ -711,9 +580,9 @@ class Queries:
     def codes(self) -> Packed:
         """The packed codes of the queries."""
         if self._packed is None:
-            model = self.now.view.model(self.now.state)
+            model = self.now.view.model()
             if not len(self):
-                return np.zeros((0, -(-self.now.state.n_bits // 8)), dtype=np.uint8)
+                return np.zeros((0, self.now.state.width), dtype=np.uint8)
             self._packed = model.encode(np.asarray(self.X))
         return self._packed
 
@@ -737,36 +606,31 @@ class Queries:
         """All items within a Hamming distance: lims, distances and positions."""
         if self.now.state.by_decoder:
             _refuse_hamming(self.now.view.place, "search within a radius")
-        index = self.now.view.index(self.now.state)
-        return index.search_radius(self.codes, r, among=self._among(where))
+        return self.now.view.index().search_radius(self.codes, r, among=self._among(where))
 
-    def nearest(
-        self, k: int, mode: str, n_candidates: int, where: Where | None, n_jobs: int | None
-    ) -> tuple[Array, Positions]:
+    def nearest(self, k: int, mode: str, n_candidates: int, where: Where | None) -> tuple[Array, Positions]:
         """Distances and positions of the nearest; all queries get as many as there are, at most k."""
-        view, state, among = self.now.view, self.now.state, self._among(where)
+        view, among = self.now.view, self._among(where)
         available = view.alive.count if among is None else len(among.positions)
         wanted, k = min(n_candidates or k, available), min(k, available)
-        if mode == "hamming" and state.by_decoder:
-            _refuse_hamming(self.now.view.place, "search")
+        if mode == "hamming" and view.state.by_decoder:
+            _refuse_hamming(view.place, "search")
         X = self.rows if mode == "asymmetric" or n_candidates else None
         if not wanted:
-            kind = np.float32 if X is not None else np.int32
-            n = len(self) if X is not None else len(self.codes)
+            n, kind = len(self.codes) if X is None else len(X), np.int32 if X is None else np.float32
             return np.zeros((n, 0), dtype=kind), np.zeros((n, 0), dtype=np.int64)
         distances: Array
         if mode == "asymmetric":
-            index = view.index(state, view.model(state).decoder_)
+            index = view.index(view.model().decoder_)
             distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among)
         else:
-            distances, found = view.index(state).search(self.codes, wanted, among=among)
+            distances, found = view.index().search(self.codes, wanted, among=among)
         if not n_candidates or X is None:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors
 
-        normalize = state.model is not None and bool(view.model(state).normalize)
-        vectors_at = partial(view.vectors, state)
-        return rank_by_vectors(X, found, vectors_at, k, normalize=normalize, n_jobs=n_jobs)
+        normalize = view.state.model is not None and bool(view.model().normalize)
+        return rank_by_vectors(X, found, view.vectors, k, normalize=normalize, n_jobs=view.n_jobs)
 
     @property
     def can_rerank(self) -> bool:
@@ -791,17 +655,3 @@ class Queries:
         from auxbit.index.codes import At
 
         return At(self.now.matching(where))
-
-
-def _read(
-    now: Snapshot, source: PathLike, column: str | None, *, are_codes: bool
-) -> tuple[Array | None, Array | None]:
-    """The rows of a file as vectors, or as codes if they have the shape of these."""
-    from auxbit.hashers.files import as_packed, rows_are_codes
-
-    found = read_records(source, vectors=column, metadata=())
-    X, state = np.asarray(found.X[:]), now.state
-    if rows_are_codes(X, found.name, state.n_bits, None if are_codes else state.n_features):
-        return None, as_packed(X, state.n_bits, found.name)
-    check_finite(X, name=found.name)
-    return X, None

@@ -50,7 +50,7 @@ class Statistics:
         method, reasons = None, ["codes alone: there is no model to compare with"]
         if state.model is not None:
             try:
-                model = now.view.model(state)
+                model = now.view.model()
                 method = type(model).__name__
                 drift, reasons = _drift(model, now, added)
             except ModelFileError as error:  # the rest can still be counted
@@ -95,7 +95,7 @@ def _drift(model: Hasher, now: Snapshot, added: Positions) -> tuple[dict[str, Dr
         firsts["newest"] = int(now.view.numbers_at(added[-NEWEST_ROWS : -NEWEST_ROWS + 1])[0])
     found = {}
     for name, rows in samples.items():
-        codes = now.view.codes(state, rows)
+        codes = now.view.codes(rows)
         found[name] = compare(record, codes, state.n_bits, _mean_error(model, now, rows, codes, firsts[name]))
     reasons = [
         f"{reason} ({name})" if each.due else reason
@@ -108,7 +108,7 @@ def _drift(model: Hasher, now: Snapshot, added: Positions) -> tuple[dict[str, Dr
 def _mean_error(model: Hasher, now: Snapshot, rows: Positions, codes: Packed, first: int) -> float | None:
     """The reconstruction error of these rows from their vectors, else as measured when they came."""
     if now.state.vectors is not None:
-        return model._error_of(now.view.vectors(now.state, rows), codes)
+        return model._error_of(now.view.vectors(rows), codes)
     n, total = now.connection.execute(
         "SELECT sum(error_rows), sum(error_sum) FROM commits WHERE first_number + rows > ?", (first,)
     ).fetchone()

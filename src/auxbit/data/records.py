@@ -28,7 +28,7 @@ from uuid import UUID
 
 import numpy as np
 
-from auxbit.core.checks import Array, Integers, PathLike, require
+from auxbit.core.checks import Array, Ids, Integers, PathLike, require
 from auxbit.data.vectors import (
     VECTORS,
     ParquetColumns,
@@ -647,6 +647,53 @@ def _from_text(cells: list[Any]) -> list[Any]:
     return cells
 
 
+KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers"}  # one in a collection
+
+
+def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
+    """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
+    given = ids if isinstance(ids, np.ndarray | list) else list(ids)
+    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
+        wanted = f"one per row, {n} of them" if n is not None else "a list"
+        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
+    found = checked_ids(given, "ids")
+    if isinstance(found, np.ndarray):
+        if len(found) and found.min() < 0:
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
+        return found, "integer"
+    if isinstance(found[0], UUID):
+        return list(map(str, found)), "uuid"
+    try:
+        ("".join(found)).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
+    if "" in found:
+        raise InvalidInput("ids must not be empty text.")
+    return found, "text"
+
+
+def ids_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
+    """Ids as answers have them: (n,) int64, or objects, str or UUID."""
+    if kind in (None, "integer"):
+        return np.asarray(ids, dtype=np.int64)
+    out = np.empty(len(ids), dtype=object)
+    out[:] = [UUID(each) for each in ids] if kind == "uuid" else ids
+    return out
+
+
+def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
+    """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
+    made: Callable[[str], Any] = str if kind == "text" else UUID if kind == "uuid" else int
+    found = []
+    for each in values:
+        try:
+            found.append(made(str(each)))
+        except ValueError as error:
+            what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
+            raise InvalidInput(what) from error
+    return found
+
+
 # ---- Records
 
 HEAD_ROWS = 100  # that tell which column has the vectors
@@ -723,6 +770,58 @@ def read_records(
     if isinstance(source, list | tuple) and any(isinstance(row, Mapping) for row in source[:1]):
         return _from_rows(iter(source), "the list", wanted)
     return _vectors_alone(open_rows(source), "X", wanted)
+
+
+def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, metadata: Any = None) -> Records:
+    """Rows as `read_records` has them, whose ids and metadata may also lie beside them.
+
+    ids : the name of their column, the ids themselves, or a file of them. metadata : the names of columns, or
+    rows, a frame or a file, one row for each; what in them is the vectors is left out.
+    """
+    names = isinstance(metadata, str) or (
+        isinstance(metadata, list | tuple) and all(isinstance(each, str) for each in metadata)
+    )
+    if is_file(metadata):
+        metadata, names = read_table(metadata), False
+    if is_file(ids):
+        name, ids = str(ids), read_ids(ids)
+        refuse_repeats(ids, name)
+    rows = isinstance(source, list) and source and isinstance(source[0], dict)
+    if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
+        of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
+        found = read_records(source, vectors=vectors, ids=of_ids, metadata=() if beside else metadata)
+    else:
+        found = Records(np.asarray(as_rows(source)), None, None, "X")
+    if ids is not None and not isinstance(ids, str):
+        found = replace(found, ids=ids)
+    if metadata is not None and not names:
+        found = replace(found, metadata=metadata_rows(without_vectors(metadata, found.X), len(found)))
+    for what, each in (("ids", found.ids), ("metadata", found.metadata)):
+        if each is not None and len(each) != len(found):
+            raise InvalidInput(
+                f"there are {len(each):,} {what} for the {len(found):,} rows of {found.name}: give one for "
+                "each."
+            )
+    return found
+
+
+def is_file(source: Any) -> bool:
+    """Whether it names a file, and not a column."""
+    return isinstance(source, os.PathLike) or (
+        isinstance(source, str) and bool(Path(source).suffix) and Path(source).is_file()
+    )
+
+
+def ids_within(metadata: Any, field: str) -> tuple[list[Any], list[Row]]:
+    """The ids that rows of metadata have as a field, and the rows without it."""
+    columns = columns_of(metadata)
+    n = len(metadata) if columns is None else max(map(len, columns.values()), default=0)
+    rows = [dict(row) for row in metadata_rows(metadata, n)]
+    for number, row in enumerate(rows):
+        if field not in row:
+            there = ", ".join(map(repr, row)) or "none"
+            raise InvalidInput(f"row {number} has no field {field!r}, the id of its item; it has {there}.")
+    return [row.pop(field) for row in rows], rows
 
 
 def _read_file(name: str, wanted: _Wanted) -> Records:

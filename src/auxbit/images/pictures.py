@@ -1,28 +1,24 @@
-"""A collection of pictures, opened to be searched: what it says of itself, `Pictures`, and upgrading."""
+"""A collection of pictures, opened to be searched: what it says of itself, and `Pictures`."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-import struct
 import threading
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from auxbit import __version__
 from auxbit.collection import storage
-from auxbit.collection import upgrade as former
 from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.checks import Float32, PathLike, check_integer
-from auxbit.core.progress import Progress
 from auxbit.errors import (
     AuxbitError,
     BadPicture,
@@ -291,70 +287,3 @@ class Pictures:
 
     def __repr__(self) -> str:
         return f"Pictures({str(self.path)!r})"
-
-
-# ---- Collections of format 1: pictures.json, and thumbnails in one file
-
-FORMER_ABOUT, FORMER_PACK = "pictures.json", "thumbnails.pack"
-FORMER_HEADER, FORMER_MAGIC = struct.Struct("<4sII"), b"axT1"  # magic, length, CRC-32 of what follows
-
-
-def upgrade(
-    old: PathLike, new: PathLike, *, overwrite: bool = False, n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Write the collection of format 1 in the folder `old`, of pictures or not, to the folder `new`.
-
-    `old` stays as it is. overwrite : replace a collection in `new`. Returns what `describe` of it does.
-    """
-    folder = Path(old)
-    about = _former_about(folder)
-    if about is None:
-        return former.upgrade(folder, new, overwrite=overwrite, n_jobs=n_jobs, progress=progress)
-
-    def finish(made: Collection) -> None:
-        for name in BESIDE:
-            if (folder / name).is_file() and made.path is not None:
-                files.write_bytes(made.path / name, (folder / name).read_bytes())
-        made.about = about.text
-
-    return former.upgrade(
-        folder, new, attach=lambda rows: _former_thumbnails(folder / FORMER_PACK, rows), finish=finish,
-        overwrite=overwrite, n_jobs=n_jobs, progress=progress,
-    )  # fmt: skip
-
-
-def _former_about(folder: Path) -> About | None:
-    """What pictures.json says; None if it is not there, or belongs to a collection that was replaced."""
-    path, key = folder / FORMER_ABOUT, former.read_manifest(folder)["key"]
-    try:
-        text = path.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error.strerror}.") from error
-    about = About.parse(text, path)
-    return about if json.loads(text).get("key") == key else None
-
-
-def _former_thumbnails(pack: Path, rows: list[dict[str, Any]]) -> list[bytes | None]:
-    """The thumbnails of items, None for one that is no picture; where they lie is removed from `rows`."""
-    places = [row.pop("thumbnail", None) if row.keys() >= OF_PICTURES else None for row in rows]
-    if places.count(None) == len(places):
-        return places
-    try:
-        with open(pack, "rb") as file:
-            return [None if place is None else _former_thumbnail(file, place) for place in places]
-    except (OSError, ValueError, TypeError, OverflowError, struct.error) as error:
-        raise Damaged(f"{pack} cannot be read: {error}. Restore it, or {MAKE_AGAIN}") from error
-
-
-def _former_thumbnail(file: IO[bytes], place: int) -> bytes:
-    file.seek(place)
-    magic, length, checksum = FORMER_HEADER.unpack(file.read(FORMER_HEADER.size))
-    if magic != FORMER_MAGIC:
-        raise ValueError(f"there is no thumbnail at byte {place:,}")
-    content = file.read(length)
-    if len(content) < length or zlib.crc32(content) != checksum:
-        raise ValueError(f"the thumbnail at byte {place:,} does not match its checksum")
-    return content

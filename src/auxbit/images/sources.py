@@ -29,7 +29,6 @@ READ_ITEMS = 16_384  # whose metadata are in memory together
 AHEAD = 512  # pictures that are read while the ones before them are described, if they are small
 AHEAD_BYTES = 2**27
 GONE = (FileNotFoundError, NotADirectoryError)
-COLLECTIONS = (storage.DATABASE, storage.FORMER)  # a folder with one of these is a collection
 
 # ---- Files in folders
 
@@ -54,16 +53,11 @@ def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Source]:
         return [Source.of(top, top.parent, kind)]
     if not stat.S_ISDIR(kind.st_mode):
         raise FileProblem(f"{top} is neither a folder nor a file. Name a folder of pictures, or a picture.")
-    if holds_collection(top):
+    if storage.is_collection(top):
         raise FileProblem(f"{top} is a collection of auxbit. Name the folder that its pictures are in.")
     if not os.access(top, os.R_OK | os.X_OK):
         raise FileProblem(f"{top} cannot be read: its permissions do not allow it.")
     return sorted(_Walk(top, skipped).found, key=lambda each: natural(each.name))
-
-
-def holds_collection(folder: Path) -> bool:
-    """Whether a folder is a collection, of the present format or of the one before."""
-    return any((folder / name).is_file() for name in COLLECTIONS)
 
 
 def natural(name: str) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]:
@@ -106,7 +100,7 @@ class _Walk:
             except OSError as error:
                 self._skip(folder, f"cannot be read: {error.strerror or error}")
                 continue
-            if not any(entry.name in COLLECTIONS for entry in entries):  # not into a collection
+            if not any(entry.name == storage.DATABASE for entry in entries):  # not into a collection
                 folders += self._look_at(entries)
 
     def _look_at(self, entries: list[os.DirEntry[str]]) -> list[Path]:
@@ -220,7 +214,7 @@ def find_sources(
             name = path.relative_to(known).as_posix()
             found.setdefault(source.path, replace(source, root=known, name=name))
         # a collection is not a picture that failed: --out may be in this folder
-        skipped += [each for each in passed_over if not holds_collection(top / each[0])]
+        skipped += [each for each in passed_over if not storage.is_collection(top / each[0])]
     if not found:
         reasons = "".join(f" {name}: {reason}." for name, reason in skipped[:3])
         raise FileProblem(

@@ -48,10 +48,8 @@ class Answers:
         if distances.shape != ids.shape or not fits:
             raise InvalidInput(f"distances of shape {distances.shape} are not those of ids of {ids.shape}.")
         self.distances, self.ids, self.lims = distances, ids, lims
-        self.about = (about or {}) | {"retrieved": int(ids.size)}
+        self.about = {**(about or {}), "retrieved": ids.size}
         self._metadata_of = metadata_of
-        n_queries, n_each = ids.shape if ids.ndim == 2 else (1, len(ids))
-        self._lims = np.arange(n_queries + 1) * n_each if lims is None else lims
 
     @classmethod
     def of(
@@ -70,6 +68,14 @@ class Answers:
             return cls(distances[there], ids[there], lims, metadata_of, about)
         n = int(counts[0]) if len(counts) else ids.shape[1]
         return cls(distances[:, :n], ids[:, :n], None, metadata_of, about)
+
+    @cached_property
+    def _lims(self) -> Ids:
+        if self.lims is not None:
+            return self.lims
+        n_queries, n_each = self.ids.shape if self.ids.ndim == 2 else (1, len(self.ids))
+        lims: Ids = np.arange(n_queries + 1) * n_each
+        return lims
 
     # ---- as the arrays that it holds
 

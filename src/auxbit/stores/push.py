@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.collection.collection import Collection
-from auxbit.collection.snapshot import KINDS
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
 from auxbit.core.maps import check_n_bits, check_packed
-from auxbit.data.records import read_ids, read_table
+from auxbit.data.records import KINDS, records_of
 from auxbit.data.vectors import read_data
 from auxbit.data.where import Where
 from auxbit.errors import DataFileError, InvalidInput, StoreError
@@ -129,7 +128,8 @@ def of_files(
 
     n_bits : by default 8 for each byte of a code. ids, metadata, vectors : files with one row per code.
     """
-    rows = read_data(codes)
+    found = records_of(codes, ids=ids and Path(ids), metadata=metadata and Path(metadata))
+    rows = np.asarray(found.X[:])
     if rows.dtype != np.uint8:
         raise DataFileError(
             f"{codes} holds {rows.dtype}; expected packed codes of uint8, as `auxbit encode` writes them."
@@ -139,17 +139,19 @@ def of_files(
         refuse_for_decoder(made.coding, made.mu)
     known = 8 * rows.shape[1] if made is None or made.n_bits is None else made.n_bits
     n_bits = check_n_bits(known if n_bits is None else n_bits)
-    found = of_arrays(
+    source = of_arrays(
         as_packed(rows, n_bits, codes),
         n_bits,
-        ids=None if ids is None else check_ids(read_ids(ids), name=ids),
-        metadata=None if metadata is None else read_table(metadata),
+        ids=None if found.ids is None else check_ids(found.ids, name=str(ids)),
+        metadata=found.metadata,
         vectors=None if vectors is None else read_data(vectors),
         identity=identity_of_files([codes, ids, metadata, vectors], n_bits),
     )
     if made is None:
-        return found
-    return replace(found, coding=made.coding, mu=made.mu, model=made.model if made.coding == "hash" else None)
+        return source
+    return replace(
+        source, coding=made.coding, mu=made.mu, model=made.model if made.coding == "hash" else None
+    )
 
 
 def search_file(
