@@ -6,6 +6,7 @@ search   searching through a collection against the index in memory
 where    conditions with and without an index on the field, beside the same question to SQLite itself
 rerank   precision and cost of re-ranking with vectors on disk
 large    a hundred million codes: opening and searching them
+defaults what a collection finds without options, beside hash codes and each decoder
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import numpy as np
 
 from auxbit import BinaryAutoencoder, Collection, HammingIndex
 from auxbit.evaluate import ground_truth
-from real_data import sift_photos
-from record import Results, run, table
+from real_data import digits, sift_photos
+from record import Results, data_folder, run, table
 
 MILLIONS = 10
 ABOUT = ("command", "machine")
@@ -265,8 +266,67 @@ def reranking(results: Results) -> str:
     return table(("vectors on disk", "candidates", "precision", "CPU per query"), rows)
 
 
+def some_data() -> dict[str, tuple[np.ndarray, np.ndarray, bool]]:
+    """Rows to search, queries, and whether they are compared by cosine."""
+    base, queries = (np.load(data_folder() / "wordnet" / f"{name}.npy") for name in ("base", "query"))
+    words = base[np.random.RandomState(0).permutation(len(base))[:20_000]].astype(np.float32)
+    images = np.load(data_folder() / "mnist" / "train_images.npy").reshape(60_000, -1)[:20_500]
+    photos, pixels = sift_photos(20_500), digits()
+    return {
+        "digits": (pixels[300:], pixels[:300], False),
+        "SIFT of photographs": (photos[500:], photos[:500], False),
+        "MNIST": (images[500:], images[:500], False),
+        "text, 1,000 rows": (words[:1000], queries[:500].astype(np.float32), True),
+        "text, 20,000 rows": (words, queries[:500].astype(np.float32), True),
+    }
+
+
+def defaults(results: Results) -> str:
+    """Recall@10 of held-out queries: hash codes by Hamming distance, each decoder, and what Collection.create
+    makes without options, without and with vectors; text by cosine."""
+    ways: dict[str, dict[str, Any]] = {
+        "hash codes": {"coding": "hash"},
+        "linear": {"decoder": "linear"},
+        "tables": {"decoder": "tables"},
+        "default": {},
+        "default, vectors kept": {"vectors": "float16"},
+    }
+    for name, (base, queries, cosine) in some_data().items():
+        truth = ground_truth(base, queries, 10, metric="cosine" if cosine else "euclidean")
+        for bits in (32, None):
+            for way, how in ways.items():
+                begun = time.process_time()
+                made = Collection.create(None, base, bits=bits, normalize=cosine, **how)
+                seconds = time.process_time() - begun
+                found = made.search(queries, 10).ids
+                shares = [
+                    len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)
+                ]
+                kind = "tables" if hasattr(made.model.decoder_, "tables") else "linear"
+                results.add(
+                    data=name, rows=len(base), dims=base.shape[1], bits=made.n_bits, is_default=bits is None,
+                    way=way, decoder=kind, recall=float(np.mean(shares)), seconds=seconds,
+                )  # fmt: skip
+    cells: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in results.rows:
+        key = (row["data"], f"{row['rows']:,} × {row['dims']}", row["bits"], row["is_default"])
+        cells.setdefault(key, {})[row["way"]] = row
+    *others, own, kept = ways
+    lines = [
+        (
+            data, size, f"{bits} (default)" if is_default else bits,
+            *(f"{found[way]['recall']:.3f}" for way in others), f"**{found[own]['recall']:.3f}**",
+            found[own]["decoder"], f"{found[kept]['recall']:.3f}", f"{found[own]['seconds']:.0f} s",
+        )
+        for (data, size, bits, is_default), found in cells.items()
+    ]  # fmt: skip
+    head = ("data", "rows", "bits", *others, own, "its decoder", kept, "CPU to make it")
+    return table(head, lines)
+
+
 if __name__ == "__main__":
     jobs = {
+        "defaults": defaults,
         "open": opening,
         "add": adding,
         "search": searching,
