@@ -80,12 +80,15 @@ def choose_bits(
     runner = Runner(Bench(base, task), limit)
     try:
         for L in counts:
-            measured = [runner.run((label, L, seed), methods[label]) for label in CODINGS]
-            left_out += [row for row in measured if row["skipped"]]
-            found = [each for row in measured if not row["skipped"] for each in _both(row, candidates, X)]
+            found: list[Row] = []
+            for label in CODINGS:
+                row = runner.run((label, L, seed), methods[label])
+                both = [] if row["skipped"] else _both(row, candidates, X)
+                for each in both:
+                    on_row(each)
+                found += both
+                left_out += [row] if row["skipped"] else []
             rows += sorted(found, key=lambda row: (row["vector_bytes"], row["resident_bytes"]))
-            for row in found:
-                on_row(row)
             best = _cheapest(rows, ENOUGH if recall is None else recall, rerank)
             if best is not None:
                 break
