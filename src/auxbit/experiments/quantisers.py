@@ -27,14 +27,12 @@ from auxbit.hashers.base import Hasher
 from auxbit.hashers.linear import ITQ
 from auxbit.hashers.registry import make_hasher
 from auxbit.index.hamming import HammingIndex
-from auxbit.quantiser.fit import KINDS
 
 # with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
 MANY_ROWS = 50_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS, LEAST_PADDED_BITS = 12, 8, 4
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
 NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
-TABLE_ROWS, TABLE_ENTRIES = 2560, 100_000  # tables want as many rows, and take minutes beyond so many numbers
 FEW_DIMS = 256  # OPQ finds a rotation to no more: it did not finish on 1,536
 
 
@@ -171,7 +169,7 @@ class ByDecoder(Hashed):
         if not hasattr(self.model, "encoder_"):
             self.model.fit(X)
         if self.coding == "optimal":
-            self.model.fit_decoder(X, decoder_for(X.shape, self.bits), mu=self.mu)
+            self.model.fit_decoder(X, mu=self.mu)
         self._measure_model()
 
     @property
@@ -189,13 +187,6 @@ class ByDecoder(Hashed):
 
     def _nearest(self, queries: Array, k: int) -> Ids:
         return self._index.search_asymmetric(queries, k)[1]
-
-
-def decoder_for(shape: tuple[int, ...], bits: int) -> str:
-    """The kind of decoder to fit to rows of that shape."""
-    if "auto" in KINDS:
-        return "auto"
-    return "tables" if shape[0] >= TABLE_ROWS and bits * shape[1] <= TABLE_ENTRIES else "linear"
 
 
 class SignBits(Quantiser):
