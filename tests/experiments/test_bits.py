@@ -12,7 +12,6 @@ from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
 from auxbit.experiments.study import Row
 
-
 WANTED = 0.96
 
 
