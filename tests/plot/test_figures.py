@@ -75,6 +75,33 @@ def test_every_figure_is_written_as_png_and_svg(tmp_path: Path, name: str, suffi
     assert path.read_bytes().startswith(start)
 
 
+def test_a_method_with_more_bits_than_all_others_is_a_level_line_and_wide_ranges_are_logarithmic() -> None:
+    rows = [{"method": "ITQ", "bits": bits, "precision": bits / 300} for bits in (32, 64, 128, 256)]
+    rows += [
+        {"method": "LSQ", "bits": 32, "precision": 0.4},
+        {"method": "sign", "bits": 1536, "precision": 0.9},
+    ]
+    axes = plot.precision(rows).axes[0]
+    assert axes.get_xscale() == "log"
+    assert axes.get_xlim()[1] < 400
+    assert {text.get_text() for text in axes.texts} == {"ITQ", "LSQ", "sign, 1536 bits"}
+    assert any(set(line.get_ydata()) == {0.9} for line in axes.lines)
+    assert plot.precision(ROWS).axes[0].get_xscale() == "linear"
+
+
+def test_recall_is_drawn_by_bytes_and_by_time() -> None:
+    rows = [
+        {"bits": 8 * n, "payload_bytes": n, "coding": coding, "rerank": again, "recall": 1 - 0.5 / n,
+         "search_ms": 0.1 * n}
+        for coding in ("hash", "optimal") for again in (None, 40) for n in (4, 8)
+    ]  # fmt: skip
+    left, right = plot.recall_panels(rows, title="t", name="recall@10", wanted=0.9, best=rows[1]).axes
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["4", "8"]
+    assert "64 bits" in {text.get_text() for text in left.texts}
+    assert {text.get_text() for text in right.texts} == {"32", "64"}
+    assert len(plot.recall_panels(rows, title="t", name="recall@10").axes[0].lines) == 4
+
+
 def test_one_number_of_bits_makes_bars_that_start_at_zero() -> None:
     axes = plot.precision([row for row in ROWS if row["bits"] == 8]).axes[0]
     assert len(axes.patches) == 3

@@ -30,6 +30,7 @@ DEMO = {
     "precision@10": "precision_10",
     "effective bits": "effective_bits",
 }
+STOPPED = "Stopped: this is what is finished."
 BITS_FILES = ("bits.csv", "bits.json", "bits.svg", "bits.png", "bits-dark.svg", "bits-dark.png")
 
 
@@ -98,7 +99,7 @@ def compare(
             stages.close()
             if done and not json:
                 _print_compared(best_first(mean_over_seeds(done)))
-                output.say("Stopped: this is what is finished.")
+                output.say(STOPPED)
             raise
     if json:
         output.print_json(result)
@@ -186,7 +187,7 @@ def bits(
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
     limit: Annotated[float, Option(
         metavar="SECONDS", min=0.001, help="Stop a fit that takes longer, and try no more bits with it."
-    )] = 120.0,
+    )] = 600.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}."
     )] = None,
@@ -207,12 +208,24 @@ def bits(
     for name in BITS_FILES if out is not None else ():
         check_output(Path(out or "") / name, overwrite=force)
     X = read_data(data, finite=True)
+    done: list[dict[str, Any]] = []
     with output.Stages("measuring") as stages:
-        choice = choose_bits(
-            X, recall=recall, rerank=rerank, metric=metric, bits=counts, n_queries=queries, max_rows=rows,
-            seed=seed, limit=limit, n_jobs=jobs, name=Path(data).name,
-            on_row=lambda row: stages.say(f"{row['bits']} bits, {row['coding']}"),
-        )  # fmt: skip
+
+        def on_row(row: dict[str, Any]) -> None:
+            done.append(row)
+            stages.say(f"{row['bits']} bits, {row['coding']}: recall {row['recall']:.3f}")
+
+        try:
+            choice = choose_bits(
+                X, recall=recall, rerank=rerank, metric=metric, bits=counts, n_queries=queries, max_rows=rows,
+                seed=seed, limit=limit, n_jobs=jobs, name=Path(data).name, on_row=on_row,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            stages.close()
+            if done and not json:
+                output.print_results(CHOSEN, [_rounded(row) for row in done])
+                output.say(STOPPED)
+            raise
     written = [] if out is None else [str(path) for path in write_result(as_result(choice), Path(out))]
     next_ = commands(choice, data)
     if json:

@@ -67,9 +67,12 @@ def print_results(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]])
 
 def say_left_out(rows: Iterable[Mapping[str, Any]]) -> None:
     """Why rows of a comparison have no measurements."""
+    reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["skipped"]:
-            say(f"Left out: {row['method']} at {row['bits']} bits: {row['skipped']}")
+            reasons.setdefault((row["method"], row["skipped"]), []).append(str(row["bits"]))
+    for (method, why), bits in reasons.items():
+        say(f"Left out: {method} at {', '.join(bits)} bits: {why}")
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from auxbit.core.checks import Array, check_integer
 from auxbit.errors import InvalidInput, InvalidParameter
-from auxbit.experiments.compare import Runner
-from auxbit.experiments.measure import RERANKED, SHOWN, Bench, find_candidates, in_metric, prepare
+from auxbit.experiments.compare import Runner, rows_in_metric
+from auxbit.experiments.measure import RERANKED, SHOWN, Bench, find_candidates, prepare
 from auxbit.experiments.study import Result, Row
 from auxbit.hashers.base import LEARNED_BITS
 from auxbit.plot import figures
@@ -52,8 +52,9 @@ def choose_bits(
 ) -> Choice:  # fmt: skip
     """Measure BA's codes by Hamming distance and by the decoder, with and without re-ranking. X : (n, D).
 
-    Of a sample of `max_rows` rows, `n_queries`, at most a fifth, are held out as queries; the others are
-    trained on and searched. In all rows recall is lower than in a sample, as they lie closer.
+    Of a sample of `max_rows` rows, `n_queries`, at most a fifth, are held out as queries and the others are
+    searched. As many are trained on, others as far as there are any: so it is with rows that are added to a
+    collection later. In all rows recall is lower than in a sample, as they lie closer.
 
     recall : the recall@10 that is wanted; numbers of bits are tried until it is reached.
     rerank : candidates that are ranked again by their vectors. None: 40 of them are shown, and the choice is
@@ -64,28 +65,33 @@ def choose_bits(
     if recall is not None and not 0 < recall <= 1:
         raise InvalidParameter("recall", recall, "a share above 0, at most 1")
     counts = _counts(bits, X.shape[1])
-    sample, asked = _split(X, n_queries, max_rows, seed)
-    base, queries = in_metric(metric, np.asarray(X[sample]), np.asarray(X[asked]), n_jobs=n_jobs)
+    learned, searched, asked = _split(X, n_queries, max_rows, seed)
+    base, queries = np.asarray(X[searched]), np.asarray(X[asked])
+    trained = base if np.array_equal(learned, searched) else np.asarray(X[learned])
+    trained, base, queries = rows_in_metric(metric, trained, base, queries, n_jobs)
     K = min(TRUE, max(1, len(base) // 10))
     candidates = RERANKED if rerank is None else rerank
     task = prepare(base, queries, K=K, k=K, radius=2, n_jobs=n_jobs, rerank=candidates)
     settings = {
-        "data": name, "rows": len(X), "dimensions": X.shape[1], "sample_rows": len(base),
-        "queries": len(queries), "metric": metric, "recall": recall, "rerank": candidates, "bits": counts,
-        "recall_at": min(SHOWN, K), "seed": seed,
+        "data": name, "rows": len(X), "dimensions": X.shape[1], "train_rows": len(trained),
+        "sample_rows": len(base), "queries": len(queries), "metric": metric, "recall": recall,
+        "rerank": candidates, "bits": counts, "recall_at": min(SHOWN, K), "seed": seed,
     }  # fmt: skip
     methods = find_candidates(("ba", "ba-optimal"))
     rows: list[Row] = []
     left_out: list[Row] = []
-    runner = Runner(Bench(base, task), limit)
+    runner = Runner(Bench(trained, task), limit)
     try:
         for L in counts:
-            measured = [runner.run((label, L, seed), methods[label]) for label in CODINGS]
-            left_out += [row for row in measured if row["skipped"]]
-            found = [each for row in measured if not row["skipped"] for each in _both(row, candidates, X)]
+            found: list[Row] = []
+            for label in CODINGS:
+                row = runner.run((label, L, seed), methods[label])
+                both = [] if row["skipped"] else _both(row, candidates, X)
+                for each in both:
+                    on_row(each)
+                found += both
+                left_out += [row] if row["skipped"] else []
             rows += sorted(found, key=lambda row: (row["vector_bytes"], row["resident_bytes"]))
-            for row in found:
-                on_row(row)
             best = _cheapest(rows, ENOUGH if recall is None else recall, rerank)
             if best is not None:
                 break
@@ -127,14 +133,15 @@ def _cheapest(rows: list[Row], recall: float, rerank: int | None) -> Row | None:
     return next(enough, None)
 
 
-def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array]:
-    """Positions of the rows to train on and to search, and of the queries, both in rising order."""
+def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array, Array]:
+    """Positions of the rows to train on, to search, and to search for, each in rising order."""
     if len(X) < LEAST_ROWS:
         raise InvalidInput(f"choosing a number of bits needs at least {LEAST_ROWS} rows, got {len(X)}.")
     most = min(len(X), check_integer("rows", max_rows, LEAST_ROWS))
     held_out = min(check_integer("queries", n_queries, 1), most // 5)
-    order = np.random.RandomState(seed).permutation(len(X))[:most]
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
+    asked, others = np.split(np.random.RandomState(seed).permutation(len(X)), [held_out])
+    n = most - held_out
+    return np.sort(others[-n:]), np.sort(others[:n]), np.sort(asked)
 
 
 # ---- what is said of it
@@ -147,8 +154,8 @@ def on_what(settings: dict[str, Any]) -> str:
     if sampled + settings["queries"] >= rows:
         return f"Measured by {queries} in the other {sampled:,} rows."
     return (
-        f"Measured on a sample: {queries} in {sampled:,} of {rows:,} rows. In all of them recall is lower, "
-        "as rows lie closer; raise --rows to see."
+        f"Measured on a sample: {queries} in {sampled:,} of {rows:,} rows, and models of as many others. In "
+        "all rows\nrecall is lower, as they lie closer; raise --rows to see."
     )
 
 

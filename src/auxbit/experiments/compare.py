@@ -69,7 +69,7 @@ def compare(
                 continue
             if runner is None:
                 _check_trained(X_train, X_base, n_jobs)
-                trained, base, asked = _in_metric(metric, X_train, X_base, X_query, n_jobs)
+                trained, base, asked = rows_in_metric(metric, X_train, X_base, X_query, n_jobs)
                 task = prepare(base, asked, K=K, k=k, radius=radius, n_jobs=n_jobs, rerank=rerank)
                 runner = Runner(Bench(trained, task), limit)
                 stack.callback(runner.close)
@@ -167,7 +167,7 @@ def _check_trained(X_train: Array, X_base: Array, n_jobs: int | None) -> None:
             check_finite(X_train, workers, "the rows to train on")
 
 
-def _in_metric(
+def rows_in_metric(
     metric: str, X_train: Array, X_base: Array, X_query: Array, n_jobs: int | None
 ) -> tuple[Array, Array, Array]:
     """Rows to train on, to search and to search for, whose Euclidean neighbours are those by the metric."""

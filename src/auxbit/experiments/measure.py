@@ -26,6 +26,7 @@ from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.quantisers import WAYS, ByDecoder, Hashed, Quantiser, Times, make_quantiser
 from auxbit.experiments.study import Row, RowKey
 from auxbit.hashers.base import Hasher
+from auxbit.hashers.files import coding_of
 from auxbit.hashers.registry import find_method, label_of
 
 SHOWN = 10  # recall@10
@@ -296,8 +297,7 @@ def evaluate_model(
     """
     told, normalized = progress or Silent(), bool(model.scaling_.normalize)
     metric = evaluate.check_metric(metric or ("cosine" if normalized else "euclidean"))
-    made_for = coding_of(model)
-    coding, mu = coding or made_for[0], made_for[1] if mu is None else mu
+    coding, mu = coding_of(model, coding, mu)
     told.stage("finding true neighbours", None)
     task = prepare(
         X_base, X_query, K=K, k=k, radius=radius, n_jobs=n_jobs, truth=truth, metric=metric,
@@ -333,12 +333,6 @@ def evaluate_model(
 
 
 NEIGHBOURS = {"euclidean": "Euclidean", "cosine": "by cosine", "inner_product": "by inner product"}
-
-
-def coding_of(model: Hasher) -> tuple[str, float]:
-    """The codes that the decoder of a model was fitted to, and their mu."""
-    record = getattr(model, "training_", None)
-    return ("hash", 0.0) if record is None else (record.coding, record.mu)
 
 
 def _ways(name: str, way: Quantiser, task: Task, rerank: int | None) -> list[Row]:

@@ -27,14 +27,12 @@ from auxbit.hashers.base import Hasher
 from auxbit.hashers.linear import ITQ
 from auxbit.hashers.registry import make_hasher
 from auxbit.index.hamming import HammingIndex
-from auxbit.quantiser.fit import KINDS
 
-# with fewer numbers FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
-MANY_NUMBERS = 3_000_000
+# with fewer rows FAISS's threads mostly wait: OPQ of the digits took 19 s on two of them, 1.6 s on one
+MANY_ROWS = 50_000
 MAX_CENTROID_BITS, USUAL_CENTROID_BITS, LEAST_PADDED_BITS = 12, 8, 4
 MOST_BITS_PER_AXIS = 9  # of RaBitQ
 NORM_BYTES = 5  # a float32 and a level, which search by the decoder keeps for each code
-MANY_ROWS, MANY_ENTRIES = 2560, 100_000  # tables want as many rows, and take minutes beyond so many numbers
 FEW_DIMS = 256  # OPQ finds a rotation to no more: it did not finish on 1,536
 
 
@@ -171,7 +169,7 @@ class ByDecoder(Hashed):
         if not hasattr(self.model, "encoder_"):
             self.model.fit(X)
         if self.coding == "optimal":
-            self.model.fit_decoder(X, decoder_for(X.shape, self.bits), mu=self.mu)
+            self.model.fit_decoder(X, mu=self.mu)
         self._measure_model()
 
     @property
@@ -189,13 +187,6 @@ class ByDecoder(Hashed):
 
     def _nearest(self, queries: Array, k: int) -> Ids:
         return self._index.search_asymmetric(queries, k)[1]
-
-
-def decoder_for(shape: tuple[int, ...], bits: int) -> str:
-    """The kind of decoder to fit to rows of that shape."""
-    if "auto" in KINDS:
-        return "auto"
-    return "tables" if shape[0] >= MANY_ROWS and bits * shape[1] <= MANY_ENTRIES else "linear"
 
 
 class SignBits(Quantiser):
@@ -246,7 +237,7 @@ class FaissQuantiser(Quantiser):
 
     def _train(self, X: Array) -> None:
         faiss = _faiss()
-        with faiss_threads(self.n_jobs if X.size >= MANY_NUMBERS else 1):
+        with faiss_threads(self.n_jobs if len(X) >= MANY_ROWS else 1):
             made = self._make(self.bits, X, self.seed, self.n_jobs)
             made.index.train(_floats(X))
         self._made = made
@@ -324,17 +315,18 @@ def choose_shape(bits: int, n_dims: int, n_train: int, *, divides: bool = True) 
 def _product(bits: int, X: Array, seed: int, n_jobs: int | None) -> Made:
     faiss = _faiss()
     D = X.shape[1]
-    M, b = choose_shape(bits, D, len(X), divides=False)
-    if (
-        D % M and b >= LEAST_PADDED_BITS
-    ):  # columns of zeros, as D + 1 dimensions of lifted rows are often prime
-        flat = faiss.IndexPQ(-(-D // M) * M, M, b)
-        padding = faiss.RemapDimensionsTransform(D, flat.d, False)
-        _prepare(flat.pq, seed)
-        return Made(faiss.IndexPreTransform(padding, flat), flat, bytes_per_code(bits), (padding,))
-    flat = faiss.IndexPQ(D, *choose_shape(bits, D, len(X)))
+    try:
+        M, b = choose_shape(bits, D, len(X))
+    except InvalidParameter:  # columns of zeros help: the D + 1 dimensions of lifted rows divide badly
+        M, b = choose_shape(bits, D, len(X), divides=False)
+        if b < LEAST_PADDED_BITS:
+            raise
+    flat = faiss.IndexPQ(-(-D // M) * M, M, b)
     _prepare(flat.pq, seed)
-    return Made(flat, flat, bytes_per_code(bits))
+    if flat.d == D:
+        return Made(flat, flat, bytes_per_code(bits))
+    padding = faiss.RemapDimensionsTransform(D, flat.d, False)
+    return Made(faiss.IndexPreTransform(padding, flat), flat, bytes_per_code(bits), (padding,))
 
 
 def _rotated_product(bits: int, X: Array, seed: int, n_jobs: int | None) -> Made:

@@ -76,10 +76,10 @@ class Method:
 METHODS = {
     "ba": Method("BA", Style("#d55e00", "o"), "autoencoder:BinaryAutoencoder"),
     "ba-asymmetric": Method(
-        "BA-asymmetric", Style("#d55e00", "^", "--"), note="its codes by the decoder"
+        "BA-asymmetric", Style("#f08a4b", "x", "--"), note="its codes by the decoder"
     ),
     "ba-optimal": Method(
-        "BA-optimal", Style("#d55e00", "*", "--"), note="codes that are best for the decoder"
+        "BA-optimal", Style("#a33c00", "$\\bigstar$", "--"), note="codes that are best for the decoder"
     ),
     "ba-agh": Method(
         "BA-AGH", Style("#f0027f", "H"), "autoencoder:BinaryAutoencoder",
@@ -116,17 +116,17 @@ METHODS = {
     ),
     "pq": Method("PQ", Style("#000000", "*", "--"), note="of FAISS"),
     "opq": Method("OPQ", Style("#555555", "p", "--"), note="of FAISS, slow"),
-    "rq": Method("RQ", Style("#117733", "s", "--"), note="of FAISS"),
-    "lsq": Method("LSQ", Style("#44aa99", "X", "--"), note="of FAISS, slow"),
-    "plsq": Method("PLSQ", Style("#6699cc", "d", "--"), note="of FAISS"),
-    "rabitq": Method("RaBitQ", Style("#b8860b", "D", "--"), note="of FAISS"),
+    "rq": Method("RQ", Style("#117733", "1", "--"), note="of FAISS"),
+    "lsq": Method("LSQ", Style("#44aa99", "2", "--"), note="of FAISS, slow"),
+    "plsq": Method("PLSQ", Style("#6699cc", "3", "--"), note="of FAISS"),
+    "rabitq": Method("RaBitQ", Style("#b8860b", "4", "--"), note="of FAISS"),
     "pca-rabitq": Method(
-        "PCA-RaBitQ", Style("#cc6677", "P", "--"), seeded=False, note="of FAISS"
+        "PCA-RaBitQ", Style("#cc6677", "_", "--"), seeded=False, note="of FAISS"
     ),
     "pca-rabitq2": Method(
-        "PCA-RaBitQ2", Style("#994455", "<", "--"), seeded=False, note="of FAISS, two bits on half the axes"
+        "PCA-RaBitQ2", Style("#994455", "$2$", "--"), seeded=False, note="of FAISS, two bits on half the axes"
     ),
-    "itq-rabitq": Method("ITQ-RaBitQ", Style("#4477aa", ">", "--"), note="RaBitQ of FAISS"),
+    "itq-rabitq": Method("ITQ-RaBitQ", Style("#4477aa", "+", "--"), note="RaBitQ of FAISS"),
 }  # fmt: skip
 HASHER_NAMES = tuple(name for name, method in METHODS.items() if method.home)
 # what `compare` shows by default; those last that may take minutes

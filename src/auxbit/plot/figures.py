@@ -40,6 +40,7 @@ CELL = 0.27  # inches per picture
 LARGEST_PICTURE = 64  # pixels per side: what is larger is averaged down
 EXACT = "exact"  # the row of true neighbours, which is no method
 NAMES, QUERY = 1.7, 2.1  # the room of methods' names and of the query, in pictures
+WIDE = 8  # from this ratio of the most to the fewest bits on, they are drawn on a logarithmic axis
 SMALL_PART = 0.05  # of a fit's time: a part below that says nothing about the whole, and is not drawn
 
 
@@ -118,7 +119,7 @@ def precision(
     panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
     for panel, (value, name) in zip(panels, values.items()):
         if several:
-            style.lines_by_bits(panel, [row for row in known if row.get(value) is not None], value)
+            _lines_and_levels(panel, [row for row in known if row.get(value) is not None], value)
             panel.set_xlabel("bits per code")
         else:
             _bars_by_method(panel, known, value)
@@ -204,6 +205,36 @@ def _validation_panel(axes: Axes, judged: Table) -> None:
     )  # fmt: skip
     axes.set_ylabel("validation\nprecision")
     axes.margins(y=0.4)
+
+
+def _lines_and_levels(axes: Axes, rows: Table, value: str) -> None:
+    """Lines by bits; methods that have one number of bits alone, above those of others, as level lines."""
+    groups = style.grouped(rows, "method").values()
+    most = max((row["bits"] for some in groups for row in some if len(some) > 1), default=0)
+    drawn = [row for row in rows if row["bits"] <= most] or list(rows)
+    style.lines_by_bits(axes, drawn, value, labels=False)
+    bits = sorted({row["bits"] for row in drawn})
+    if bits[-1] >= WIDE * bits[0]:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(bits, list(map(str, bits)))
+        axes.xaxis.set_minor_locator(_no_ticks())
+    ends = []
+    for method, some in style.grouped(drawn, "method").items():
+        last, colour = max(some, key=lambda row: int(row["bits"])), style.look(method).colour
+        if last["bits"] == bits[-1]:
+            ends.append((last[value], method, colour))
+            continue
+        axes.annotate(
+            method, (last["bits"], last[value]), xytext=(7, 0), textcoords="offset points", va="center",
+            fontsize=8.5, color=colour,
+        )  # fmt: skip
+    for row in rows if len(drawn) < len(rows) else ():
+        if row["bits"] > most:
+            colour, name = style.look(row["method"]).colour, f"{row['method']}, {row['bits']} bits"
+            axes.axhline(row[value], color=colour, linestyle=":", linewidth=1.2)
+            ends.append((row[value], name, colour))
+    axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+    style.label_ends(axes, bits[-1], ends)
 
 
 def _bars_by_method(axes: Axes, rows: Table, value: str) -> None:
