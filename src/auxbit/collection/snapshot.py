@@ -413,6 +413,12 @@ class Snapshot:
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
         return self.view.positions_of(numbers)
 
+    def chosen(self, ids: Any, where: Any = None) -> Positions:
+        """The positions of items by their ids, or of those that `where` finds, or of all."""
+        if ids is not None:
+            return self.places(ids)
+        return self.view.present() if where is None else self.matching(Where.of(where))
+
     def ids_at(self, positions: Positions) -> Array:
         """The ids of items at these positions, of the same shape."""
         numbers = self.view.numbers_at(positions.ravel())
