@@ -189,7 +189,9 @@ def test_one_condition_is_what_plain_python_says_of_each_row(rows, wanted):
 
 @given(rows=ROWS, tree=trees(conditions()))
 def test_a_tree_of_conditions_is_what_plain_python_says_of_each_row(rows, tree):
-    assert mask_of(Where([node_of(tree)]), rows) == [tree_holds(row, tree) for row in rows]
+    where, truth = Where([node_of(tree)]), [tree_holds(row, tree) for row in rows]
+    assert mask_of(where, rows) == truth
+    assert mask_of(where.opposite, rows) == [not holds for holds in truth]
 
 
 @pytest.mark.parametrize("operator", [*ORDERS, "startswith", "contains", "==", "!=", "in"])
@@ -323,6 +325,9 @@ def test_comparisons_use_an_index_on_the_field(many, where):
     steps = [step for *_, step in plan if "items" in step]
     assert steps
     assert all("USING INDEX by_" in step for step in steps), plan
+    unlike = Where.of(f"not ({where})").opposite.sql()  # that a collection asks for what does not match
+    again = many.execute(f"EXPLAIN QUERY PLAN SELECT number FROM items WHERE {unlike[0]}", unlike[1])
+    assert again.fetchall() == plan
 
 
 @pytest.mark.parametrize(

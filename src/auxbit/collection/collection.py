@@ -214,11 +214,12 @@ class Collection:
             raise InvalidInput(
                 f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
             )
-        with self._storage.changing(what) as change:
-            self._bring_up(change.connection, change.before)
+        with self._storage.changing(what, Edit) as edit:
+            self._bring_up(edit.connection, edit.before)
             with self._guard.reading():
                 assert self._view is not None
-                yield Edit(self._storage, change, Snapshot(change.connection, self._view))
+                edit.now = Snapshot(edit.connection, self._view)
+                yield edit
 
     def _bring_up(self, connection: sqlite3.Connection, state: State) -> None:
         """Bring the view up to a state, unless it is there or further."""
@@ -257,17 +258,13 @@ class Collection:
         source = codes if X is None else X
         if source is None:
             raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
-        rows, how = (
-            records_of(source, vectors=vectors_column, ids=ids, metadata=metadata),
-            {"upsert": upsert, "trained": trained},
-        )
+        rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
+        how: dict[str, Any] = {"upsert": upsert, "trained": trained}
         if isinstance(source, str | os.PathLike):
-            kind = self._storage.state.ids
-            untyped = kind is not None and str(ids if is_file(ids) else source).lower().endswith(
-                (".csv", ".txt")
-            )
-            if untyped and rows.ids is not None and isinstance(rows.ids, list) != (kind != "integer"):
-                rows = replace(rows, ids=list(self.parse_ids(rows.ids)))
+            kind, name = self._storage.state.ids, str(ids if is_file(ids) else source).lower()
+            untyped = kind is not None and name.endswith((".csv", ".txt"))  # 1 may be text or an integer
+            if untyped and rows.ids is not None and isinstance(rows.ids, list) == (kind == "integer"):
+                rows = replace(rows, ids=typed_ids(rows.ids, kind))
             return self._add_file(rows, X is None, first_row, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
@@ -300,11 +297,9 @@ class Collection:
         try:
             for start in range(first, n, BATCH_ROWS):
                 part = rows[start : min(start + BATCH_ROWS, n)]
-                given_rows, packed = (
-                    (None, np.asarray(part.X[:])) if are_codes else (np.asarray(part.X[:]), None)
-                )
+                X = np.asarray(part.X[:])
                 with self._editing("added") as edit:
-                    ids.append(edit.add(part, given_rows, packed, attachments=None, **how))
+                    ids.append(edit.add(part, *((None, X) if are_codes else (X, None)), **how))
                 told.advance(len(part))
         except BaseException as error:
             if stopped is not None:  # from the disk: an interrupt may come just after a batch was committed
@@ -321,9 +316,7 @@ class Collection:
         if (ids is None) == (where is None):
             raise InvalidInput("say what to delete: ids, or where=…")
         with self._editing("deleted") as edit:
-            positions = (
-                np.unique(edit.now.places(ids)) if where is None else edit.now.matching(Where.of(where))
-            )
+            positions = np.unique(edit.now.chosen(ids, where))
             if len(positions):
                 edit.delete(edit.now.view.numbers_at(positions))
         return len(positions)
@@ -345,7 +338,7 @@ class Collection:
             ids, metadata = ids_within(metadata, ids)
             ids = self.parse_ids(ids)
         with self._editing("metadata updated") as edit:
-            positions = edit.now.places(ids) if where is None else edit.now.matching(Where.of(where))
+            positions = edit.now.chosen(ids, where)
             rows = [metadata] * len(positions) if isinstance(metadata, dict) else metadata
             listed = metadata_rows(rows, len(positions))[:]
             if len(positions):
@@ -536,7 +529,7 @@ class Collection:
     ) -> Items:
         """Items in the order they were added in, or by a field, "year", or from its largest, "-year"."""
         with self._reading() as now:
-            positions = now.view.present() if where is None else now.matching(Where.of(where))
+            positions = now.chosen(None, where)
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
             stop = None if limit is None else offset + check_integer("limit", limit, 0)
@@ -569,7 +562,7 @@ class Collection:
     def codes(self, ids: Any = None) -> Packed:
         """The packed codes of items, (n, ceil(n_bits/8)) uint8; of all, in the order of `ids`."""
         with self._reading() as now:
-            return now.view.codes(now.view.present() if ids is None else now.places(ids))
+            return now.view.codes(now.chosen(ids))
 
     def attachment(self, id_: Any) -> bytes:
         """The bytes that were added with an item."""
@@ -592,7 +585,7 @@ class Collection:
         if where is None:
             return len(self)
         with self._reading() as now:
-            return len(now.matching(Where.of(where)))
+            return len(now.chosen(None, where))
 
     def holds(self, ids: Any) -> Mask:
         """Which of these ids are there, (n,)."""

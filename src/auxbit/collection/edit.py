@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.collection.snapshot import Snapshot, checksum, integers, runs
-from auxbit.collection.storage import LANES, Change, State, Storage, layout_check
+from auxbit.collection.storage import LANES, Change, State, layout_check
 from auxbit.core.checks import Array, Ids, Packed, Positions
 from auxbit.data.records import KINDS, Records, Row, encode_metadata, ids_array, stored_ids
 from auxbit.errors import InvalidInput
@@ -31,23 +31,16 @@ Advance = Callable[[int], object]
 Attachments = Sequence[bytes | None]
 
 
-class Edit:
-    """A change of a collection. state : as it will be; now : as it was."""
+class Edit(Change):
+    """A change of a collection. now : what it was at the beginning."""
 
-    def __init__(self, storage: Storage, change: Change, now: Snapshot) -> None:
-        self._storage, self._change, self.now = storage, change, now
-        self.connection, self.update = change.connection, change.update
-
-    @property
-    def state(self) -> State:
-        """The state that will be committed."""
-        return self._change.state
+    now: Snapshot
 
     # ---- adding
 
     def add(
         self, rows: Records, X: Array | None, codes: Array | None, *, upsert: bool, trained: bool,
-        attachments: Attachments | None,
+        attachments: Attachments | None = None,
     ) -> Array:  # fmt: skip
         """Add rows, with their vectors or codes or both; returns their ids."""
         before, n = self.state, len(rows)
@@ -73,7 +66,7 @@ class Edit:
             self.update(trained=last)
         largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
         self.update(next_number=max(last, largest))
-        self._change.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
+        self.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
         return ids_array(numbers if own is None else own, self.state.ids)
 
     def _encoded(self, X: Array | None, codes: Array | None) -> tuple[Packed, dict[str, Any]]:
@@ -146,12 +139,10 @@ class Edit:
         head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
         every = np.concatenate([head.reshape(begun, width), packed])
         if len(every) >= LANES:
-            self._storage.extend(
-                self._change, state.codes, state.code_bytes, [planes_of(every)], LANES * width
-            )
+            self.extend(state.codes, state.code_bytes, [planes_of(every)], LANES * width)
         if state.vectors is not None and X is not None:
             pieces, end = _converted(X, state.vectors), state.positions * state.row_bytes
-            self._storage.extend(self._change, state.vectors_file, end, pieces)
+            self.extend(state.vectors_file, end, pieces)
         self._note_stretches(state.positions, numbers)
         self.update(positions=state.positions + len(packed), last_codes=last_block(every))
 
@@ -206,13 +197,13 @@ class Edit:
                 (number, id_, text, checksum(number, id_, text)),
             )
         self.note_fields(rows)
-        self.update(updated=self._change.before.commit + 1)
+        self.update(updated=self.before.commit + 1)
 
     def delete(self, numbers: Ids) -> None:
         """Delete items by their numbers, which rise."""
         self._forget(("items", "attachments"), numbers.tolist())
         _, counts, firsts = runs(numbers).T
-        commits = np.full(len(firsts), self._change.before.commit + 1)
+        commits = np.full(len(firsts), self.before.commit + 1)
         self._insert("deleted", np.stack([commits, firsts, counts], axis=1), self.state.layout)
         self.update(deleted=self.state.deleted + len(numbers))
 
@@ -225,7 +216,7 @@ class Edit:
 
     def rewrite(self, codes: Callable[[slice], Packed] | None, advance: Advance | None) -> None:
         """Write the next generation of the flat files, with other codes if given."""
-        before, view, last = self._change.before, self.now.view, [b""]
+        before, view, last = self.before, self.now.view, [b""]
         positions, number = view.present(), before.generation + 1
         n = len(positions)
         blocks = [slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS)]
@@ -242,10 +233,10 @@ class Edit:
             self.connection.execute(f"DELETE FROM {table}")
         names = {"codes": f"codes.{number}", "vectors_file": f"vectors.{number}"}
         self.update(generation=number, positions=n, deleted=0, layout=0, **names)
-        self._storage.extend(self._change, self.state.codes, 0, planes(), LANES * self.state.width)
+        self.extend(self.state.codes, 0, planes(), LANES * self.state.width)
         if before.vectors is not None:
             kept = (view.vectors(positions[rows]) for rows in blocks)
-            self._storage.extend(self._change, self.state.vectors_file, 0, kept)
+            self.extend(self.state.vectors_file, 0, kept)
         self._note_stretches(0, view.numbers_at(positions))
         self.update(last_codes=last[0])
 

@@ -413,6 +413,12 @@ class Snapshot:
             raise InvalidInput(f"id {id_!r} is not in the collection{why}.")
         return self.view.positions_of(numbers)
 
+    def chosen(self, ids: Any, where: Any = None) -> Positions:
+        """The positions of items by their ids, or of those that `where` finds, or of all."""
+        if ids is not None:
+            return self.places(ids)
+        return self.view.present() if where is None else self.matching(Where.of(where))
+
     def ids_at(self, positions: Positions) -> Array:
         """The ids of items at these positions, of the same shape."""
         numbers = self.view.numbers_at(positions.ravel())
@@ -453,15 +459,18 @@ class Snapshot:
             present = self.view.present()
             fits = [where.matches(row) for row in self.metadata(present)]
             return present[np.array(fits, dtype=np.bool_)]
-        condition, parameters = where.sql(indexed=self.indexed_fields())
-        by_default = where.matches({})  # items without metadata need no row
-        wanted = f"NOT ({condition})" if by_default else condition
+        by_default = where.matches({})  # items without metadata need no row: find those that do not match
+        wanted, parameters = (where.opposite if by_default else where).sql(indexed=self.indexed_fields())
         # as one text: a tuple for each of many numbers would take longer than finding them
         row = self.connection.execute(f"SELECT group_concat(number) FROM items WHERE {wanted}", parameters)
         numbers = np.fromstring(row.fetchone()[0] or "", dtype=np.int64, sep=",")
-        positions = self.view.positions_of(np.sort(numbers))
-        positions = positions[self.view.alive.holds(positions)]
-        return np.setdiff1d(self.view.present(), positions) if by_default else positions
+        positions = self.view.positions_of(np.sort(numbers, kind="stable"))  # they lie in rising runs
+        if not by_default:
+            return positions[self.view.alive.holds(positions)]
+        others = np.ones(self.state.positions, dtype=np.bool_)
+        others[positions[positions >= 0]] = False
+        present = self.view.present()
+        return present[others[present]]
 
     def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""

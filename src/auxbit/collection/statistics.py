@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from auxbit.collection.snapshot import Snapshot
 from auxbit.core.checks import Packed, Positions
 from auxbit.errors import ModelFileError
-from auxbit.hashers.drift import Drift, compare
-
-if TYPE_CHECKING:
-    from auxbit.hashers.base import Hasher
-
-SAMPLED_ROWS = 10_000  # a sample of what was added
-NEWEST_ROWS = 4096  # and those that came last, which show a change before it shows in all
+from auxbit.hashers.drift import Drift, compare_added
 
 
 @dataclass(frozen=True)
@@ -44,15 +38,27 @@ class Statistics:
     @classmethod
     def of(cls, now: Snapshot, place: str, n_bytes: dict[str, int]) -> Statistics:
         """Measure a collection as it is now."""
-        state, present = now.state, now.view.present()
-        added = present[now.view.numbers_at(present) >= state.trained]
+        state, view, present = now.state, now.view, now.view.present()
+        added = present[view.numbers_at(present) >= state.trained]
         drift: dict[str, Drift] = {}
         method, reasons = None, ["codes alone: there is no model to compare with"]
+
+        def read(rows: Positions, since: int) -> tuple[Packed, float | None]:
+            """Codes and their mean error, from vectors, else as it was measured when the rows came."""
+            codes = view.codes(rows)
+            if state.vectors is not None:
+                return codes, model._error_of(view.vectors(rows), codes)
+            first = int(view.numbers_at(np.array([since]))[0])
+            n, total = now.connection.execute(
+                "SELECT sum(error_rows), sum(error_sum) FROM commits WHERE first_number + rows > ?", (first,)
+            ).fetchone()
+            return codes, total / n if n else None
+
         if state.model is not None:
             try:
-                model = now.view.model()
-                method = type(model).__name__
-                drift, reasons = _drift(model, now, added)
+                model = view.model()
+                method, record = type(model).__name__, getattr(model, "training_", None)
+                drift, reasons = compare_added(record, state.coding, state.mu, state.n_bits, added, read)
             except ModelFileError as error:  # the rest can still be counted
                 reasons = [str(error)]
         due = any(found.due for found in drift.values())
@@ -64,52 +70,8 @@ class Statistics:
     def document(self) -> dict[str, Any]:
         """All of it for JSON."""
         drift = {
-            name: {
-                "rows": found.n_added,
-                "enough": found.enough,
-                "measures": [measure._asdict() for measure in found.measures],
-            }
+            name: {"rows": found.n_added, "enough": found.enough,
+                   "measures": [measure._asdict() for measure in found.measures]}
             for name, found in self.drift.items()
-        }
+        }  # fmt: skip
         return vars(self) | {"drift": drift}
-
-
-def _drift(model: Hasher, now: Snapshot, added: Positions) -> tuple[dict[str, Drift], list[str]]:
-    """What was added against what was trained on, and sentences about it."""
-    state, record = now.state, getattr(model, "training_", None)
-    if record is None:
-        return {}, ["the model has no record of what it was trained on: it was saved by an older version"]
-    if not record.is_of(state.coding, state.mu):
-        return {}, [
-            f"the model's record is of {record.coding} codes, the collection's are {state.coding}: "
-            "call fit_decoder(X, mu=…) with the mu of the collection before it is created"
-        ]
-    if not len(added):
-        return {}, ["nothing has been added since the model was trained"]
-    samples = {"added": added}
-    if len(added) > SAMPLED_ROWS:
-        samples["added"] = np.sort(np.random.default_rng(0).choice(added, SAMPLED_ROWS, replace=False))
-    firsts = {"added": state.trained}
-    if len(added) > NEWEST_ROWS:
-        samples["newest"] = added[-NEWEST_ROWS:]
-        firsts["newest"] = int(now.view.numbers_at(added[-NEWEST_ROWS : -NEWEST_ROWS + 1])[0])
-    found = {}
-    for name, rows in samples.items():
-        codes = now.view.codes(rows)
-        found[name] = compare(record, codes, state.n_bits, _mean_error(model, now, rows, codes, firsts[name]))
-    reasons = [
-        f"{reason} ({name})" if each.due else reason
-        for name, each in found.items()
-        for reason in each.reasons
-    ]
-    return found, list(dict.fromkeys(reasons))
-
-
-def _mean_error(model: Hasher, now: Snapshot, rows: Positions, codes: Packed, first: int) -> float | None:
-    """The reconstruction error of these rows from their vectors, else as measured when they came."""
-    if now.state.vectors is not None:
-        return model._error_of(now.view.vectors(rows), codes)
-    n, total = now.connection.execute(
-        "SELECT sum(error_rows), sum(error_sum) FROM commits WHERE first_number + rows > ?", (first,)
-    ).fetchone()
-    return total / n if n else None

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -390,6 +390,7 @@ class Change:
     made : whether there is anything to commit.
     """
 
+    storage: Storage
     connection: sqlite3.Connection
     before: State
     state: State
@@ -399,6 +400,18 @@ class Change:
     def update(self, **changes: Any) -> None:
         """Change fields of the state; without any, note that rows of other tables were changed."""
         self.state, self.made = replace(self.state, **changes), True
+
+    def extend(self, name: str, end: int, pieces: Iterable[Array], room: int = 0) -> None:
+        """Append to a flat file, from its committed end on, and note the checksums."""
+        query = "SELECT checksum FROM checks WHERE file = ? AND chunk = ?"
+        begun = self.connection.execute(query, (name, end // CHUNK)).fetchone()
+        found = self.storage.flat(name).append(end, pieces, room, begun[0] if begun else 0)
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", [(name, *each) for each in found.items()]
+        )
+
+
+C = TypeVar("C", bound=Change)
 
 
 class Storage:
@@ -520,7 +533,7 @@ class Storage:
         return self._writers[os.getpid()]
 
     @contextmanager
-    def changing(self, what: str) -> Iterator[Change]:
+    def changing(self, what: str, kind: type[C]) -> Iterator[C]:
         """A transaction that is committed at the end of the block, and undone by an exception in it."""
         with self._changing, explained(self.place):
             connection = self._writer()
@@ -530,7 +543,7 @@ class Storage:
                 connection.execute("BEGIN IMMEDIATE")
                 before = self._note(read_state(connection, self._state))
                 self._sole = os.getpid()
-                change = Change(connection, before, before, {"change": what})
+                change = kind(self, connection, before, before, {"change": what})
                 yield change
                 if change.made:
                     self._commit(change)
@@ -573,15 +586,6 @@ class Storage:
         if self.folder is not None:
             return Flat(self.folder / name)
         return self._memory.setdefault(name, Flat(None))
-
-    def extend(self, change: Change, name: str, end: int, pieces: Iterable[Array], room: int = 0) -> None:
-        """Append to a flat file, from its committed end on, and note the checksums."""
-        query = "SELECT checksum FROM checks WHERE file = ? AND chunk = ?"
-        begun = change.connection.execute(query, (name, end // CHUNK)).fetchone()
-        found = self.flat(name).append(end, pieces, room, begun[0] if begun else 0)
-        change.connection.executemany(
-            "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", [(name, *each) for each in found.items()]
-        )
 
     def sweep(self) -> None:
         """Remove flat files and models of ours that the committed state does not name.
@@ -720,7 +724,7 @@ def _make(folder: Path, state: State, save_model: Callable[[Path], object] | Non
 
 def _replace(folder: Path, state: State, save_model: Callable[[Path], object] | None) -> None:
     storage = Storage(folder, read_only=False)
-    with contextlib.closing(storage), storage.changing("created in place of another") as change:
+    with contextlib.closing(storage), storage.changing("created in place of another", Change) as change:
         number = change.before.generation + 1
         model = None if state.model is None else f"model.{number}.safetensors"
         if save_model is not None and model is not None:

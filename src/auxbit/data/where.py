@@ -117,6 +117,21 @@ def _group(word: str, parts: Iterable[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Group(word, tuple(flat))
 
 
+_OPPOSITES = {"==": "!=", "!=": "==", "in": "not in", "not in": "in"}
+
+
+def _opposite(node: Node) -> Node:
+    """The negation, with `not` only before comparisons that have no opposite."""
+    if isinstance(node, Condition):
+        if node.operator == "exists":
+            return Condition(node.field, "exists", not node.value)
+        other = _OPPOSITES.get(node.operator)
+        return Condition(node.field, other, node.value) if other else Group("not", (node,))
+    if node.word == "not":
+        return _opposite(_opposite(node.parts[0])) if isinstance(node.parts[0], Group) else node.parts[0]
+    return Group("or" if node.word == "and" else "and", tuple(map(_opposite, node.parts)))
+
+
 def _leaves(node: Node) -> Iterator[Condition]:
     if isinstance(node, Condition):
         yield node
@@ -191,6 +206,13 @@ class Where:
     def matches(self, row: Row) -> bool:
         """Whether a row of metadata fulfils the conditions."""
         return self.tree.holds(row) if self.function is None else bool(self.function(row))
+
+    @property
+    def opposite(self) -> Where:
+        """What holds for all other rows, with each `not` inside, so that indexes can be used."""
+        if self.function is not None:
+            return Where(function=lambda row: not self.matches(row))
+        return Where([_opposite(self.tree)])
 
     def sql(self, column: str = "metadata", indexed: Container[str] | None = None) -> tuple[str, list[Any]]:
         """An expression of SQLite, 1 for rows that fulfil it and else 0, and the values of its ?.
@@ -651,6 +673,10 @@ class _Leaf:
             wide, sure, values = f"{self.x} <= ?", f"{self.x} < ?", [high, low]
             wide += f" AND {self.x} >= ''" if isinstance(bound, str) else ""
         edge, others = self._edge(operator, bound, exact=_is_exact(bound))
+        if self.plain and not isinstance(bound, str):  # which is x, if that is a number
+            wide, sure = f"{self.plain} {operator[0]}= ?", f"{self.plain} {operator[0]} ?"
+            is_number = f"{self.kind} IN ('integer', 'real')"
+            return f"({wide} AND {is_number} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", values + others
         first = self._first([(f"{operator[0]}= ?", values[:1])])
         return f"({first[0]}{wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", first[1] + values + others
 

@@ -6,6 +6,7 @@ tolerance, chosen by benchmarks/drift.py, to which its limit adds what sampling 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaln, ndtr, ndtri
 
-from auxbit.core.checks import Float64, Packed, check_positive
+from auxbit.core.checks import Float64, Packed, Positions, check_positive
 from auxbit.core.maps import check_packed, unpack
 from auxbit.core.parallel import block_slices
 from auxbit.errors import InvalidInput
@@ -22,6 +23,8 @@ from auxbit.hashers.base import TrainingRecord
 
 ENOUGH_ROWS = 200
 COMPARED_ROWS = 4096  # at most: effective bits depend on the number of rows, so both sides have the same
+SAMPLED_ROWS = 10_000  # of what was added
+NEWEST_ROWS = 4096  # and those that came last, which show a change before it shows in all
 ERROR_TOLERANCE = 0.10
 MEAN_SHIFT_TOLERANCE = 0.06
 LARGEST_SHIFT_TOLERANCE = 0.10
@@ -93,6 +96,42 @@ def compare(
     missing = [_too_few(what, n) for what, n in sides if n < ENOUGH_ROWS]
     reasons = missing or [_sentence(found) for found in measures if found.exceeded]
     return Drift(measures, bool(reasons) and not missing, reasons, not missing, len(added))
+
+
+def compare_added(
+    record: TrainingRecord | None, coding: str, mu: float, n_bits: int, added: Positions,
+    read: Callable[[Positions, int], tuple[Packed, float | None]],
+) -> tuple[dict[str, Drift], list[str]]:  # fmt: skip
+    """Compare what was added, by "added", a sample of all of it, and "newest", the last 4096.
+
+    added : where the rows lie, in their order. read : for some of them, which stand for all from a place on,
+    their codes, made by coding and mu, and their mean error. Returns no comparison if there is nothing to
+    compare; and sentences that say why.
+    """
+    if record is None:
+        return {}, ["the model has no record of what it was trained on: it was saved by an older version"]
+    if not record.is_of(coding, mu):
+        return {}, [
+            f"the model's record is of {record.coding} codes, the collection's are {coding}: "
+            "call fit_decoder(X, mu=…) with the mu of the collection before it is created"
+        ]
+    if not len(added):
+        return {}, ["nothing has been added since the model was trained"]
+    samples = {"added": added}
+    if len(added) > SAMPLED_ROWS:
+        samples["added"] = np.sort(np.random.default_rng(0).choice(added, SAMPLED_ROWS, replace=False))
+    if len(added) > NEWEST_ROWS:
+        samples["newest"] = added[-NEWEST_ROWS:]
+    found = {}
+    for name, rows in samples.items():
+        codes, error = read(rows, int(added[0] if name == "added" else rows[0]))
+        found[name] = compare(record, codes, n_bits, error)
+    reasons = [
+        f"{reason} ({name})" if each.due else reason
+        for name, each in found.items()
+        for reason in each.reasons
+    ]
+    return found, list(dict.fromkeys(reasons))
 
 
 # ---- reconstruction error
