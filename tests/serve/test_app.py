@@ -47,7 +47,7 @@ def test_stats_say_what_the_page_needs_to_know(client):
         "ITQ",
         64,
     )
-    assert (found.coding, found.mu, found.default_mode) == ("optimal", 0.01, "asymmetric")
+    assert (found.coding, found.mu, found.default_mode) == ("optimal", 0.01, "reranked")
     assert found.modes == ["hamming", "asymmetric", "reranked"]
     assert found.features.model_dump() == {"kind": "pixels", "side": 8, "colour": 0.0, "grey": True}
     assert found.reconstructs is True

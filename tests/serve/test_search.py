@@ -79,8 +79,8 @@ def test_each_result_has_its_code_name_and_hamming_distance(client):
         assert client.get(result.thumbnail).status_code == 200
 
 
-def test_without_a_mode_it_is_the_one_that_the_codes_are_made_for(client):
-    assert search(client, "id=5").mode == "asymmetric"
+def test_without_a_mode_answers_are_ranked_by_their_vectors(client):
+    assert search(client, "id=5").mode == "reranked"
     assert search(client, "id=5").k == 20
 
 

@@ -101,7 +101,7 @@ def test_after_a_retraining_codes_are_those_of_the_new_model(client, path):
         X = collection.vectors(collection.ids).astype(np.float32)
         collection.retrain(ITQ(6, random_state=1).fit(X))
     assert client.json("/stats")["bits"] == 6
-    assert client.json("/stats")["default_mode"] == "asymmetric"
+    assert client.json("/stats")["default_mode"] == "reranked"
     for query in (f"upload={hash_}", "id=7"):
         answer = client.json(f"/search?{query}&k=3")
         assert {len(answer["query"]["code"]), *(len(each["code"]) for each in answer["results"])} == {6}
