@@ -32,6 +32,7 @@ class Statistics:
     n_bits: int
     n_features: int | None
     method: str | None
+    metric: str | None
     coding: str
     vectors: str | None
     ids: str | None
@@ -47,18 +48,18 @@ class Statistics:
         state, present = now.state, now.view.present()
         added = present[now.view.numbers_at(present) >= state.trained]
         drift: dict[str, Drift] = {}
-        method, reasons = None, ["codes alone: there is no model to compare with"]
+        method, metric, reasons = None, None, ["codes alone: there is no model to compare with"]
         if state.model is not None:
             try:
                 model = now.view.model()
-                method = type(model).__name__
+                method, metric = type(model).__name__, model.scaling_.metric
                 drift, reasons = _drift(model, now, added)
             except ModelFileError as error:  # the rest can still be counted
                 reasons = [str(error)]
         due = any(found.due for found in drift.values())
         return cls(
             place, len(present), state.positions - len(present), state.n_bits, state.n_features, method,
-            state.coding, state.vectors, state.ids, n_bytes, len(added), drift, due, reasons,
+            metric, state.coding, state.vectors, state.ids, n_bytes, len(added), drift, due, reasons,
         )  # fmt: skip
 
     def document(self) -> dict[str, Any]:
