@@ -16,13 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma
 
+from auxbit.core import maps
 from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
 from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
     check_packed,
     chunk_distances,
+    lifted,
+    lifted_queries,
     query_words,
+    row_norms,
     to_planes,
     to_words,
 )
@@ -84,7 +88,7 @@ def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
 
     def fill(rows: slice) -> None:
         block = np.asarray(X[rows]).astype(np.float64)
-        norms = _norms(block)
+        norms = row_norms(block)
         out[rows] = block / np.where(norms > 0, norms, 1.0)[:, None]
 
     with Workers(n_jobs) as workers:
@@ -95,8 +99,7 @@ def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
 def largest_norm(X: Array, *, n_jobs: int | None = None) -> float:
     """The largest ‖x‖ of the rows, for `lift_rows`."""
     with Workers(n_jobs) as workers:
-        norms = workers.map(lambda rows: _norms(np.asarray(X[rows]).astype(np.float64)).max(), len(X))
-        return float(max(norms))
+        return maps.largest_norm(X, workers)
 
 
 def lift_rows(X: Array, largest: float) -> Float64:
@@ -105,15 +108,14 @@ def lift_rows(X: Array, largest: float) -> Float64:
     With sqrt(largest² − ‖x‖²) in that place, the nearest rows to lifted queries are those of the largest
     products. largest : at least `largest_norm` of all rows.
     """
-    block = np.asarray(X).astype(np.float64)
-    norms = _norms(block)
+    block = np.asarray(X)
+    norms = row_norms(block)
     if len(block) and norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
         raise InvalidInput(
             f"a row has the norm {norms.max():.6g}, more than the {largest:.6g} that rows are lifted to. "
             "Lift all rows with the norm of the largest."
         )
-    rest = np.sqrt(np.maximum(largest**2 - norms**2, 0.0))
-    return np.concatenate([block, rest[:, None]], axis=1)
+    return lifted(block, largest)
 
 
 def lift_queries(X: Array, largest: float) -> Float64:
@@ -122,17 +124,7 @@ def lift_queries(X: Array, largest: float) -> Float64:
     They get the length of those rows, which changes no order: by codes, a much shorter query would be nearest
     to the shortest reconstructions, whatever their direction.
     """
-    block = np.asarray(X).astype(np.float64)
-    norms = _norms(block)
-    scaled = block * (largest / np.where(norms > 0, norms, 1.0))[:, None]
-    return np.concatenate([scaled, np.zeros((len(block), 1))], axis=1)
-
-
-def _norms(block: Float64) -> Float64:
-    largest = np.abs(block).max(axis=1, initial=0.0)  # so that squares neither overflow nor vanish
-    scaled = block / np.where(largest > 0, largest, 1.0)[:, None]
-    norms: Float64 = largest * np.sqrt(np.einsum("nd,nd->n", scaled, scaled))
-    return norms
+    return lifted_queries(np.asarray(X), largest)
 
 
 # ---- the k nearest, exactly

@@ -55,7 +55,9 @@ def create(
     )] = None,
     mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
-    normalize: opt.Normalize = False,
+    metric: Annotated[str | None, choice(
+        *opt.METRICS, show_default="euclidean, or that of --model", help="Which neighbours codes are for."
+    )] = None,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
@@ -72,7 +74,7 @@ def create(
         "--ids": ids, "--metadata": metadata,
     }  # fmt: skip
     _check_sources(data, model, bits, codes, of_rows)
-    _check_model_options(model, bits, codes, trains, {"--method": method, "--normalize": normalize or None})
+    _check_model_options(model, bits, codes, trains, {"--method": method, "--metric": metric})
     _check_coding_options(model, codes, trains, vectors, coding, {"--mu": mu, "--decoder": decoder})
     rows = _rows_of(ids, metadata, id_column, metadata_columns)
     from auxbit import Collection
@@ -84,7 +86,7 @@ def create(
             output.Stages("making") as stages,
             Collection.create(
                 out, None if codes else data, codes=data if codes else None, model=model, method=method,
-                bits=bits, random_state=seed, normalize=normalize, vectors_column=vectors_column, **rows,
+                bits=bits, random_state=seed, metric=metric, vectors_column=vectors_column, **rows,
                 vectors=None if vectors == "none" else vectors, coding=coding, mu=mu, decoder=decoder,
                 overwrite=force, n_jobs=jobs, progress=stages, stopped=lambda *at: reached.append(at),
             ) as made,
@@ -111,6 +113,7 @@ def create(
             *([("ids", f"{facts['ids']}, as {first[0]['id']}")] if first else []),
             *([("metadata", ", ".join(facts["fields"]))] if facts["fields"] else []),
             ("codes", f"{facts['bits']} bits, {facts['coding']}{_searched(facts)}"),
+            ("metric", facts["metric"]),
             ("model", f"{facts['method']}, {source}" if facts["method"] else "none: it holds codes alone"),
             ("vectors", _kept(facts)),
         ]
@@ -638,6 +641,7 @@ def stats(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.J
             ("bits", found.n_bits),
             ("method", found.method or "none: codes alone"),
             ("dimensions", found.n_features),
+            ("metric", found.metric),
             ("coding", found.coding),
             ("vectors", found.vectors or "not kept"),
             ("ids", found.ids),

@@ -55,7 +55,7 @@ def fit(
     )] = None,
     mu: Annotated[float | None, Option(show_default="0, for optimal codes", help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
-    normalize: opt.Normalize = False,
+    metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(
         metavar="BYTES",
         help="ba and bfa: train out of core, in no more than this, as 1GB; DATA may be larger than memory."
@@ -79,15 +79,16 @@ def fit(
     """Learn a model from vectors."""
     parameters = applicable(
         method, preset=preset, init=init, mu0=mu0, mu_factor=mu_factor, max_iter=max_iter, z_solver=z_solver,
-        normalize=normalize or None, validation=validation, h_solver=h_solver,
+        validation=validation, h_solver=h_solver,
     )  # fmt: skip
     out_of_core = _out_of_core(method, memory=memory, checkpoint=checkpoint, resume=resume or None, dask=dask)
     with output.resumable(context, checkpoint, "--resume"), output.Stages() as stages:
-        from auxbit.hashers.files import fit_file
+        from auxbit.hashers.files import fit_file, parameters_for
 
         summary = fit_file(
             data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder, overwrite=force,
             scheduler=dask, progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters,
+            **parameters_for(metric),
         )  # fmt: skip
     if json:
         output.print_json(summary)
@@ -103,7 +104,7 @@ def fit(
             ("seconds", summary["seconds"]),
             ("iterations", summary["iterations"]),
             *([("passes", summary["passes"])] if summary["passes"] else []),
-            (output.error_label(summary), summary["reconstruction_error"]),
+            (output.error_label(summary["metric"]), summary["reconstruction_error"]),
             ("effective bits", effective(summary) + some),
         ]
     )
@@ -119,17 +120,21 @@ def encode(
     ] = False,
     coding: opt.Coding = None,
     mu: opt.Mu = None,
+    queries: Annotated[bool, Option(
+        "--queries", help="They are queries, which by inner product have other codes than rows."
+    )] = False,
     force: opt.Force = False,
     json: opt.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Turn vectors into codes, block by block."""
     from auxbit.hashers.files import encode_file
     from auxbit.hashers.registry import load
 
     with output.Stages() as stages:
         done = encode_file(
-            load(model), data, out, unpacked=unpacked, coding=coding, mu=mu, overwrite=force, progress=stages
-        )
+            load(model), data, out, unpacked=unpacked, coding=coding, mu=mu, queries=queries,
+            overwrite=force, progress=stages,
+        )  # fmt: skip
     if json:
         output.print_json(done)
         return

@@ -137,9 +137,8 @@ OtherMethod = Annotated[str | None, Option(
 )]  # fmt: skip
 Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
 Seed = Annotated[int, Option(help=SEED_HELP)]
-Normalize = Annotated[
-    bool, Option("--normalize", help="Divide rows by their norms, for neighbours by cosine.")
-]
+METRICS = ("euclidean", "cosine", "inner_product")
+Metric = Annotated[str, choice(*METRICS, help="Which neighbours codes are for.")]
 Coding = Annotated[str | None, choice(
     "hash", "optimal", show_default="what the model's decoder is for",
     help="Codes h(x), or those from which the decoder reconstructs rows best, for search by the decoder."
@@ -183,7 +182,6 @@ LikeItem = Annotated[str | None, Option("--id", metavar="ID", help="Search for w
 TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
 Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]
 Radius = Annotated[int, Option(help="Hamming radius.")]
-METRICS = ("euclidean", "cosine", "inner_product")
 Seeds = Annotated[int, Option(min=1, help="How many seeds to average over.")]
 
 # ---- What every command may have

@@ -83,9 +83,10 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
         say(f"{name:<{width}}  {number(value).translate(CONTROLS)}")
 
 
-def error_label(result: Mapping[str, Any]) -> str:
-    """What the reconstruction error of a model is measured per."""
-    return "squared error per normalised row" if result["rows_normalized"] else "squared error per row"
+def error_label(metric: str) -> str:
+    """What the reconstruction error of a model for that metric is measured per."""
+    kind = {"cosine": "normalised ", "inner_product": "lifted "}.get(metric, "")
+    return f"squared error per {kind}row"
 
 
 def number(value: object) -> str:

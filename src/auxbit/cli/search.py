@@ -196,8 +196,7 @@ def evaluate(
     )] = None,
     plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
     metric: Annotated[str | None, opt.choice(
-        *opt.METRICS, show_default="cosine for a model fitted with --normalize, else euclidean",
-        help="By which neighbours are true."
+        *opt.METRICS, show_default="that of the model", help="By which neighbours are true."
     )] = None,
     rerank: Annotated[int | None, Option(
         metavar="N", help="Also rank that many candidates again by their vectors; at least k."
@@ -249,7 +248,7 @@ def evaluate(
             ("mean average precision", result["map"]),
             *((f"recall@{n}", share) for n, share in result["recall_at"].items()),
             *((f"1-recall@{R}", share) for R, share in result["one_recall_at"].items()),
-            (output.error_label(result), result["reconstruction_error"]),
+            (output.error_label(result["model_metric"]), result["reconstruction_error"]),
             ("effective bits", effective(result)),
         ]
     )

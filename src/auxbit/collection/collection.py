@@ -105,7 +105,7 @@ class Collection:
     def create(
         cls, path: PathLike | None, source: Any = None, *, model: Any = None, bits: int | None = None,
         ids: Any = None, metadata: Any = None, vectors_column: str | None = None, codes: Any = None,
-        vectors: str | None = None, method: str | None = None, normalize: bool = False,
+        vectors: str | None = None, method: str | None = None, metric: str | None = None,
         coding: str | None = None, mu: float | None = None, decoder: str | None = None,
         n_features: int | None = None, random_state: int = 0, overwrite: bool = False,
         n_jobs: int | None = None, progress: Progress | None = None, stopped: Stopped | None = None,
@@ -116,8 +116,9 @@ class Collection:
             fitted; or a fitted model or its file. Without it codes of `bits` are kept, made elsewhere, and
             vectors of `n_features` numbers.
         model : a fitted model or its file, which encodes the rows of `source`.
-        bits, method, normalize, random_state : of the model that is fitted; by default "ba", with bits for
-            half of the dimensions, 16 to 256.
+        bits, method, random_state : of the model that is fitted; by default "ba", with bits for half of the
+            dimensions, 16 to 256.
+        metric : which neighbours it is for: "euclidean" (by default), "cosine" or "inner_product".
         ids, metadata, vectors_column, codes, stopped : of the first rows, as in `add`.
         vectors : keep them as "float32" or "float16", for re-ranking and retraining; None: keep codes only.
         coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder,
@@ -128,7 +129,7 @@ class Collection:
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
-        from auxbit.hashers.files import as_model, default_coding, rows_are_codes, suit_coding
+        from auxbit.hashers.files import as_model, default_coding, parameters_for, rows_are_codes, suit_coding
 
         rows = None
         if model is None and (model := as_model(source)) is not None:
@@ -140,10 +141,10 @@ class Collection:
                 source if codes is None else codes, vectors=vectors_column, ids=ids, metadata=metadata
             )
         trains = rows is not None and model is None and codes is None
+        if metric is not None and not trains and metric != (model.scaling_.metric if model else "euclidean"):
+            raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
         if rows is not None and trains:
-            wanted = {"method": method, "random_state": random_state} | (
-                {"normalize": True} if normalize else {}
-            )
+            wanted = {"method": method, "random_state": random_state} | parameters_for(metric)
             model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
             if mu is None and decoder is None:
                 coding = coding or default_coding(model.n_bits)
@@ -429,7 +430,7 @@ class Collection:
 
         from auxbit.core.maps import check_n_bits
         from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, suit_decoder
+        from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, parameters_for, suit_decoder
         from auxbit.hashers.registry import fit_reporting, make_hasher
 
         state = now.state
@@ -442,7 +443,13 @@ class Collection:
         check_enough_rows(X, self._storage.place)
         n_bits = state.n_bits if bits is None else check_n_bits(bits)
         if method is not None:
-            made = make_hasher(method, n_bits, random_state=random_state or 0, n_jobs=self.n_jobs)
+            made = make_hasher(
+                method,
+                n_bits,
+                random_state=random_state or 0,
+                n_jobs=self.n_jobs,
+                **parameters_for(now.metric),
+            )
         else:
             made = clone(now.view.model()).set_params(n_bits=n_bits)
             if random_state is not None:
@@ -469,8 +476,8 @@ class Collection:
         mode : "hamming", distances in bits, int32; or "asymmetric", by the squared distance from x itself to
             what the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
         rerank : True, or a number of candidates (10 k, at least 100): that many are found by `mode` and
-            ranked again by their true squared distances, float32, from the vectors on disk. None: if the
-            collection keeps vectors and no mode is given.
+            ranked again by their true squared distances, float32, from the vectors on disk; by inner product
+            their distances are minus that. None: if the collection keeps vectors and no mode is given.
         where : metadata to search among: "year >= 2020 and lang = en", {"label": "cat"}.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
@@ -630,7 +637,7 @@ class Collection:
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
         with self._reading() as now:
-            state, method = now.state, None
+            state, method, metric = now.state, None, now.metric
             if state.model is not None:
                 from auxbit.hashers.registry import label_of
 
@@ -638,8 +645,8 @@ class Collection:
             fields, indexed = now.fields(), now.indexed_fields()
         return {
             "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
-            "dimensions": state.n_features, "method": method, "coding": state.coding, "mu": state.mu,
-            "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
+            "dimensions": state.n_features, "method": method, "metric": metric, "coding": state.coding,
+            "mu": state.mu, "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
         }  # fmt: skip
 
     def stats(self) -> Statistics:

@@ -383,6 +383,11 @@ class Snapshot:
         """What was committed."""
         return self.view.state
 
+    @property
+    def metric(self) -> str:
+        """By which neighbours are meant: that of the model."""
+        return "euclidean" if self.state.model is None else self.view.model().scaling_.metric
+
     # ---- ids
 
     def find(self, ids: Ids | list[str]) -> Ids:
@@ -566,7 +571,8 @@ class Queries:
         view, state = self.now.view, self.now.state
         X = None if state.vectors is None else view.vectors(place)[0]
         codes = view.codes(place) if X is None or state.model is None else None
-        if codes is not None and state.by_decoder:  # what the decoder makes of the code is all there is
+        if codes is not None and (state.by_decoder or self.now.metric == "inner_product"):
+            # what the decoder makes of the code is all there is; a lifted query has another code than a row
             return view.model().decode(codes)[0], None
         return X, None if codes is None else codes[0]
 
@@ -592,7 +598,7 @@ class Queries:
             model = self.now.view.model()
             if not len(self):
                 return np.zeros((0, self.now.state.width), dtype=np.uint8)
-            self._packed = model.encode(np.asarray(self.X))
+            self._packed = model.encode(np.asarray(self.X), queries=True)
         return self._packed
 
     @property
@@ -638,8 +644,7 @@ class Queries:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors
 
-        normalize = view.state.model is not None and bool(view.model().normalize)
-        return rank_by_vectors(X, found, view.vectors, k, normalize=normalize, n_jobs=view.n_jobs)
+        return rank_by_vectors(X, found, view.vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
 
     @property
     def can_rerank(self) -> bool:

@@ -26,6 +26,7 @@ class Statistics:
     n_bits: int
     n_features: int | None
     method: str | None
+    metric: str | None
     coding: str
     vectors: str | None
     ids: str | None
@@ -41,7 +42,7 @@ class Statistics:
         state, view, present = now.state, now.view, now.view.present()
         added = present[view.numbers_at(present) >= state.trained]
         drift: dict[str, Drift] = {}
-        method, reasons = None, ["codes alone: there is no model to compare with"]
+        method, metric, reasons = None, None, ["codes alone: there is no model to compare with"]
 
         def read(rows: Positions, since: int) -> tuple[Packed, float | None]:
             """Codes and their mean error, from vectors, else as it was measured when the rows came."""
@@ -58,13 +59,14 @@ class Statistics:
             try:
                 model = view.model()
                 method, record = type(model).__name__, getattr(model, "training_", None)
+                metric = model.scaling_.metric
                 drift, reasons = compare_added(record, state.coding, state.mu, state.n_bits, added, read)
             except ModelFileError as error:  # the rest can still be counted
                 reasons = [str(error)]
         due = any(found.due for found in drift.values())
         return cls(
             place, len(present), state.positions - len(present), state.n_bits, state.n_features, method,
-            state.coding, state.vectors, state.ids, n_bytes, len(added), drift, due, reasons,
+            metric, state.coding, state.vectors, state.ids, n_bytes, len(added), drift, due, reasons,
         )  # fmt: skip
 
     def document(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def find_anchors(
     wanted = check_integer("n_anchors", n_anchors, 2, remedy="Try n_anchors=300.")
     if given is None:
         return choose_anchors(X, wanted, workers, rng)
-    n_dims = X.shape[1]
+    n_dims = X.shape[1] - (scaling.lift > 0)
     try:
         anchors = np.asarray(given)
     except ValueError as error:  # lists of unequal lengths

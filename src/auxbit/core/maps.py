@@ -161,35 +161,44 @@ MARGIN = 2.0**-20  # of the largest sum of terms: 16 roundings of float32
 class Scaling:
     """Zero mean, largest feature range 1 (section 6). One scale for all, so distances keep their order.
 
-    mean : (D,) float64; with `normalize`, rows are first divided by their norm.
+    mean : (D,) float64; with `normalize`, rows are first divided by their norm. lift : if it is not 0, rows
+    first get a further coordinate that makes them that long, as in `lifted`, and the mean has it, too.
     """
 
     mean: Float64
     scale: float
     normalize: bool = False
+    lift: float = 0.0
 
     @classmethod
     def of_file(cls, mean: npt.NDArray[Any], header: dict[str, Any], sizes: dict[str, int]) -> Scaling:
         """What a model file holds; InvalidInput if that is no scaling of rows of these sizes."""
         check_layout({"mean": mean}, "mean float64 D", sizes, "scaling.")
-        scale = check_positive("scale", header["scale"])
-        return cls(mean, scale, bool(header["normalize"]))
+        scale, lift = check_positive("scale", header["scale"]), header.get("lift", 0.0)
+        lift = check_positive("lift", lift) if lift else 0.0
+        return cls(mean, scale, bool(header["normalize"]), lift)
 
     @classmethod
-    def measure(cls, X: Any, workers: Workers, *, normalize: bool = False) -> Scaling:
+    def measure(cls, X: Any, workers: Workers, *, normalize: bool = False, lift: bool = False) -> Scaling:
         """Read the mean and the largest range off the rows of X; refuse what check_finite refuses.
 
-        X : (n, D), an array, or rows that are read by slices.
+        X : (n, D), an array, or rows that are read by slices. lift : to the length of the longest row.
         """
         check_numbers(X)
-        extent = Extent.of(X, workers, normalize)
+        longest = largest_norm(X, workers) or 1.0 if lift else 0.0
+        extent = Extent.of(X, workers, normalize, longest)
         if not extent.is_usable:
             check_finite(X, workers)
-        return extent.scaling(normalize)
+        return extent.scaling(normalize, longest)
+
+    @property
+    def metric(self) -> str:
+        """By which neighbours of rows are Euclidean neighbours once they are scaled."""
+        return "inner_product" if self.lift else "cosine" if self.normalize else "euclidean"
 
     def apply(self, X: npt.NDArray[Any]) -> Float32:
         """Scale one block of rows; the subtraction is done in float64, so a large mean costs no digits."""
-        out = np.empty(X.shape, dtype=np.float32)
+        out = np.empty((len(X), len(self.mean)), dtype=np.float32)
         self.apply_to(X, out)
         return out
 
@@ -197,7 +206,7 @@ class Scaling:
         self, X: npt.NDArray[Any], workers: Workers, rows: npt.NDArray[np.integer[Any]] | None = None
     ) -> Float32:
         """Scale all rows, or these `rows` in their order, into one contiguous array."""
-        out = np.empty((len(X) if rows is None else len(rows), X.shape[1]), dtype=np.float32)
+        out = np.empty((len(X) if rows is None else len(rows), len(self.mean)), dtype=np.float32)
 
         def fill(some: slice) -> None:
             self.apply_to(X[some] if rows is None else X[rows[some]], out[some])
@@ -207,12 +216,19 @@ class Scaling:
 
     def exactly(self, X: npt.NDArray[Any]) -> Float64:
         """Scale a few rows in float64 to the end."""
-        scaled: Float64 = (_readable(X, self.normalize) - self.mean) / self.scale
+        scaled: Float64 = (self._readable(X) - self.mean) / self.scale
         return scaled
 
     def apply_to(self, X: npt.NDArray[Any], out: Float32) -> None:
         """Scale one block of rows into `out`."""
-        _shift(_readable(X, self.normalize), self.mean, self.scale, out)
+        _shift(self._readable(X), self.mean, self.scale, out)
+
+    def _readable(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return _readable(X, self.normalize, self.lift_of(X))
+
+    def lift_of(self, X: npt.NDArray[Any]) -> float:
+        """The length that these rows are lifted to; 0 if they have the further coordinate, as queries do."""
+        return self.lift if X.shape[1] < len(self.mean) else 0.0
 
 
 @dataclass(frozen=True)
@@ -225,19 +241,20 @@ class Extent:
     total: Float64
 
     @classmethod
-    def of(cls, X: Any, workers: Workers, normalize: bool = False) -> Extent:
+    def of(cls, X: Any, workers: Workers, normalize: bool = False, lift: float = 0.0) -> Extent:
         """X : (n, D), an array, or rows that are read by slices."""
+        D = X.shape[1] + (lift > 0)
 
         def extent(rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Float64]:
             raw = X[rows]
-            block = _readable(raw, normalize)
-            low, high, total = block[0].copy(), block[0].copy(), np.zeros(X.shape[1])
+            block = _readable(raw, normalize, lift)
+            low, high, total = block[0].copy(), block[0].copy(), np.zeros(D)
             _extent(block, low, high, total)
             if normalize and not acceptable(raw).all():  # a norm that overflows leaves no trace of it
                 total[:] = np.nan
             return low, high, total
 
-        low, high, total = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf), np.zeros(X.shape[1])
+        low, high, total = np.full(D, np.inf), np.full(D, -np.inf), np.zeros(D)
         for block_low, block_high, block_total in workers.map(extent, X.shape[0]):
             np.minimum(low, block_low, out=low)
             np.maximum(high, block_high, out=high)
@@ -254,10 +271,10 @@ class Extent:
         within = self.low.min() >= -LARGEST and self.high.max() <= LARGEST
         return bool(np.isfinite(self.total).all() and within)
 
-    def scaling(self, normalize: bool) -> Scaling:
+    def scaling(self, normalize: bool, lift: float = 0.0) -> Scaling:
         """Of rows of this extent."""
         largest_range = float((self.high - self.low).max())
-        return Scaling(self.total / self.n, largest_range if largest_range > 0 else 1.0, normalize)
+        return Scaling(self.total / self.n, largest_range if largest_range > 0 else 1.0, normalize, lift)
 
 
 class Encoder:
@@ -357,7 +374,7 @@ class RawEncoder:
         margin = MARGIN * (reach @ np.abs(W) + np.abs(exact_bias))
         weights = np.ascontiguousarray(W, dtype=np.float32)
         rounded = weights, bias.astype(np.float32), margin.astype(np.float32)
-        unused = np.flatnonzero(~weights.any(axis=1))
+        unused = np.flatnonzero(~weights[: len(W) - (scaling.lift > 0)].any(axis=1))
         return cls(scaling, bool(folded), *rounded, exact, exact_bias, unused)
 
     @property
@@ -373,19 +390,25 @@ class RawEncoder:
             rows = np.empty(X.shape, dtype=np.float32)
             _normalize(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
             return rows
+        if self.scaling.lift_of(X):
+            return lifted(X, self.scaling.lift).astype(np.float32)
         return X if X.dtype == np.float32 else X.astype(np.float32, order="C")
 
 
-def decoded_rows(X: npt.NDArray[Any], normalize: bool) -> Float64:
-    """Rows as a decoder reconstructs them: float64, divided by their norms if the hasher does so."""
+def decoded_rows(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> Float64:
+    """Queries as a decoder reconstructs rows: float64, divided by norms or lifted if the hasher does so."""
     rows = np.asarray(X, dtype=np.float64)
+    if lift:
+        return lifted_queries(rows, lift)
     return _readable(rows, normalize) if normalize else rows
 
 
-def _readable(X: npt.NDArray[Any], normalize: bool) -> npt.NDArray[Any]:
+def _readable(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> npt.NDArray[Any]:
     """A block of rows as the kernels take it: its own numbers if they are of a common type."""
     common = X.dtype in (np.float32, np.float64, np.uint8)
     block: npt.NDArray[Any] = np.ascontiguousarray(X, dtype=None if common else np.float64)
+    if lift:
+        return lifted(block, lift)
     if not normalize:
         return block
     unit = np.empty(X.shape)
@@ -440,6 +463,58 @@ def _normalize(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArr
             norm = np.nan
         for d in range(X.shape[1]):
             out[row, d] = row64[d] / norm
+
+
+# ---- Inner products as Euclidean distances: rows get one more coordinate
+#
+# For rows of one length M, ‖q − x‖² = ‖q‖² + M² − 2qᵀx falls as the inner product grows. Queries have 0 in
+# the new place, so that it adds nothing to the product.
+
+
+def largest_norm(X: Any, workers: Workers) -> float:
+    """The largest ‖x‖ of the rows. X : (n, D), an array, or rows that are read by slices."""
+    return float(max(workers.map(lambda rows: row_norms(X[rows]).max(initial=0.0), len(X)), default=0.0))
+
+
+def row_norms(X: npt.NDArray[Any]) -> Float64:
+    """‖x‖ of each row of a block, (n,), of which the squares neither overflow nor vanish."""
+    norms = np.empty(len(X))
+    _norms(_readable(X, False), norms)
+    return norms
+
+
+def lifted(X: npt.NDArray[Any], length: float) -> Float64:
+    """Rows with a further coordinate that gives them the length, 0 for longer ones. (n, D) → (n, D + 1)."""
+    out = np.empty((len(X), X.shape[1] + 1))
+    out[:, :-1] = X
+    share = np.minimum(row_norms(X) / length, 1.0)
+    out[:, -1] = length * np.sqrt((1 - share) * (1 + share))
+    return out
+
+
+def lifted_queries(X: npt.NDArray[Any], length: float) -> Float64:
+    """Queries of the length of lifted rows, with 0 in the place of the further coordinate.
+
+    Their own length changes no order of products; by codes, a much shorter query would be nearest to the
+    shortest reconstructions, whatever their direction.
+    """
+    norms = row_norms(X)
+    out = np.zeros((len(X), X.shape[1] + 1))
+    out[:, :-1] = X / np.where(norms > 0, norms, 1.0)[:, None] * length
+    return out
+
+
+@kernel
+def _norms(X: npt.NDArray[Any], out: Float64) -> None:
+    for row in range(X.shape[0]):
+        largest = 0.0
+        for d in range(X.shape[1]):
+            largest = max(largest, abs(np.float64(X[row, d])))
+        unit, total = largest if largest > 0 else 1.0, 0.0
+        for d in range(X.shape[1]):
+            x = X[row, d] / unit
+            total += x * x
+        out[row] = largest * np.sqrt(total)
 
 
 # ---- From rows to packed codes: scores, thresholds and packing in one pass over blocks
@@ -587,11 +662,17 @@ class _Reconstruction:
     LAYOUT: ClassVar[str]  # as in Encoder
     b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
     normalize: bool
+    lift: float  # of the rows that it reconstructs, as in Scaling
     mu: float | None  # of the optimal codes that it is fitted to; None: it is fitted to hash codes
 
     def centred(self, X: npt.NDArray[Any]) -> Float64:
-        """X − b, for rows of X as f reconstructs them."""
-        return decoded_rows(X, self.normalize) - self.b
+        """X − b, for queries X as f reconstructs rows."""
+        return decoded_rows(X, self.normalize, self.lift) - self.b
+
+    @property
+    def n_features(self) -> int:
+        """The numbers of a query."""
+        return len(self.b) - (self.lift > 0)
 
     @property
     def coding(self) -> str:
@@ -629,6 +710,7 @@ class LinearDecoder(_Reconstruction):
     b: Float64
     normalize: bool = False
     mu: float | None = None
+    lift: float = 0.0
 
     @property
     def n_bits(self) -> int:
@@ -646,7 +728,7 @@ class LinearDecoder(_Reconstruction):
     def in_units_of(self, scaling: Scaling) -> LinearDecoder:
         """The same decoder for data before `scaling`."""
         b = self.b * scaling.scale + scaling.mean
-        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize)
+        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize, lift=scaling.lift)
 
     def in_scale_of(self, scaling: Scaling) -> LinearDecoder:
         """Undo `in_units_of`."""
@@ -698,12 +780,13 @@ class TableDecoder(_Reconstruction):
     n_bits: int
     normalize: bool = False
     mu: float | None = None
+    lift: float = 0.0
 
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
         """The same function as a linear decoder's."""
         tables = byte_contributions(linear).astype(np.float32)
-        return cls(tables, linear.b, linear.n_bits, linear.normalize)
+        return cls(tables, linear.b, linear.n_bits, linear.normalize, lift=linear.lift)
 
     def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
         """The reconstruction f(Z) of each row of bits, (n, D)."""
@@ -725,7 +808,7 @@ class TableDecoder(_Reconstruction):
                 'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
             )
         tables = (self.tables * scaling.scale).astype(np.float32)
-        return TableDecoder(tables, b, self.n_bits, scaling.normalize)
+        return TableDecoder(tables, b, self.n_bits, scaling.normalize, lift=scaling.lift)
 
     def in_scale_of(self, scaling: Scaling) -> TableDecoder:
         """Undo `in_units_of`."""
@@ -792,7 +875,7 @@ def _squared_lengths(rows: Float64) -> Float32:
 def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What a file keeps of a decoder: a header for JSON, and arrays."""
     about = {"class": type(decoder).__name__, "n_bits": decoder.n_bits, "normalize": decoder.normalize}
-    return about | {"mu": decoder.mu}, decoder.tensors()
+    return about | {"mu": decoder.mu, "lift": decoder.lift}, decoder.tensors()
 
 
 def decoder_from(
@@ -808,7 +891,8 @@ def decoder_from(
     sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
     check_layout(tensors, kind.LAYOUT, sizes, "decoder.")
     mu = header.get("mu", 0.0 if kind is TableDecoder else None)  # files of before do not say it
-    mu = None if mu is None else float(mu)
+    mu, lift = None if mu is None else float(mu), header.get("lift", 0.0)
+    lift = check_positive("lift", lift) if lift else 0.0
     if kind is TableDecoder:
-        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu)
-    return LinearDecoder(tensors["A"], tensors["b"], normalize, mu)
+        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift)
+    return LinearDecoder(tensors["A"], tensors["b"], normalize, mu, lift)

@@ -194,7 +194,7 @@ def commands(choice: Choice, data: str) -> list[list[str]]:
     create += ["--coding", best["coding"]]
     create += ["--decoder", best["decoder"]] if best["decoder"] else []
     create += ["--vectors", "float16"] if best["rerank"] else []
-    create += ["--normalize"] if made["metric"] == "cosine" else []
+    create += ["--metric", made["metric"]] if made["metric"] != "euclidean" else []
     search = ["collection", "search", "items.auxbit", "--queries", "queries.npy", "--k", str(SHOWN)]
     search += ["--mode", "asymmetric"] if best["coding"] == "optimal" else []
     return [create, search + (["--rerank", str(best["rerank"])] if best["rerank"] else [])]

@@ -288,15 +288,14 @@ def evaluate_model(
     """What the codes of a fitted model find, by Hamming distance, by the decoder and re-ranked.
 
     truth : (q, K or more) row numbers of X_base, nearest first; by default the neighbours by `metric`, which
-        is cosine for a model that divides rows by their norms, else Euclidean.
+        is that of the model.
     coding, mu : how the base is encoded for the decoder; None: as the decoder was fitted for. Hamming
         distances are those of these codes only if they have a meaning: not for optimal codes with mu = 0.
     rerank : so many candidates are ranked again by their vectors.
 
     "ways" has one row per way, "curve" precision and recall for each radius.
     """
-    told, normalized = progress or Silent(), bool(model.scaling_.normalize)
-    metric = evaluate.check_metric(metric or ("cosine" if normalized else "euclidean"))
+    told, metric = progress or Silent(), evaluate.check_metric(metric or model.scaling_.metric)
     coding, mu = coding_of(model, coding, mu)
     told.stage("finding true neighbours", None)
     task = prepare(
@@ -306,7 +305,7 @@ def evaluate_model(
     told.stage("measuring", None)
     hashed = Hashed(model, model.n_bits, n_jobs=n_jobs, fitted=True)
     decoded = ByDecoder(model, model.n_bits, coding=coding, mu=mu, n_jobs=n_jobs, fitted=True)
-    codes, asked = decoded.add(task.base), model.encode(task.queries)
+    codes, asked = decoded.add(task.base), model.encode(task.queries, queries=True)
     comparable = codes if coding == "hash" or mu > 0 else model.encode(task.base)
     hashed._fill(comparable)
     ranking = evaluate.hamming_ranking(comparable, asked, task.truth, model.n_bits, n_jobs=n_jobs)
@@ -318,7 +317,7 @@ def evaluate_model(
     row = {
         "method": label_of(model), "bits": model.n_bits, "queries": len(X_query), "n_base": len(X_base),
         "K": K, "k": k, "radius": radius, "neighbours": "given" if truth is not None else NEIGHBOURS[metric],
-        "metric": metric, "rows_normalized": normalized, "coding": coding, "mu": mu, "rerank": rerank,
+        "metric": metric, "model_metric": model.scaling_.metric, "coding": coding, "mu": mu, "rerank": rerank,
         "ways": ways, "reconstruction_error": model._error_of(task.base, codes),
     } | by_hamming(ranking, task, model.n_bits)  # fmt: skip
     row |= {

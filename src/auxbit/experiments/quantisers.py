@@ -145,7 +145,9 @@ class Hashed(Quantiser):
         self._index.add(codes)
 
     def _nearest(self, queries: Array, k: int) -> Ids:
-        return self._index.search(self._codes(queries), k)[1]
+        ours = isinstance(self.model, Hasher)
+        codes = self.model.encode(queries, queries=True) if ours else self._codes(queries)
+        return self._index.search(codes, k)[1]
 
     def error(self, X: Array, codes: Packed) -> float | None:
         """The squared error of the decoder's reconstructions per row, None for what has no decoder."""

@@ -59,6 +59,7 @@ def to_faiss(
         _write(path, _binary(packed), numbers, overwrite)
         return form
     form = _form_for(form, check_model(model, form), model.decoder_, coding, mu)
+    _refuse_lifted(form, model.decoder_)
     packed, numbers = _check_codes(codes, ids, model.decoder_.n_bits)
     content = _lsh(model, packed) if form == "lsh" else _of_codes(form, packed, model.decoder_)
     _write(path, content, numbers, overwrite)
@@ -73,7 +74,7 @@ def check_model(model: Hasher, form: str) -> str:
     linear = isinstance(model.encoder_, LinearEncoder)
     if form == "lsh" and not linear:
         raise InvalidInput(f"the lsh form is for linear hash functions, and {name}'s is not: take binary.")
-    return "lsh" if linear else "binary"
+    return "lsh" if linear and not model.scaling_.lift else "binary"
 
 
 def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", overwrite: bool = True) -> str:
@@ -87,6 +88,7 @@ def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", o
         raise InvalidInput("the lsh form needs a hash function, and an index has none: give model and codes.")
     if form == "additive" and index.decoder is None:
         raise InvalidInput("the additive form needs a decoder, and this index was made without one.")
+    _refuse_lifted(form, index.decoder)
     with index.reading() as store:  # codes and ids of one moment
         present = store.present()
         codes, ids = store.codes.take(present), store.ids.at(present)
@@ -114,6 +116,15 @@ def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None
             "distance, which means nothing for them: take the additive form, or export hash codes."
         )
     return form
+
+
+def _refuse_lifted(form: str, decoder: Decoder | None) -> None:
+    if form != "binary" and decoder is not None and decoder.lift:
+        raise InvalidInput(
+            f"the {form} form takes rows and queries alike, and a model with lift=True changes them "
+            "differently. Export hash codes in the binary form, and search for encode(X, queries=True); or "
+            "fit a model to evaluate.lift_rows(X, M), and search for evaluate.lift_queries(X, M)."
+        )
 
 
 def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -> tuple[Packed, Ids | None]:

@@ -398,6 +398,11 @@ def onnx_bytes(model: Hasher) -> bytes:
     method = type(model).__name__
     if not hasattr(model, "encoder_"):
         raise InvalidInput(f"this {method} is not fitted: call fit before its hash function is exported.")
+    if model.scaling_.lift:
+        raise InvalidInput(
+            "an ONNX model takes rows and queries alike, and lift=True gives them different codes. "
+            "Fit a model to evaluate.lift_rows(X, M), and give it evaluate.lift_queries(X, M) to encode."
+        )
     graph, n_bits = Graph(), model.decoder_.n_bits
     graph.add("Identity", _codes(graph, model, n_bits), name=OUTPUT)
     onnx_model = graph.model(

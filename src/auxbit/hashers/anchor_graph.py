@@ -76,6 +76,8 @@ class AnchorGraphHashing(Hasher):
     bandwidth : σ of the shares, in proportion to exp(−‖x − u‖²/2σ²), in the units of X. None for the median
         distance of a row to its n_neighbors-th anchor, over √2, on at most 10,000 rows.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : seed of the anchors.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -83,9 +85,9 @@ class AnchorGraphHashing(Hasher):
     def __init__(
         self, n_bits: int = 32, *, n_layers: int = 1, n_anchors: int = 300, anchors: Any = None,
         n_neighbors: int = 5, bandwidth: float | None = None, normalize: bool = False,
-        random_state: Any = None, n_jobs: int | None = None,
+        lift: bool = False, random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, lift=lift, random_state=random_state, n_jobs=n_jobs)
         self.n_layers = n_layers
         self.n_anchors = n_anchors
         self.anchors = anchors

@@ -150,7 +150,7 @@ class _Trained(Hasher):
         C = _number_or_auto("C", self._chosen("C"))
         return Plan(
             n_bits, schedule, SvmOptions(ridge=h_solver == "ridge"), z,
-            partial(first_codes, self._chosen("init")), C=C, normalize=bool(self.normalize),
+            partial(first_codes, self._chosen("init")), C=C, **self._preparation(),
             report=self._report, identity=lambda: identity(self.get_params(deep=False)), **options,
         )  # fmt: skip
 
@@ -213,6 +213,8 @@ class BinaryAutoencoder(_Trained):
     decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
         codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
+    lift : give rows a further coordinate, so that neighbours by inner product do; encode(X, queries=True) is
+        for queries then.
     mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
         factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto":
         0.01, the paper's, or less if that would forbid most changes (outliers, long codes, text embeddings).
@@ -251,18 +253,20 @@ class BinaryAutoencoder(_Trained):
 
     def __init__(
         self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
-        normalize: bool = False, mu0: float | str | None = None, mu_factor: float | None = None,
-        mu_schedule: Any = None, steps_per_mu: int = 1, C: float | str | None = None, h_solver: str = "svm",
-        z_solver: str | None = None, z_start: str | None = None, group_size: int = 1,
-        z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int | None = None,
-        on_miss: str | None = None, max_iter: int = 50, callback: Callable[[Record], object] | None = None,
-        random_state: Any = None, n_jobs: int | None = None, verbose: int = 0,
+        normalize: bool = False, lift: bool = False, mu0: float | str | None = None,
+        mu_factor: float | None = None, mu_schedule: Any = None, steps_per_mu: int = 1,
+        C: float | str | None = None, h_solver: str = "svm", z_solver: str | None = None,
+        z_start: str | None = None, group_size: int = 1, z_options: dict[str, Any] | None = None,
+        validation: Any = "auto", patience: int | None = None, on_miss: str | None = None,
+        max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,
+        n_jobs: int | None = None, verbose: int = 0,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.preset = preset
         self.init = init
         self.decoder = decoder
         self.normalize = normalize
+        self.lift = lift
         self.mu0 = mu0
         self.mu_factor = mu_factor
         self.mu_schedule = mu_schedule
@@ -353,7 +357,7 @@ class BinaryFactorAnalysis(_Trained):
 
     def __init__(
         self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
-        normalize: bool = False, mu: float | str | None = None, tol: float = 1e-4,
+        normalize: bool = False, lift: bool = False, mu: float | str | None = None, tol: float = 1e-4,
         C: float | str | None = None, z_solver: str | None = None, z_start: str | None = None,
         group_size: int = 1, z_options: dict[str, Any] | None = None, max_iter: int = 50,
         callback: Callable[[Record], object] | None = None, random_state: Any = None,
@@ -364,6 +368,7 @@ class BinaryFactorAnalysis(_Trained):
         self.init = init
         self.decoder = decoder
         self.normalize = normalize
+        self.lift = lift
         self.mu = mu
         self.tol = tol
         self.C = C
@@ -457,8 +462,8 @@ def _best_start(given: Beginning) -> str:
     seed = int(given.rng.randint(np.iinfo(np.int32).max))
     for name in COMPARED_STARTS:
         model = BinaryAutoencoder(
-            given.n_bits, init=name, normalize=given.scaling.normalize, mu_factor=2.0, validation=None,
-            random_state=seed, n_jobs=given.workers.n_jobs,
+            given.n_bits, init=name, normalize=given.scaling.normalize, lift=given.scaling.lift > 0,
+            mu_factor=2.0, validation=None, random_state=seed, n_jobs=given.workers.n_jobs,
         )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -502,7 +507,7 @@ def _random_directions(axes: Float64, n: int, rng: np.random.RandomState) -> Flo
 
 def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
     """The hash function of a hasher, or its codes: as it is if fitted, else a clone fitted to these rows."""
-    hasher, D = init, given.shape[1]
+    hasher, D = init, given.table.shape[1]
     if init.n_bits != given.n_bits:
         raise InvalidInput(f"init has {init.n_bits} bits, but n_bits={given.n_bits}.")
     if not hasattr(init, "encoder_"):
@@ -513,7 +518,7 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
     if hasher.n_features_in_ != D:
         raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {D}.")
     h, (ours, theirs) = hasher.encoder_, (given.scaling, hasher.scaling_)
-    if not isinstance(h, LinearEncoder) or ours.normalize != theirs.normalize:
+    if not isinstance(h, LinearEncoder) or (ours.normalize, ours.lift) != (theirs.normalize, theirs.lift):
         return HasherCodes(hasher, None)
     weights = h.weights.astype(np.float64)
     bias = h.bias + (ours.mean - theirs.mean) / theirs.scale @ weights

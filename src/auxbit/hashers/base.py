@@ -20,7 +20,17 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from auxbit.core.checks import Array, Bits, Float32, Float64, Indices, Packed, check_integer, warn
+from auxbit.core.checks import (
+    Array,
+    Bits,
+    Float32,
+    Float64,
+    Indices,
+    Packed,
+    check_finite,
+    check_integer,
+    warn,
+)
 from auxbit.core.files import Format, checksum
 from auxbit.core.maps import (
     MAX_BITS,
@@ -34,6 +44,7 @@ from auxbit.core.maps import (
     check_packed,
     encode,
     encode_into,
+    lifted_queries,
     pack,
     unpack,
 )
@@ -185,16 +196,18 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     max_bits: ClassVar[int] = LEARNED_BITS  # that the method can make
     normalize: bool = False
+    lift: bool = False
     decoder: str = "linear"
     decoder_: Decoder
     training_: TrainingRecord | None
 
     def __init__(
-        self, n_bits: int = 32, *, normalize: bool = False, random_state: Any = None,
+        self, n_bits: int = 32, *, normalize: bool = False, lift: bool = False, random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.normalize = normalize
+        self.lift = lift
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -233,7 +246,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         rng = self._generator()
         raw = self._validate(X, reset=True)
         with Workers(self.n_jobs) as workers:
-            scaling = Scaling.measure(raw, workers, normalize=bool(self.normalize))
+            scaling = Scaling.measure(raw, workers, **self._preparation())
             rows = scaling.apply_all(raw, workers)
             learned = self._learn(Training(raw, rows, scaling, n_bits, workers, rng))
             codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
@@ -244,6 +257,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         for name, value in learned.attributes.items():
             setattr(self, name, value)
         return self
+
+    def _preparation(self) -> dict[str, bool]:
+        """How rows are changed before all else, as Scaling.measure takes it."""
+        if self.normalize and self.lift:
+            raise InvalidParameter(
+                "lift", self.lift, "False beside normalize=True",
+                "normalize is for neighbours by cosine, lift for those by inner product.",
+            )  # fmt: skip
+        return {"normalize": bool(self.normalize), "lift": bool(self.lift)}
 
     def _adopt(
         self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
@@ -302,7 +324,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             return bits
         return unpack(self._hash_codes(self._rows(X)), self._n_features_out)
 
-    def encode(self, X: npt.ArrayLike, *, coding: str = "hash", mu: float = 0.0) -> Packed:
+    def encode(
+        self, X: npt.ArrayLike, *, coding: str = "hash", mu: float = 0.0, queries: bool = False
+    ) -> Packed:
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
@@ -310,16 +334,18 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             is the very best; above, the best that a local search finds in about 50 µs per row at 64 bits.
         mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
             best ranking by f) to large (h(x) itself); unused for coding="hash".
+        queries : rows to search for. Only with `lift` do they have other codes than rows to be found.
         """
         if not isinstance(coding, str) or coding not in CODINGS:
             raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
         if is_dask_array(X):
-            codes: Packed = self._by_blocks(X, "encode", coding=coding, mu=check_mu(mu))
+            codes: Packed = self._by_blocks(X, "encode", coding=coding, mu=check_mu(mu), queries=queries)
             return codes
-        if coding == "hash":
-            return self._hash_codes(self._rows(X))
-        mu = check_mu(mu)
-        return self._optimal_codes(self._rows(X), mu)
+        rows = self._rows(X)
+        if queries and self.scaling_.lift:
+            check_finite(rows)
+            rows = lifted_queries(rows, self.scaling_.lift)
+        return self._hash_codes(rows) if coding == "hash" else self._optimal_codes(rows, check_mu(mu))
 
     def _by_blocks(self, X: Any, method: str, **options: Any) -> Any:
         """What a method returns for the blocks of a dask array; only what it needs of the model travels."""
@@ -361,12 +387,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         codes, width = pack(Z), np.shape(Z)[1]
         if width != self._n_features_out:
             raise InvalidInput(f"Z has {width} columns, expected {self._n_features_out} bits.")
-        return self.decoder_(unpack(codes, width))
+        return self._without_lift(self.decoder_(unpack(codes, width)))
 
     def decode(self, codes: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction of packed codes. codes : (n, ceil(n_bits/8)) uint8 → (n, D)."""
         check_is_fitted(self)
-        return self.decoder_.decode(check_packed(codes, self._n_features_out))
+        return self._without_lift(self.decoder_.decode(check_packed(codes, self._n_features_out)))
+
+    def _without_lift(self, rows: Float64) -> Float64:
+        return rows[:, :-1] if self.scaling_.lift else rows
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
         """Minus the mean over rows of the squared error of f(h(x)), in the units of X."""
@@ -389,6 +418,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if coding == "optimal":
             parts |= {f"decoder.{name}": each for name, each in self.decoder_.tensors().items()}
         about = f"{type(self.encoder_).__name__} {self.scaling_.scale!r} {self.scaling_.normalize}"
+        about += f" {self.scaling_.lift!r}" if self.scaling_.lift else ""
         arrays = (np.ascontiguousarray(each).reshape(-1).view(np.uint8).data for each in parts.values())
         return checksum([about.encode(), *arrays])[:16]
 
@@ -410,7 +440,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             "encoder": type(self.encoder_).__name__,
             "parameters": parameters,
             "left_out": left_out,
-            "scaling": {"scale": self.scaling_.scale, "normalize": self.scaling_.normalize},
+            "scaling": {
+                "scale": self.scaling_.scale,
+                "normalize": self.scaling_.normalize,
+                "lift": self.scaling_.lift,
+            },
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(map(str, getattr(self, "feature_names_in_", []))),
             "attributes": self._saved_attributes(),
@@ -424,6 +458,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if with_tables:  # the table of the last byte does not tell how many of its bits are used
             header["decoder_bits"] = self.decoder_.n_bits
         version = TABLES_VERSION if with_tables else LINEAR_VERSION
+        version = LIFTED_VERSION if self.scaling_.lift else version
         MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)
 
     def _saved_attributes(self) -> dict[str, Any]:
@@ -479,9 +514,9 @@ def check_kind(decoder: object) -> None:
 
 # ---- Model files
 
-LINEAR_VERSION, TABLES_VERSION = 1, 2
+LINEAR_VERSION, TABLES_VERSION, LIFTED_VERSION = 1, 2, 3  # each is what older versions cannot read
 MODEL_FILE = Format(
-    "auxbit model", "model", TABLES_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
+    "auxbit model", "model", LIFTED_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
     ModelFileError,
 )  # fmt: skip
 

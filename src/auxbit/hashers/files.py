@@ -23,7 +23,7 @@ from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
-from auxbit.evaluate import effective_bits, effective_bits_bound
+from auxbit.evaluate import check_metric, effective_bits, effective_bits_bound
 from auxbit.hashers.base import CODINGS, LEARNED_BITS, Hasher
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
@@ -82,7 +82,7 @@ def fit_file(
         "reconstruction_error": _error(model, np.asarray(some)),
         "coding": model.decoder_.coding,
         "mu": model.decoder_.mu or 0.0,
-        "rows_normalized": bool(model.scaling_.normalize),
+        "metric": model.scaling_.metric,
         "effective_bits": effective_bits(model.encode(some)),
         "effective_bits_bound": effective_bits_bound(n_bits, len(some)),
         "history": history,
@@ -91,12 +91,13 @@ def fit_file(
 
 def encode_file(
     model: Hasher, source: str, out: PathLike, *, unpacked: bool = False, coding: str | None = None,
-    mu: float | None = None, overwrite: bool = False, progress: Progress | None = None,
+    mu: float | None = None, queries: bool = False, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Write the codes of the rows of a file as .npy, and beside it what they are as .npy.json.
 
-    Returns a summary. unpacked : one column of 0 and 1 per bit. coding, mu : as in `encode`; by default as
-    the model's decoder is meant.
+    Returns a summary. unpacked : one column of 0 and 1 per bit. coding, mu, queries : as in `encode`; by
+    default as the model's decoder is meant.
     """
     told = progress or Silent()
     check_output(out, overwrite=overwrite, endings=(".npy",))
@@ -105,10 +106,11 @@ def encode_file(
     told.stage("encoding", len(X))
     shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
     with write_npy_rows(out, shape, np.uint8, overwrite=overwrite) as codes:
-        for rows, block in _encoded(model, X, source, coding, mu):
+        for rows, block in _encoded(model, X, source, coding, mu, queries):
             codes[rows] = unpack(block, model.n_bits) if unpacked else block
             told.advance(rows.stop - rows.start)
-    made = CodesMade(coding, mu, model.fingerprint(coding), model.n_bits)
+    differ = queries if model.scaling_.lift else None
+    made = CodesMade(coding, mu, model.fingerprint(coding), model.n_bits, differ)
     write_text(_about_codes(out), json.dumps(asdict(made)) + "\n")
     told_of = {"n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1], "coding": coding}
     return {"codes": str(out)} | told_of | {"mu": mu}
@@ -116,19 +118,24 @@ def encode_file(
 
 @dataclass(frozen=True)
 class CodesMade:
-    """What codes of a file are: how they were made, by the model of which fingerprint; None: not known."""
+    """What codes of a file are: how they were made, by the model of which fingerprint; None: not known.
+
+    queries : whether they are of queries; None if these have the same codes as rows.
+    """
 
     coding: str
     mu: float
     model: str | None
     n_bits: int | None = None
+    queries: bool | None = None
 
     @classmethod
     def of_file(cls, path: PathLike) -> CodesMade | None:
         """What encode_file has written beside the codes; None if there is nothing."""
         try:
             about = json.loads(_about_codes(path).read_text(encoding="utf-8"))
-            return cls(about["coding"], check_mu(about["mu"]), about["model"], about["n_bits"])
+            made = about["coding"], check_mu(about["mu"]), about["model"], about["n_bits"]
+            return cls(*made, about.get("queries"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -153,11 +160,22 @@ def check_made_by(made: CodesMade | None, model: Hasher, source: str) -> None:
         )
 
 
+def check_asked(made: CodesMade | None, source: str, *, queries: bool) -> None:
+    """Refuse codes of rows as queries, and codes of queries as rows, if the two have different codes."""
+    if made is not None and made.queries not in (None, queries):
+        held, wanted = ("rows", "queries") if queries else ("queries", "rows")
+        raise InvalidInput(
+            f"{source} holds codes of {held}, as {source}.json says, and by inner product {wanted} have "
+            f"others. Encode the vectors again {'with' if queries else 'without'} --queries."
+        )
+
+
 def check_codes_suit(source: str, coding: str, mu: float, model: Hasher | None) -> None:
     """Refuse a file of codes that says it holds others than those of this coding, or of another model."""
     made = CodesMade.of_file(source)
     if made is None:
         return
+    check_asked(made, source, queries=False)
     if model is not None:
         check_made_by(made, model, source)
     if (made.coding, made.mu) != (coding, mu):
@@ -187,23 +205,25 @@ def decode_file(
 
 
 def codes_of(
-    model: Hasher, source: str, *, are_codes: bool = False, coding: str | None = None, mu: float | None = None
-) -> tuple[Packed, CodesMade]:
+    model: Hasher, source: str, *, are_codes: bool = False, coding: str | None = None,
+    mu: float | None = None, queries: bool = False,
+) -> tuple[Packed, CodesMade]:  # fmt: skip
     """The packed codes of a file of vectors, or of codes, in memory, and what they are.
 
-    are_codes : the file holds codes, even if its shape is that of vectors. coding, mu : of vectors; by
-    default as the model's decoder is meant.
+    are_codes : the file holds codes, even if its shape is that of vectors. coding, mu, queries : of vectors,
+    as in `encode`; by default as the model's decoder is meant.
     """
     X = read_data(source)
     if are_codes or holds_codes(X, model.n_bits, model.n_features_in_):
         made = CodesMade.of_file(source)
         check_made_by(made, model, source)
+        check_asked(made, source, queries=queries)
         if made is not None and coding not in (None, made.coding):
             raise InvalidInput(f"{source} holds {made.coding} codes: --coding is for vectors. Leave it out.")
         return as_packed(X, model.n_bits, source), made or CodesMade(*coding_of(model, coding, mu), None)
     coding, mu = coding_of(model, coding, mu)
     out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
-    for rows, block in _encoded(model, X, source, coding, mu):
+    for rows, block in _encoded(model, X, source, coding, mu, queries):
         out[rows] = block
     return out, CodesMade(coding, mu, model.fingerprint(coding))
 
@@ -285,12 +305,14 @@ def describe_model(path: PathLike) -> dict[str, Any]:
     return facts
 
 
-def _encoded(model: Hasher, X: Array, source: str, coding: str, mu: float) -> Iterator[tuple[slice, Packed]]:
+def _encoded(
+    model: Hasher, X: Array, source: str, coding: str, mu: float, queries: bool
+) -> Iterator[tuple[slice, Packed]]:
     """The packed codes of the rows, block by block; optimal codes take long, so theirs are small."""
     _check_columns(model, X, source)
     for rows in blocks(X) if coding == "hash" else block_slices(len(X)):
         try:
-            yield rows, model.encode(X[rows], coding=coding, mu=mu)
+            yield rows, model.encode(X[rows], coding=coding, mu=mu, queries=queries)
         except InvalidInput:
             check_finite(X, name=source)  # names the row in the file, not in the block
             raise
@@ -323,6 +345,12 @@ def as_model(source: Any) -> Hasher | None:
     if not hasattr(source, "encoder_"):
         raise InvalidInput(f"this {type(source).__name__} is not fitted: call fit first.")
     return source
+
+
+def parameters_for(metric: str | None) -> dict[str, bool]:
+    """The parameters of a hasher whose codes are for neighbours by a metric; None: Euclidean ones."""
+    of_metric = {"euclidean": {}, "cosine": {"normalize": True}, "inner_product": {"lift": True}}
+    return of_metric[check_metric(metric or "euclidean")]
 
 
 def default_bits(n_features: int) -> int:

@@ -69,16 +69,18 @@ class KernelizedLSH(Hasher):
     bandwidth : σ of exp(−‖x − u‖²/2σ²), in the units of X, the same in fit and in transform. None for the
         median distance between two anchors.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : seed of the anchors and of the directions.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
 
     def __init__(
         self, n_bits: int = 32, *, n_anchors: int = 300, anchors: Any = None, subset_size: int = 30,
-        bandwidth: float | None = None, normalize: bool = False, random_state: Any = None,
-        n_jobs: int | None = None,
+        bandwidth: float | None = None, normalize: bool = False, lift: bool = False,
+        random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, lift=lift, random_state=random_state, n_jobs=n_jobs)
         self.n_anchors = n_anchors
         self.anchors = anchors
         self.subset_size = subset_size

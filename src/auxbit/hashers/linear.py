@@ -32,6 +32,8 @@ class LSH(Hasher):
     ----------
     n_bits : bits per code, 1 to 8192.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : seed of the projections.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -53,6 +55,8 @@ class ThresholdedPCA(Hasher):
     ----------
     n_bits : bits per code; at most the number of dimensions.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -117,6 +121,8 @@ class ITQ(Hasher):
     n_iter : alternations, at most; 50 in the ITQ paper. It stops earlier if the objective no longer changes.
     n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -125,9 +131,9 @@ class ITQ(Hasher):
 
     def __init__(
         self, n_bits: int = 32, *, n_iter: int = 50, n_init: int = 1, normalize: bool = False,
-        random_state: Any = None, n_jobs: int | None = None,
+        lift: bool = False, random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, lift=lift, random_state=random_state, n_jobs=n_jobs)
         self.n_iter = n_iter
         self.n_init = n_init
 

@@ -21,7 +21,7 @@ from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 if TYPE_CHECKING:
     from auxbit.core.checks import PathLike
     from auxbit.core.files import Tensors
-    from auxbit.core.maps import Decoder
+    from auxbit.core.maps import Decoder, Scaling
     from auxbit.core.progress import Progress
     from auxbit.hashers.base import Hasher
 
@@ -252,16 +252,17 @@ def load(path: PathLike) -> Hasher:
         model_class = ESTIMATORS[header["class"]].load_class()
         encoder_class = _imported(ENCODERS[header["encoder"]])
         model: Hasher = model_class(**header["parameters"])
-        sizes = {"D": check_integer("n_features_in", header["n_features_in"], 1)}
+        n_features = check_integer("n_features_in", header["n_features_in"], 1)
+        sizes = {"D": n_features + bool(header["scaling"].get("lift"))}
         model.scaling_ = Scaling.of_file(tensors["scaling.mean"], header["scaling"], sizes)
-        model.decoder_ = _decoder(tensors, header, model.scaling_.normalize, sizes)
+        model.decoder_ = _decoder(tensors, header, model.scaling_, sizes)
         model.encoder_ = encoder_class.of_file(_within("encoder.", tensors), sizes)
         model.n_bits = sizes["L"]  # a model may have been told others after its fit
         model.training_ = None  # of a file of a version that did not record it
         if "training" in header:
             codes = _within("training.", tensors)
             model.training_ = TrainingRecord.from_parts(header["training"], codes, model.decoder_.n_bits)
-        model.n_features_in_ = sizes["D"]
+        model.n_features_in_ = n_features
         if header["feature_names_in"]:
             model.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
         if header["attributes"]:
@@ -273,7 +274,7 @@ def load(path: PathLike) -> Hasher:
     return model
 
 
-def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool, sizes: dict[str, int]) -> Decoder:
+def _decoder(tensors: Tensors, header: dict[str, Any], scaling: Scaling, sizes: dict[str, int]) -> Decoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
     from auxbit.core.maps import decoder_from
 
@@ -287,7 +288,7 @@ def _decoder(tensors: Tensors, header: dict[str, Any], normalize: bool, sizes: d
     elif "training" in header:  # of a version that kept it there alone
         record = header["training"]
         about["mu"] = record["mu"] if record["coding"] == "optimal" else None
-    return decoder_from(about | {"normalize": normalize}, parts, sizes)
+    return decoder_from(about | {"normalize": scaling.normalize, "lift": scaling.lift}, parts, sizes)
 
 
 def _within(prefix: str, tensors: Tensors) -> Tensors:

@@ -28,6 +28,8 @@ class SpectralHashing(Hasher):
     ----------
     n_bits : bits per code, 1 to 1024.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """

@@ -44,6 +44,8 @@ class SphericalHashing(Hasher):
     mean_tol, std_tol : the bounds of the paper on the overlaps, as shares of a quarter of the rows.
     sample_size : rows to train on, drawn at random; all of them if there are no more than that.
     normalize : divide rows by their norms, so that neighbours are those by cosine.
+    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
+        queries=True) is for queries then.
     random_state : seed of the sample and of the first pivots.
     n_jobs : threads; None for all cores. The result does not depend on it.
 
@@ -55,10 +57,10 @@ class SphericalHashing(Hasher):
 
     def __init__(
         self, n_bits: int = 32, *, max_iter: int = 100, mean_tol: float = 0.1, std_tol: float = 0.15,
-        sample_size: int = 10_000, normalize: bool = False, random_state: Any = None,
-        n_jobs: int | None = None,
+        sample_size: int = 10_000, normalize: bool = False, lift: bool = False,
+        random_state: Any = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(n_bits, normalize=normalize, random_state=random_state, n_jobs=n_jobs)
+        super().__init__(n_bits, normalize=normalize, lift=lift, random_state=random_state, n_jobs=n_jobs)
         self.max_iter = max_iter
         self.mean_tol = mean_tol
         self.std_tol = std_tol

@@ -284,7 +284,7 @@ def search_files(
     rows = read_vectors_for(model, queries) if by_decoder else None
     asked = None
     if rows is None or shortlist is not None:
-        asked, made = codes_of(model, queries, coding="hash")
+        asked, made = codes_of(model, queries, coding="hash", queries=True)
     told.stage("searching", None)
     about: dict[str, Any] = {
         "bits": model.n_bits,

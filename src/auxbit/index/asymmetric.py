@@ -350,13 +350,14 @@ def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tup
 
 
 def rank_by_vectors(
-    X: Array, candidates: Positions, vectors_at: Callable[[Positions], Array], k: int, *, normalize: bool,
+    X: Array, candidates: Positions, vectors_at: Callable[[Positions], Array], k: int, *, metric: str,
     n_jobs: int | None,
 ) -> tuple[Float32, Positions]:  # fmt: skip
     """The k nearest of each query's candidates by ‖x − y‖², and their positions, (q, k).
 
-    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads. normalize : rows are divided by
-    their norms first. Equal distances are ordered by position.
+    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads. metric : "euclidean"; "cosine",
+    rows are divided by their norms first; or "inner_product", distances are −xᵀy, so that the nearest have
+    the largest product. Equal distances are ordered by position.
     """
     distances = np.zeros((len(X), k), dtype=np.float32)
     positions = np.zeros((len(X), k), dtype=np.int64)
@@ -366,19 +367,26 @@ def rank_by_vectors(
             near = np.sort(candidates[row])
             y = vectors_at(near).astype(np.float64)  # float16 squares would overflow
             x = np.asarray(X[row], dtype=np.float64)
-            if normalize:
-                x, y = _unit(x[None])[0], _unit(y)
-            squared = np.einsum("nd,nd->n", y - x, y - x)
-            best = np.argsort(squared, kind="stable")[:k]
-            check_squares(
-                squared[best], 1.0 if normalize else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
-            )
-            distances[row], positions[row] = squared[best], near[best]
+            far = distances_by(metric, x, y)
+            best = np.argsort(far, kind="stable")[:k]
+            largest = 1.0 if metric == "cosine" else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
+            check_squares(far[best], largest)
+            distances[row], positions[row] = far[best], near[best]
 
     with Workers(n_jobs) as workers:
         check_finite(X, workers)
         workers.run(rank, len(X), 1)
     return distances, positions
+
+
+def distances_by(metric: str, x: Float64, y: Float64) -> Float64:
+    """By which the rows of y, (n, D), are ordered for x, (D,), the nearest first, (n,)."""
+    if metric == "inner_product":
+        products: Float64 = np.einsum("nd,d->n", y, x)
+        return -products
+    x, y = (_unit(x[None])[0], _unit(y)) if metric == "cosine" else (x, y)
+    squared: Float64 = np.einsum("nd,nd->n", y - x, y - x)
+    return squared
 
 
 def _unit(rows: Float64) -> Float64:

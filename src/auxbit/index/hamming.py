@@ -626,7 +626,7 @@ class HammingIndex:
 
     def _query_rows(self, X: npt.ArrayLike) -> Array:
         """The queries as an array that the decoder can be compared with, (q, D)."""
-        rows, n_dims = np.asarray(as_rows(X)), len(self._norms().decoder.b)
+        rows, n_dims = np.asarray(as_rows(X)), self._norms().decoder.n_features
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "

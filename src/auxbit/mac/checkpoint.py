@@ -106,7 +106,7 @@ class Checkpoint:
             arrays |= {"best.weights": walk.best.weights, "best.bias": walk.best.bias}
         header = {
             "about": self.about,
-            "scaling": {"scale": prepared.scaling.scale, "normalize": prepared.scaling.normalize},
+            "scaling": {name: value for name, value in vars(prepared.scaling).items() if name != "mean"},
             "history": [asdict(record) for record in walk.history],
             "walk": {name: getattr(walk, name) for name in WALKED},
             "mu": prepared.mu,

@@ -31,7 +31,7 @@ from auxbit.core.checks import (
     refuse_number,
     require,
 )
-from auxbit.core.maps import Extent, Scaling, query_words
+from auxbit.core.maps import Extent, Scaling, largest_norm, query_words
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
 from auxbit.data.vectors import open_rows, take_rows
 from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter
@@ -439,16 +439,21 @@ class ClusterTable:
     def about(self) -> dict[str, Any]:
         return {"rows": self.shape[0], "columns": self.shape[1], "type": str(self._dtype)}
 
-    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
-        shards = self._loaded(held_out)
+    def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
+        shards, longest = self._loaded(held_out), 0.0
+
+        def norm(i: int, where: dict[str, Any]) -> Future:
+            return shards.submit(_largest_norm, shards.rows[i], **where)
 
         def unit(i: int, where: dict[str, Any]) -> Future:
-            return shards.submit(_extent, shards.rows[i], normalize, shards.starts[i], **where)
+            return shards.submit(_extent, shards.rows[i], normalize, longest, shards.starts[i], **where)
 
+        if lift:
+            longest = shards.total(shards.each(norm), max) or 1.0
         extent, unusable = shards.total(shards.each(unit), _join_extents)
         if unusable is not None:
             refuse_number(*unusable)
-        scaling: Scaling = extent.scaling(normalize)
+        scaling: Scaling = extent.scaling(normalize, longest)
         return scaling
 
     def take(self, rows: Ids) -> Array:
@@ -462,7 +467,7 @@ class ClusterTable:
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
     ) -> ClusterRows:
         left_out = np.zeros(0, dtype=np.int64) if held_out is None else np.asarray(held_out)
-        return ClusterRows(self._loaded(held_out), self.shape[1], Setting(scaling, left_out, n_bits))
+        return ClusterRows(self._loaded(held_out), len(scaling.mean), Setting(scaling, left_out, n_bits))
 
     def _loaded(self, held_out: Ids | None) -> Shards:
         """The shards, with their rows on workers."""
@@ -593,7 +598,14 @@ def _take(raw: Array, rows: Ids) -> Array:
     return take_rows(np.asarray(raw), rows)
 
 
-def _extent(raw: Array, normalize: bool, first: int) -> Found:
+def _largest_norm(raw: Array) -> float:
+    rows = np.asarray(raw)
+    check_numbers(rows)
+    with threads_of_worker() as workers:
+        return largest_norm(rows, workers)
+
+
+def _extent(raw: Array, normalize: bool, lift: float, first: int) -> Found:
     """The extent of a shard, and the first number in it that cannot be used."""
     rows = np.asarray(raw)
     if not len(rows):
@@ -601,7 +613,7 @@ def _extent(raw: Array, normalize: bool, first: int) -> Found:
     check_numbers(rows)
     with threads_of_worker() as workers:
         unusable = first_unusable(rows, workers) if normalize else None
-        extent = Extent.of(rows, workers, normalize)
+        extent = Extent.of(rows, workers, normalize, lift)
         if unusable is None and not extent.is_usable:
             unusable = first_unusable(rows, workers)
     return extent, None if unusable is None else (first + unusable[0], *unusable[1:])

@@ -74,6 +74,7 @@ class Plan:
     returns: bool = False
     settled: float | None = None
     normalize: bool = False
+    lift: bool = False
     report: Callable[[Record, int | None], object] | None = None
     identity: Callable[[], dict[str, Any]] = dict
 
@@ -161,8 +162,8 @@ def fit(
         prepared = resumed.prepared if resumed is not None else _measured(plan, table, rng)
         present = 0 if resumed is None else resumed.present
         rows: Any = table.rows(prepared.scaling, prepared.held_out, plan.n_bits, folder, present)
-        if rows.n_passes is not None:  # to measure was the first one; what a crash costs is not counted
-            rows.n_passes = 1 if resumed is None else resumed.passes - rows.holds_all
+        if rows.n_passes is not None:  # those that measure; what a crash costs is not counted
+            rows.n_passes = 1 + plan.lift if resumed is None else resumed.passes - rows.holds_all
         queries = _queries(plan, table, prepared, workers)
         if kept is not None and resumed is not None:
             kept.check_codes(resumed, rows)
@@ -381,7 +382,7 @@ def _finished(plan: Plan, steps: Steps, outcome: Outcome, *, validated: bool) ->
 
 def _measured(plan: Plan, table: Table, rng: np.random.RandomState) -> Prepared:
     held_out = hold_out(plan.validation, table.shape[0], rng)
-    scaling = table.measure(plan.normalize, held_out)
+    scaling = table.measure(held_out, normalize=plan.normalize, lift=plan.lift)
     return Prepared(scaling, np.zeros((0, 0)), held_out, None)
 
 
@@ -413,8 +414,8 @@ class Table(Protocol):
     def about(self) -> dict[str, Any]:
         """What distinguishes this table from others: a fit that resumes must have the same."""
 
-    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
-        """Mean and range of all rows; refuses what is not finite. A pass.
+    def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
+        """Mean and range of all rows; refuses what is not finite. A pass, or two to lift rows.
 
         held_out : those that are not trained on, as a table may lay out its shards by them.
         """
@@ -438,8 +439,8 @@ class ArrayTable:
     def about(self) -> dict[str, Any]:
         return {}
 
-    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
-        return Scaling.measure(self._raw, self._workers, normalize=normalize)
+    def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
+        return Scaling.measure(self._raw, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
         return self._raw[rows]
@@ -468,8 +469,8 @@ class FileTable:
         }
         return about | {CONTENT: fingerprint(self._source)}
 
-    def measure(self, normalize: bool, held_out: Ids | None) -> Scaling:
-        return Scaling.measure(self._source, self._workers, normalize=normalize)
+    def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
+        return Scaling.measure(self._source, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
         return take_rows(self._source, rows)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from auxbit.core.checks import Bits, Float32, Float64, Indices, check_finite
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, lifted_queries
 from auxbit.core.parallel import Workers, draw_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import Ranking, precision_recall_at_k
@@ -188,7 +188,7 @@ def given_queries(validation: Any, D: int, scaling: Scaling, workers: Workers) -
             f"got shape {rows.shape} of {rows.dtype}."
         )
     check_finite(rows, workers, "validation")
-    return scaling.apply(rows)
+    return scaling.apply(lifted_queries(rows, scaling.lift) if scaling.lift else rows)
 
 
 def neighbours_to_find(n_rows: int) -> int:

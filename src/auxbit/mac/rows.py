@@ -340,7 +340,7 @@ class ScaledRows:
     def __init__(self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None) -> None:
         self._source, self._scaling = source, scaling
         self._left_out = np.zeros(0, dtype=np.int64) if left_out is None else np.asarray(left_out)
-        self.shape = (len(source) - len(self._left_out), source.shape[1])
+        self.shape = (len(source) - len(self._left_out), len(scaling.mean))
         self._own = threading.local()
 
     def __getitem__(self, rows: slice) -> Float32:
@@ -361,7 +361,7 @@ class ScaledRows:
         """The rows from the first of these to the last, and which of them are left out."""
         start, stop, _ = rows.indices(self.shape[0])
         if start >= stop:
-            return np.empty((0, self.shape[1]), dtype=self._source.dtype), self._left_out[:0]
+            return np.empty((0, self._source.shape[1]), dtype=self._source.dtype), self._left_out[:0]
         first, last = self.places(np.array([start, stop - 1]))
         low, high = np.searchsorted(self._left_out, (first, last))
         return np.asarray(self._source[slice(int(first), int(last) + 1)]), self._left_out[low:high] - first

@@ -11,6 +11,7 @@ import numpy as np
 
 from auxbit.core.checks import Array, Ids, Packed
 from auxbit.errors import AuxbitError, InvalidInput
+from auxbit.index.asymmetric import distances_by
 from auxbit.serve import schemas
 from auxbit.serve.security import MAX_RANKED, Problem, not_found
 from auxbit.serve.state import ITEMS, Site, Upload, bits_text, consistently, modes_of
@@ -57,7 +58,7 @@ class _Search:
     def __init__(self, site: Site, asked: Asked, wanted: Wanted) -> None:
         self.site, self.collection, self.asked, self.wanted = site, site.collection, asked, wanted
         self.state, self.reconstructs = self.collection.state, site.reconstructs
-        self.n_bits = self.state.n_bits
+        self.n_bits, self.metric = self.state.n_bits, self.collection.model.scaling_.metric
         modes, default = modes_of(self.state)
         self.mode = wanted.mode or default
         if self.mode not in modes:
@@ -91,6 +92,9 @@ class _Search:
         try:
             code = np.frombuffer(self.site.known.of([id_])[0].code, dtype=np.uint8)[None]
             x = None if self.mode == "hamming" else self.collection.vectors([id_]).astype(np.float32)
+            if self.metric == "inner_product":  # as a query it has another code
+                model = self.collection.model
+                code = model.encode(model.decode(code) if x is None else x, queries=True)
             return x, code
         except InvalidInput:
             if id_ in self.collection:
@@ -107,7 +111,7 @@ class _Search:
             x = vector.astype(np.float32)[None]
         if not np.isfinite(x).all():
             raise Problem(422, "invalid", "vector has numbers that are too large for float32.")
-        return x, self.collection.model.encode(x)
+        return x, self.collection.model.encode(x, queries=True)
 
     def _nearest(self) -> tuple[Array, Ids]:
         """Distances and ids of the k nearest, without the item searched from."""
@@ -121,7 +125,7 @@ class _Search:
             distances, ids = self.collection.search(self.x, some, codes=self.code, rerank=True)
         keep = np.flatnonzero(ids[0] != self.own)[:k]
         found: Array = distances[0][keep]
-        return (found if self.mode == "hamming" else _roots(found)), ids[0][keep]
+        return (found if self.mode == "hamming" else self._shown(found)), ids[0][keep]
 
     def _within(self, radius: int) -> tuple[Array, Ids]:
         """As `_nearest`, of what lies within the radius; of at most MAX_RANKED, the nearest by Hamming."""
@@ -136,7 +140,13 @@ class _Search:
         distance = self._to_reconstructions if self.mode == "asymmetric" else self._to_vectors
         squared = distance(self.x, candidates)
         best = np.argsort(squared, kind="stable")[:k]
-        return _roots(squared[best]), candidates[best]
+        return self._shown(squared[best]), candidates[best]
+
+    def _shown(self, squared: Array) -> Array:
+        """Distances; by inner product vectors have none, and minus the products are shown."""
+        if self.mode == "reranked" and self.metric == "inner_product":
+            return squared.astype(np.float64)
+        return _roots(squared)
 
     def _to_reconstructions(self, x: Array, ids: Ids) -> Array:
         """‖x − f(z)‖² for the codes z of these items."""
@@ -148,15 +158,11 @@ class _Search:
         return squared
 
     def _to_vectors(self, x: Array, ids: Ids) -> Array:
-        """‖x − y‖² for the vectors y of these items, of rows divided by their norms if the model does so."""
-        rows = np.concatenate([x, self.collection.vectors(ids)], axis=0, dtype=np.float64)
-        if self.collection.model.normalize:
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows /= np.where(norms > 0, norms, 1.0)
-        difference = rows[1:] - rows[0]
+        """By the metric, ‖x − y‖² or −xᵀy for the vectors y of these items."""
+        y = self.collection.vectors(ids).astype(np.float64)
         with np.errstate(over="ignore"):  # in float32, as a search without a radius has them
-            squared: Array = np.einsum("nd,nd->n", difference, difference).astype(np.float32)
-        return squared
+            far: Array = distances_by(self.metric, x[0].astype(np.float64), y).astype(np.float32)
+        return far
 
     def _results(self, distances: Array, ids: Ids) -> list[dict[str, Any]]:
         known = self.site.known.of(ids.tolist())

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
-from auxbit.core.maps import check_n_bits, check_packed
+from auxbit.core.maps import Scaling, check_n_bits, check_packed, lifted, lifted_queries
 from auxbit.data.records import KINDS, records_of
 from auxbit.data.vectors import read_data
 from auxbit.data.where import Where
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
-from auxbit.hashers.files import CodesMade, as_packed, holds_codes, read_vectors_for
+from auxbit.hashers.files import CodesMade, as_packed, check_asked, holds_codes, read_vectors_for
 from auxbit.index.answers import Answers
 from auxbit.index.codes import check_ids, repeats
 from auxbit.stores.base import Progress, Store, checked_floats, refuse_for_decoder
@@ -59,7 +59,8 @@ class Pushed:
 def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
 
-    Vectors are divided by their norms if the model does so, as the collection's own re-ranking does. Optimal
+    Vectors are divided by their norms or lifted if the model does so, so that the store's Euclidean distances
+    rank them as the collection's own re-ranking does. Optimal
     codes that Hamming distance cannot search are replaced by hash codes, made from the vectors.
     """
     state = collection.state
@@ -70,7 +71,7 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
         )
     if vectors and state.vectors is None:
         raise InvalidInput(f"{collection.path} keeps no vectors: push its codes alone.")
-    normalize = vectors and state.model is not None and bool(collection.model.scaling_.normalize)
+    scaling = None if state.model is None else collection.model.scaling_
     ids, encodes = collection.ids, state.by_decoder and state.vectors is not None
     coding, mu = ("hash", 0.0) if encodes else (state.coding, state.mu)
     refuse_for_decoder(coding, mu)
@@ -81,13 +82,13 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
         codes = collection.model.encode(X) if encodes else collection.codes(some)
         batch: dict[str, Any] = {"codes": codes, "metadata": collection.metadata(some)}
         if vectors:
-            batch["vectors"] = normalized(X) if normalize else X
+            batch["vectors"] = X if scaling is None else comparable(X, scaling)
         return batch
 
     what = f"{'vectors' if vectors else 'codes'}{' hashed' * encodes}"
     identity = f"collection {state.key} {state.generation} {state.commit} {what}"
     made_by = None if state.model is None else collection.model.fingerprint()
-    kept = state.n_features if vectors else None
+    kept = None if not vectors else state.n_features if scaling is None else len(scaling.mean)
     return Source(identity, state.n_bits, kept, ids, read, coding, mu, made_by)
 
 
@@ -137,6 +138,7 @@ def of_files(
     made = CodesMade.of_file(codes)
     if made is not None:
         refuse_for_decoder(made.coding, made.mu)
+        check_asked(made, codes, queries=False)
     known = 8 * rows.shape[1] if made is None or made.n_bits is None else made.n_bits
     n_bits = check_n_bits(known if n_bits is None else n_bits)
     source = of_arrays(
@@ -195,7 +197,7 @@ def search_file(
 def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Array, Array | None]:
     """The queries of a file: their codes, and themselves if they are vectors, which `model` encodes.
 
-    Vectors are divided by their norms if the model does so, as those that are pushed are.
+    Vectors are divided by their norms or lifted if the model does so, as those that are pushed are.
     """
     if model is None:
         codes = read_data(source)
@@ -206,6 +208,7 @@ def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Arra
         made = CodesMade.of_file(source)
         if made is not None:
             refuse_for_decoder(made.coding, made.mu)
+        check_asked(made, source, queries=True)
         return as_packed(codes, store.n_bits, source), None
     if store.model not in (None, model.fingerprint()):
         raise InvalidInput(
@@ -217,9 +220,10 @@ def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Arra
         )
     rows = read_data(source)
     if holds_codes(rows, model.n_bits, model.n_features_in_):
+        check_asked(CodesMade.of_file(source), source, queries=True)
         return as_packed(rows, model.n_bits, source), None
     X = read_vectors_for(model, source)
-    return model.encode(X), normalized(X) if model.scaling_.normalize else X
+    return model.encode(X, queries=True), comparable(X, model.scaling_, queries=True)
 
 
 def identity_of_files(paths: Iterable[str | None], n_bits: int) -> str:
@@ -302,8 +306,12 @@ def _check_same(store: Store, source: Source) -> None:
         raise StoreError(f"{store!r} keeps {kept}, and these rows have {given}. {remedy}")
 
 
-def normalized(X: Array) -> Array:
-    """Rows divided by their norms; rows of zeros are left."""
+def comparable(X: Array, scaling: Scaling, *, queries: bool = False) -> Array:
+    """Rows whose Euclidean distances are those that the model of that scaling is for."""
+    if scaling.lift:
+        return (lifted_queries if queries else lifted)(X, scaling.lift).astype(np.float32)
+    if not scaling.normalize:
+        return X
     norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
     divided: Array = (X / np.where(norms > 0, norms, 1)).astype(np.float32)
     return divided
