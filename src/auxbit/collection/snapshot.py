@@ -76,12 +76,6 @@ def runs(numbers: Ids) -> Ids:
     return np.stack([starts, np.diff(np.append(starts, len(numbers))), numbers[starts]], axis=1)
 
 
-def spread(first: Ids, counts: Ids) -> Ids:
-    """All numbers of runs."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(first - before, counts) + np.arange(counts.sum())
-
-
 # ---- Views
 
 
@@ -201,7 +195,9 @@ class View:
             self._codes.check()
             with self._index.changing() as store:
                 store.grow(self.planes, state.positions)
-        self._discard(self.positions_of(spread(gone[:, 1], gone[:, 2])))
+        _, firsts, counts = gone.T
+        every = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        self._discard(self.positions_of(every))
         if self._lenient:
             self._lose_damaged(connection)
 
@@ -364,19 +360,10 @@ def generation_of(state: State) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A connection and a view at the same state, for the length of a read.
+    """A connection, if one is needed, and a view at the same state, for the length of a read."""
 
-    database : None if only the view is needed, as if ids are numbers.
-    """
-
-    database: sqlite3.Connection | None
+    connection: Any
     view: View
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """To the database."""
-        assert self.database is not None
-        return self.database
 
     @property
     def state(self) -> State:
