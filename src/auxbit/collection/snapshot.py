@@ -451,13 +451,16 @@ class Snapshot:
         # as one text: a tuple for each of many numbers would take longer than finding them
         row = self.connection.execute(f"SELECT group_concat(number) FROM items WHERE {wanted}", parameters)
         numbers = np.fromstring(row.fetchone()[0] or "", dtype=np.int64, sep=",")
-        positions = self.view.positions_of(np.sort(numbers, kind="stable"))  # they lie in rising runs
-        if not by_default:
-            return positions[self.view.alive.holds(positions)]
-        others = np.ones(self.state.positions, dtype=np.bool_)
-        others[positions[positions >= 0]] = False
-        present = self.view.present()
-        return present[others[present]]
+        found = self.view.positions_of(numbers)
+        found = found[self.view.alive.holds(found)]
+        size = self.state.positions
+        if not by_default and len(found) < size // 64:
+            return np.sort(found)
+        from auxbit.index.codes import as_bools
+
+        match = as_bools(self.view.alive.masks, size) if by_default else np.zeros(size, dtype=np.bool_)
+        match[found] = not by_default  # with many of them this is faster than sorting
+        return np.flatnonzero(match)
 
     def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""
