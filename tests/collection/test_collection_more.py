@@ -80,6 +80,33 @@ def test_a_refresh_that_failed_is_tried_again(filled, digits):
 # ---- many changes
 
 
+def test_ids_that_are_remembered_are_those_of_their_items_and_not_all_of_them(monkeypatch):
+    monkeypatch.setattr("auxbit.collection.snapshot.MOST_KNOWN", 8)
+    codes = np.arange(40, dtype=np.uint8)[:, None]
+    with Collection.create(None, bits=8) as collection:
+        collection.add(codes=codes, ids=[f"item {i}" for i in range(40)])
+        for some in (slice(0, 5), slice(3, 12), slice(0, 40, 7), slice(0, 5)):
+            found = collection.search(codes=codes[some], k=1).ids[:, 0]
+            assert found.tolist() == [f"item {i}" for i in range(40)[some]]
+            assert len(collection._view.known_ids) <= 8 + 9
+        collection.delete(["item 0", "item 3"])
+        collection.compact()
+        assert collection.search(codes=codes[4:5], k=1).ids[0, 0] == "item 4"
+
+
+def test_a_search_of_numbered_items_begins_no_transaction_and_sees_every_change(tmp_path, monkeypatch):
+    codes = np.arange(40, dtype=np.uint8)[:, None]
+    with Collection.create(tmp_path / "c", bits=8) as writer, Collection(tmp_path / "c") as reader:
+        for n in range(1, 40):
+            assert writer.add(codes=codes[n : n + 1]).tolist() == [n - 1]
+            for each in (writer, reader, reader, writer):
+                assert each.search(codes=codes[n : n + 1], k=1).ids.tolist() == [[n - 1]]
+        begun = []
+        monkeypatch.setattr(writer._storage, "reading", lambda: begun.append(True))
+        assert writer.search(codes=codes[7:8], k=1).ids.tolist() == [[6]]
+        assert not begun
+
+
 def test_metadata_of_scattered_rows_survive_a_compaction(tmp_path):
     with Collection.create(tmp_path / "c", bits=8) as collection:
         rows = [{"text": "ä" * (row % 7), "row": row} if row % 3 else None for row in range(1000)]

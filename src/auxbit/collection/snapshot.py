@@ -76,12 +76,6 @@ def runs(numbers: Ids) -> Ids:
     return np.stack([starts, np.diff(np.append(starts, len(numbers))), numbers[starts]], axis=1)
 
 
-def spread(first: Ids, counts: Ids) -> Ids:
-    """All numbers of runs."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(first - before, counts) + np.arange(counts.sum())
-
-
 # ---- Views
 
 
@@ -201,7 +195,9 @@ class View:
             self._codes.check()
             with self._index.changing() as store:
                 store.grow(self.planes, state.positions)
-        self._discard(self.positions_of(spread(gone[:, 1], gone[:, 2])))
+        _, firsts, counts = gone.T
+        every = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        self._discard(self.positions_of(every))
         if self._lenient:
             self._lose_damaged(connection)
 
@@ -364,19 +360,10 @@ def generation_of(state: State) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A connection and a view at the same state, for the length of a read.
+    """A connection, if one is needed, and a view at the same state, for the length of a read."""
 
-    database : None if only the view is needed, as if ids are numbers.
-    """
-
-    database: sqlite3.Connection | None
+    connection: Any
     view: View
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """To the database."""
-        assert self.database is not None
-        return self.database
 
     @property
     def state(self) -> State:
@@ -469,13 +456,16 @@ class Snapshot:
         # as one text: a tuple for each of many numbers would take longer than finding them
         row = self.connection.execute(f"SELECT group_concat(number) FROM items WHERE {wanted}", parameters)
         numbers = np.fromstring(row.fetchone()[0] or "", dtype=np.int64, sep=",")
-        positions = self.view.positions_of(np.sort(numbers, kind="stable"))  # they lie in rising runs
-        if not by_default:
-            return positions[self.view.alive.holds(positions)]
-        others = np.ones(self.state.positions, dtype=np.bool_)
-        others[positions[positions >= 0]] = False
-        present = self.view.present()
-        return present[others[present]]
+        found = self.view.positions_of(numbers)
+        found = found[self.view.alive.holds(found)]
+        size = self.state.positions
+        if not by_default and len(found) < size // 64:
+            return np.sort(found)
+        from auxbit.index.codes import as_bools
+
+        match = as_bools(self.view.alive.masks, size) if by_default else np.zeros(size, dtype=np.bool_)
+        match[found] = not by_default  # with many of them this is faster than sorting
+        return np.flatnonzero(match)
 
     def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""

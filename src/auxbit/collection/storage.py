@@ -428,37 +428,33 @@ class Storage:
         self._free, self._writers = dict[int, list[Reader]](), dict[int, sqlite3.Connection]()
         self._state, self._noting, self._only = state, threading.Lock(), None
         self._sole: int | None = None  # the process of the only writer, which need not ask what was committed
-        self._path = self._file = self._lock = None
+        self._path = self._lock = None
+        self._file: tuple[int, int] | None = None  # which the database was when it was opened
         if folder is None:
             self._only = connect(None)
             lay_out(self._only, state or State(1))
-        else:
-            check_folder(folder)
-            self._path, self._lock = folder / DATABASE, WriterLock(folder / LOCK)
-            self._file = self._found_file()
-            try:
-                with self.reading():  # which finds out whether it can be read
-                    pass
-            except BaseException:
-                self.close()
-                raise
-
-    def _found_file(self) -> tuple[int, int] | None:
-        """What tells the database from another file of its name; CollectionError if it is not there."""
-        if self._path is None:
-            return None
+            return
+        self._path, self._lock = folder / DATABASE, WriterLock(folder / LOCK)
         try:
-            found = os.stat(self._path)
-        except OSError as error:
-            check_folder(self._path.parent)
-            raise FileProblem(f"{self.place} cannot be read: {error.strerror}.") from error
-        return found.st_dev, found.st_ino
+            check_folder(folder)
+            self._note(self.state)
+        except BaseException:
+            self.close()
+            raise
 
     def _check_usable(self) -> None:
         """Refuse a folder that was moved, removed or replaced: its open files could still be used."""
         if self.closed:
             raise InvalidInput(f"{self.place} is closed. Open it again.")
-        if self._found_file() != self._file:
+        if self._path is None:
+            return
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            check_folder(self._path.parent)
+            raise FileProblem(f"{self.place} cannot be read: {error.strerror}.") from error
+        self._file = self._file or (found.st_dev, found.st_ino)
+        if self._file != (found.st_dev, found.st_ino):
             raise CollectionError(f"{self.place} was replaced by another collection. Open it again.")
 
     @contextmanager
@@ -597,12 +593,11 @@ class Storage:
             for name in set(kept) - named:
                 del kept[name]
         if self.folder is not None and self._lock is not None and self._lock.held:
-            # what cannot be removed now is left to the next writer: Windows keeps what somebody has mapped
+            ours = re.compile(r"(codes|vectors)\.\d+|model\.\d+\.safetensors|\..*\.part")
             with contextlib.suppress(OSError, sqlite3.Error), self.reading() as (_, state):
                 for path in self.folder.iterdir():
-                    ours = re.fullmatch(r"(codes|vectors)\.\d+|model\.\d+\.safetensors|\..*\.part", path.name)
-                    if ours and path.name not in state.files:
-                        with contextlib.suppress(OSError):
+                    if ours.fullmatch(path.name) and path.name not in state.files:
+                        with contextlib.suppress(OSError):  # Windows keeps what somebody has mapped
                             path.unlink()
 
     def shrink(self) -> None:

@@ -674,9 +674,14 @@ class _Leaf:
             wide += f" AND {self.x} >= ''" if isinstance(bound, str) else ""
         edge, others = self._edge(operator, bound, exact=_is_exact(bound))
         if self.plain and not isinstance(bound, str):  # which is x, if that is a number
-            wide, sure = f"{self.plain} {operator[0]}= ?", f"{self.plain} {operator[0]} ?"
-            is_number = f"{self.kind} IN ('integer', 'real')"
-            return f"({wide} AND {is_number} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", values + others
+            judged: Sql = (
+                f"CASE WHEN {self.plain} {operator[0]} ? THEN 1 ELSE {edge} END",
+                values[1:] + others,
+            )
+            integer = ("1", []) if _is_exact(bound) and operator in ("<=", ">=") else judged
+            kinds = f"WHEN 'integer' THEN {integer[0]} WHEN 'real' THEN {judged[0]} ELSE 0"
+            text = f"({self.plain} {operator[0]}= ? AND CASE {self.kind} {kinds} END)"
+            return text, values[:1] + integer[1] + judged[1]
         first = self._first([(f"{operator[0]}= ?", values[:1])])
         return f"({first[0]}{wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", first[1] + values + others
 
