@@ -124,6 +124,14 @@ def test_a_linear_decoder_is_measured_where_the_best_takes_too_long(
     assert [(row["method"], row["bits"]) for row in found.left_out] == [("BA-optimal", 16)]
 
 
+def test_inner_products_need_lifted_rows_which_is_said(digits: Any) -> None:
+    found = bits.choose_bits(digits, recall=0.2, metric="inner_product", bits=(16,), max_rows=900, n_jobs=1)
+    assert "rows of lift_rows and queries of lift_queries" in bits.verdict(found)
+    create, search = bits.commands(found, "x.npy")
+    assert "lifted.npy" in create
+    assert "lifted-queries.npy" in search
+
+
 def test_the_figure_marks_the_choice_and_the_wanted_recall(choice: bits.Choice) -> None:
     result = bits.as_result(choice)
     left, right = result.figures["bits"]().axes

@@ -178,6 +178,11 @@ def verdict(choice: Choice) -> str:
     again = _cheapest(choice.rows, made["recall"], made["rerank"])
     if again is not None and again["bits"] < best["bits"]:
         text += f" With vectors kept beside the codes: {described(again)}, with {again['recall']:.3f}."
+    if made["metric"] == "inner_product":
+        text += (
+            " Collections compare distances: give them rows of lift_rows and queries of lift_queries, both "
+        )
+        text += "of auxbit.evaluate."
     return text
 
 
@@ -193,13 +198,15 @@ def commands(choice: Choice, data: str) -> list[list[str]]:
     best, made = choice.best, choice.settings
     if best is None:
         return []
+    queries = "queries.npy"
+    if made["metric"] == "inner_product":
+        data, queries = "lifted.npy", "lifted-queries.npy"
     create = ["collection", "create", "items.auxbit", "--data", data, "--bits", str(best["bits"])]
     create += ["--coding", best["coding"]]
     create += ["--decoder", best["decoder"]] if best["decoder"] else []
     create += ["--vectors", "float16"] if best["rerank"] else []
     create += ["--normalize"] if made["metric"] == "cosine" else []
-    search = ["collection", "search", "items.auxbit", "--queries", "queries.npy", "--k", str(SHOWN)]
-    search += ["--mode", "asymmetric"] if best["coding"] == "optimal" else []
+    search = ["collection", "search", "items.auxbit", "--queries", queries, "--k", str(SHOWN)]
     return [create, search + (["--rerank", str(best["rerank"])] if best["rerank"] else [])]
 
 
