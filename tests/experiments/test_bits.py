@@ -10,6 +10,7 @@ import pytest
 from auxbit import BinaryAutoencoder, HammingIndex, evaluate
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import bits
+from auxbit.experiments.measure import about
 from auxbit.experiments.study import Row
 
 WANTED = 0.96
@@ -105,6 +106,30 @@ def test_codes_alone_are_chosen_if_re_ranking_was_not_asked_for(digits: Any) -> 
     assert found.best is not None
     assert (found.best["bits"], found.best["rerank"]) == (64, None)
     assert "With vectors kept beside the codes: 8 bits" in bits.verdict(found)
+
+
+def test_a_linear_decoder_is_measured_where_the_best_takes_too_long(
+    digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(bits.Runner):
+        def run(self, cell: Any, method: Any) -> Row:
+            if cell[0] == "BA-optimal" and cell[1] > 8:
+                return about(cell, skipped="it takes too long.")
+            return super().run(cell, method)
+
+    monkeypatch.setattr(bits, "Runner", Slow)
+    found = bits.choose_bits(digits, bits=(8, 16), max_rows=900, n_jobs=1)
+    kinds = {row["bits"]: row["decoder"] for row in found.rows if row["coding"] == "optimal"}
+    assert kinds == {8: "tables", 16: "linear"}
+    assert [(row["method"], row["bits"]) for row in found.left_out] == [("BA-optimal", 16)]
+
+
+def test_inner_products_need_lifted_rows_which_is_said(digits: Any) -> None:
+    found = bits.choose_bits(digits, recall=0.2, metric="inner_product", bits=(16,), max_rows=900, n_jobs=1)
+    assert "rows of lift_rows and queries of lift_queries" in bits.verdict(found)
+    create, search = bits.commands(found, "x.npy")
+    assert "lifted.npy" in create
+    assert "lifted-queries.npy" in search
 
 
 def test_the_figure_marks_the_choice_and_the_wanted_recall(choice: bits.Choice) -> None:

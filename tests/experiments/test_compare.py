@@ -120,7 +120,7 @@ def test_optimal_codes_find_more_than_hash_codes_and_re_ranking_finds_most(digit
     assert all(row["recall_reranked"] > row["recall_at"] + 0.15 for row in rows)
     assert (found["sign"]["bits"], found["sign"]["payload_bytes"]) == (64, 8)
     fits = [found[name]["seconds_fit"] for name in order]
-    assert fits[0] == pytest.approx(fits[1], abs=1e-3)
+    assert fits[0] <= fits[1] < 1.5 * fits[0]
     assert fits[1] < fits[2]  # fitted once, and a decoder for optimal codes
     ranked = best_first(rows)
     assert ranked[0]["method"] == "BA-optimal"

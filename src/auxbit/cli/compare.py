@@ -187,7 +187,7 @@ def bits(
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
     limit: Annotated[float, Option(
         metavar="SECONDS", min=0.001, help="Stop a fit that takes longer, and try no more bits with it."
-    )] = 600.0,
+    )] = 300.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}."
     )] = None,

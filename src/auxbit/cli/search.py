@@ -232,16 +232,12 @@ def evaluate(
         f"{result['method']}, {result['bits']} bits: {result['queries']:,} queries, "
         f"{result['n_base']:,} rows, {K} true neighbours each; neighbours {result['neighbours']}"
     )
-    ways = [(f"the {k} nearest {way['way']}", *_found(way), way["recall_at"]) for way in result["ways"]]
-    averaged = (
-        f"the {k} nearest codes, ties averaged",
-        result["precision_average"],
-        result["recall_average"],
-    )
-    within = (f"codes within radius {radius}", result["precision_radius"], result["recall_radius"])
+    by_hamming = result["ways"][0]["way"]
+    ways = [(way["way"], way["precision"], way["recall"], way["recall_at"]) for way in result["ways"]]
+    averaged = (f"{by_hamming}, ties averaged", result["precision_average"], result["recall_average"], None)
+    within = (f"all within radius {radius}", result["precision_radius"], result["recall_radius"], None)
     output.print_table(
-        ["of what is retrieved", "precision", "recall", f"recall@{min(10, K)}"],
-        [*ways, (*averaged, None), (*within, None)],
+        [f"the {k} nearest", "precision", "recall", f"recall@{min(10, K)}"], [*ways, averaged, within]
     )
     output.print_facts(
         [
@@ -258,10 +254,6 @@ def evaluate(
     )
     for written in filter(None, (curve, plot)):
         output.say(f"Written: {written}")
-
-
-def _found(row: dict[str, Any]) -> tuple[float, float]:
-    return row["precision"], row["recall"]
 
 
 def _check_written(curve: str | None, plot: str | None, force: bool) -> None:

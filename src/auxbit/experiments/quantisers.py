@@ -157,21 +157,23 @@ class Hashed(Quantiser):
 class ByDecoder(Hashed):
     """The codes of a hasher by ‖query − f(z)‖: h(x), or those that are best for the decoder.
 
-    coding : "hash" or "optimal", for which a decoder is fitted, unless the model comes fitted.
+    coding : "hash" or "optimal", for which a decoder of the kind is fitted, unless the model comes fitted.
     """
 
     searched_by = "asymmetric"
 
-    def __init__(self, model: Hasher, bits: int, *, coding: str, mu: float = 0.0, **more: Any) -> None:
+    def __init__(
+        self, model: Hasher, bits: int, *, coding: str, mu: float = 0.0, kind: str = "auto", **more: Any
+    ) -> None:
         super().__init__(model, bits, **more)
-        self.coding, self.mu = coding, mu
+        self.coding, self.mu, self.kind = coding, mu, kind
         self.resident_bytes += NORM_BYTES
 
     def _train(self, X: Array) -> None:
         if not hasattr(self.model, "encoder_"):
             self.model.fit(X)
         if self.coding == "optimal":
-            self.model.fit_decoder(X, mu=self.mu)
+            self.model.fit_decoder(X, self.kind, mu=self.mu)
         self._measure_model()
 
     @property
@@ -453,7 +455,12 @@ MAKERS: dict[str, Callable[[int, Array, int, int | None], Made]] = {
     "plsq": _product_local_search, "rabitq": _rabitq, "pca-rabitq": _pca_rabitq,
     "pca-rabitq2": _pca_rabitq2, "itq-rabitq": _itq_rabitq,
 }  # fmt: skip
-WAYS = {"ba-asymmetric": "hash", "ba-optimal": "optimal"}  # of BA by its decoder, with their coding
+# the ways of BA by its decoder
+WAYS: dict[str, dict[str, Any]] = {
+    "ba-asymmetric": {"coding": "hash"},
+    "ba-linear": {"coding": "optimal", "kind": "linear"},
+    "ba-optimal": {"coding": "optimal"},
+}
 NAMES = (*WAYS, "sign", *MAKERS)
 
 
@@ -466,7 +473,7 @@ def make_quantiser(
     """
     if name in WAYS:
         fitted = make_hasher("ba", bits, random_state=seed, n_jobs=n_jobs) if start is None else copy(start)
-        return ByDecoder(fitted, bits, coding=WAYS[name], seed=seed, n_jobs=n_jobs)
+        return ByDecoder(fitted, bits, **WAYS[name], seed=seed, n_jobs=n_jobs)
     if name == "sign":
         return SignBits(bits, seed=seed, n_jobs=n_jobs)
     if name in MAKERS:

@@ -78,6 +78,9 @@ METHODS = {
     "ba-asymmetric": Method(
         "BA-asymmetric", Style("#f08a4b", "x", "--"), note="its codes by the decoder"
     ),
+    "ba-linear": Method(
+        "BA-linear", Style("#7a5230", ".", "--"), note="codes that are best for a linear decoder"
+    ),
     "ba-optimal": Method(
         "BA-optimal", Style("#a33c00", "$\\bigstar$", "--"), note="codes that are best for the decoder"
     ),
@@ -131,7 +134,8 @@ METHODS = {
 HASHER_NAMES = tuple(name for name, method in METHODS.items() if method.home)
 # what `compare` shows by default; those last that may take minutes
 COMPARED_METHODS = (
-    "ba-optimal", "ba-asymmetric", "ba", "sign", "itq", "pq", "rabitq", "pca-rabitq", "rq", "lsq",
+    "ba", "ba-asymmetric", "ba-linear", "ba-optimal", "sign", "itq", "pq", "rabitq", "pca-rabitq", "rq",
+    "lsq",
 )  # fmt: skip
 ESTIMATORS = {method.estimator: method for method in reversed(METHODS.values()) if method.home}
 ENCODERS = {method.encoder.partition(":")[2]: method.encoder for method in ESTIMATORS.values()}
