@@ -113,7 +113,7 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     X = rng.standard_normal((400, 8)) * rng.uniform(0.1, 10, (400, 1))
     X[100] = 0
     np.save("x.npy", X)
-    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--normalize")
+    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--metric", "cosine")
     assert "squared error per normalised row" in run(*fit).stdout
     unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     np.save("truth.npy", ground_truth(unit, unit[:50], 20))
@@ -258,7 +258,7 @@ def test_the_metric_says_which_neighbours_are_true(folder: Path, digits: Any) ->
 
 def test_fit_makes_any_decoder_and_all_that_follows_uses_its_codes(folder: Path) -> None:
     for method in ("ba", "itq"):
-        options = ("--method", method, "--bits", 8, "--decoder", "tables", "--normalize", "--force")
+        options = ("--method", method, "--bits", 8, "--decoder", "tables", "--metric", "cosine", "--force")
         fitted = run("fit", "base.npy", "-o", "t.safetensors", *options)
         assert fitted.stdout.endswith("Next: auxbit encode t.safetensors base.npy --out codes.npy\n")
         model = auxbit.load("t.safetensors")

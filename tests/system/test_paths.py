@@ -88,7 +88,7 @@ COLLECTIONS = {
     "hash with vectors": ("--coding", "hash", "--vectors", "float16"),
     "tables": ("--decoder", "tables"),
     "linear, both ways": ("--decoder", "linear", "--mu", 0.03),
-    "itq, cosine": ("--method", "itq", "--normalize", "--vectors", "float32"),
+    "itq, cosine": ("--method", "itq", "--metric", "cosine", "--vectors", "float32"),
 }
 
 
@@ -96,7 +96,7 @@ COLLECTIONS = {
 def test_collections_and_stores_are_searched_in_a_way_that_means_something(
     folder: Path, digits: Any, places: Any, truth: Any, kind: str
 ) -> None:
-    if "--normalize" in COLLECTIONS[kind]:
+    if "cosine" in COLLECTIONS[kind]:
         truth = ground_truth(digits[300:], digits[:300], 10, metric="cosine")
     run("collection", "create", "c", "--data", "base.npy", "--bits", BITS, *COLLECTIONS[kind])
     search = ("collection", "search", "c", "--queries", "queries.npy")
