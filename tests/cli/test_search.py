@@ -132,6 +132,30 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     assert "normalised" not in shown
 
 
+def test_a_model_for_inner_products_is_measured_and_searched_by_them(folder: Path) -> None:
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((600, 12)) * np.exp(rng.standard_normal((600, 1)) / 2)
+    np.save("x.npy", X)
+    np.save("q.npy", rng.standard_normal((50, 12)))
+    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 12, "--method", "itq", "--coding", "optimal")
+    assert "squared error per lifted row" in run(*fit, "--metric", "inner_product").stdout
+    result = run_json(
+        "evaluate", "n.safetensors", "--base", "x.npy", "--queries", "q.npy", "--K", 20, "--k", 20
+    )
+    assert (result["metric"], result["neighbours"]) == ("inner_product", "by inner product")
+    found = {way["way"]: way["recall_at"] for way in result["ways"]}
+    assert found["hash codes by Hamming distance"] > 0.1  # chance is 0.017
+    assert found["optimal codes by the decoder"] > 0.3
+    run("encode", "n.safetensors", "x.npy", "-o", "codes.npy", "--coding", "hash")
+    run("encode", "n.safetensors", "q.npy", "-o", "rows.npy", "--coding", "hash")
+    run("encode", "n.safetensors", "q.npy", "-o", "asked.npy", "--coding", "hash", "--queries")
+    search = ("search", "n.safetensors", "--base", "codes.npy", "--queries")
+    assert run_json(*search, "q.npy")["results"] == run_json(*search, "asked.npy")["results"]
+    assert "again with --queries" in run(*search, "rows.npy", code=1).stderr
+    made = ("collection", "create", "c", "--model", "n.safetensors", "--coding", "hash")
+    assert "again without --queries" in run(*made, "--data", "asked.npy", "--codes", code=1).stderr
+
+
 def test_the_files_that_evaluate_writes_are_checked_before_any_work(folder: Path) -> None:
     files = ("evaluate", "missing.safetensors", "--base", "base.npy", "--queries", "queries.npy")
     same = run(*files, "--curve", "same.svg", "--plot", "./same.svg", code=2).stderr
