@@ -296,7 +296,7 @@ def defaults(results: Results) -> str:
         for bits in (32, None):
             for way, how in ways.items():
                 begun = time.process_time()
-                made = Collection.create(None, base, bits=bits, normalize=cosine, **how)
+                made = Collection.create(None, base, bits=bits, metric="cosine" if cosine else None, **how)
                 seconds = time.process_time() - begun
                 found = made.search(queries, 10).ids
                 shares = [

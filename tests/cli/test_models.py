@@ -27,7 +27,7 @@ def test_fit_writes_a_model_of_each_method_that_loads(folder: Path, method: str)
 def test_fit_passes_its_options_on_and_reports_in_json(folder: Path) -> None:
     summary = run_json(
         "fit", "base.npy", "-o", "new.safetensors", "--bits", 8, "--init", "tpca", "--mu-factor", 2,
-        "--mu0", 0.1, "--validation", "none", "--z-solver", "alternating", "--normalize", "--seed", 5,
+        "--mu0", 0.1, "--validation", "none", "--z-solver", "alternating", "--metric", "cosine", "--seed", 5,
         "--jobs", 1,
     )  # fmt: skip
     parameters = auxbit.load("new.safetensors").get_params()

@@ -133,7 +133,7 @@ def test_ctrl_c_names_the_command_that_resumes_and_it_does(place):
     np.save("large.npy", clustered(60_000, 32, seed=4))
     words = [
         "fit", "large.npy", "-o", "my model.safetensors", "--checkpoint", "state", "--bits", "16",
-        "--jobs", "1", "--normalize",
+        "--jobs", "1", "--metric", "cosine",
     ]  # fmt: skip
     process = auxbit_process(*words)
     deadline = time.monotonic() + 120

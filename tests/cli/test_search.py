@@ -113,7 +113,7 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     X = rng.standard_normal((400, 8)) * rng.uniform(0.1, 10, (400, 1))
     X[100] = 0
     np.save("x.npy", X)
-    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--normalize")
+    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 8, "--max-iter", 3, "--metric", "cosine")
     assert "squared error per normalised row" in run(*fit).stdout
     unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
     np.save("truth.npy", ground_truth(unit, unit[:50], 20))
@@ -130,6 +130,30 @@ def test_evaluate_of_a_model_of_normalised_rows_takes_neighbours_by_cosine(folde
     shown = run("evaluate", "raw.safetensors", *files[2:]).stdout
     assert "neighbours Euclidean" in shown
     assert "normalised" not in shown
+
+
+def test_a_model_for_inner_products_is_measured_and_searched_by_them(folder: Path) -> None:
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((600, 12)) * np.exp(rng.standard_normal((600, 1)) / 2)
+    np.save("x.npy", X)
+    np.save("q.npy", rng.standard_normal((50, 12)))
+    fit = ("fit", "x.npy", "-o", "n.safetensors", "--bits", 12, "--method", "itq", "--coding", "optimal")
+    assert "squared error per lifted row" in run(*fit, "--metric", "inner_product").stdout
+    result = run_json(
+        "evaluate", "n.safetensors", "--base", "x.npy", "--queries", "q.npy", "--K", 20, "--k", 20
+    )
+    assert (result["metric"], result["neighbours"]) == ("inner_product", "by inner product")
+    found = {way["way"]: way["recall_at"] for way in result["ways"]}
+    assert found["hash codes by Hamming distance"] > 0.1  # chance is 0.017
+    assert found["optimal codes by the decoder"] > 0.3
+    run("encode", "n.safetensors", "x.npy", "-o", "codes.npy", "--coding", "hash")
+    run("encode", "n.safetensors", "q.npy", "-o", "rows.npy", "--coding", "hash")
+    run("encode", "n.safetensors", "q.npy", "-o", "asked.npy", "--coding", "hash", "--queries")
+    search = ("search", "n.safetensors", "--base", "codes.npy", "--queries")
+    assert run_json(*search, "q.npy")["results"] == run_json(*search, "asked.npy")["results"]
+    assert "again with --queries" in run(*search, "rows.npy", code=1).stderr
+    made = ("collection", "create", "c", "--model", "n.safetensors", "--coding", "hash")
+    assert "again without --queries" in run(*made, "--data", "asked.npy", "--codes", code=1).stderr
 
 
 def test_the_files_that_evaluate_writes_are_checked_before_any_work(folder: Path) -> None:
@@ -258,7 +282,7 @@ def test_the_metric_says_which_neighbours_are_true(folder: Path, digits: Any) ->
 
 def test_fit_makes_any_decoder_and_all_that_follows_uses_its_codes(folder: Path) -> None:
     for method in ("ba", "itq"):
-        options = ("--method", method, "--bits", 8, "--decoder", "tables", "--normalize", "--force")
+        options = ("--method", method, "--bits", 8, "--decoder", "tables", "--metric", "cosine", "--force")
         fitted = run("fit", "base.npy", "-o", "t.safetensors", *options)
         assert fitted.stdout.endswith("Next: auxbit encode t.safetensors base.npy --out codes.npy\n")
         model = auxbit.load("t.safetensors")

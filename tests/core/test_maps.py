@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import Scaling, largest_norm, lifted, lifted_queries, row_norms
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidInput
 
@@ -113,3 +113,47 @@ def test_infinities_that_cancel_and_numbers_too_large_are_named(normalize):
         assert Scaling.measure(X, workers, normalize=normalize).scale > 0
         with pytest.raises(InvalidInput, match="dates or times"):
             Scaling.measure(np.zeros((4, 2), dtype="datetime64[s]"), workers)
+
+
+# ---- rows that are lifted, for inner products
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    dimensions=st.integers(1, 12),
+    dtype=st.sampled_from([np.uint8, np.int32, np.float16, np.float32, np.float64]),
+    power=st.integers(-3, 3),
+    seed=st.integers(0, 100_000),
+)
+def test_lifted_rows_are_ranked_by_distance_as_rows_are_by_inner_product(n, dimensions, dtype, power, seed):
+    rng = np.random.default_rng(seed)
+    X = (rng.uniform(0, 9, size=(n, dimensions)) * rng.uniform(0.1, 9, size=(n, 1))).astype(dtype)
+    queries = rng.normal(size=(5, dimensions)) * 10.0**power
+    with Workers(1) as workers:
+        longest = largest_norm(X, workers)
+        scaling = Scaling.measure(X, workers, lift=True)
+    norms = np.linalg.norm(X.astype(np.float64), axis=1)
+    assert longest == pytest.approx(norms.max(), rel=1e-12)
+    rows, asked = lifted(X, longest or 1.0), lifted_queries(queries, longest or 1.0)
+    np.testing.assert_array_equal(rows[:, :-1], X)
+    np.testing.assert_allclose(
+        rows[:, -1], np.sqrt(np.maximum(longest**2 - norms**2, 0)), rtol=1e-6, atol=1e-6 * longest
+    )
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), longest or 1.0, rtol=1e-12)
+    products = queries @ X.astype(np.float64).T
+    squared = np.square(asked[:, None] - rows[None]).sum(axis=2)
+    by_product = np.take_along_axis(products, np.argsort(squared, axis=1), axis=1)
+    np.testing.assert_allclose(  # equal products may come in any order
+        by_product, -np.sort(-products, axis=1), rtol=0, atol=1e-11 * (np.abs(queries).sum() * longest + 1e-9)
+    )
+    assert scaling.metric == "inner_product"
+    np.testing.assert_allclose(scaling.apply(X), (rows - scaling.mean) / scaling.scale, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(scaling.apply(X), scaling.apply(rows))  # which have the coordinate
+
+
+@pytest.mark.parametrize("size", [1e-170, 1.0, 1e150])
+def test_norms_are_right_where_squares_are_not(size):
+    X = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]]) * size
+    np.testing.assert_allclose(row_norms(X), np.array([5.0, 0.0, 1.0]) * size, rtol=1e-15)
+    np.testing.assert_allclose(lifted(X, 5 * size)[:, -1] / size, [0, 5, np.sqrt(24)], rtol=1e-12)

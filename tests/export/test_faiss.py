@@ -314,3 +314,20 @@ def test_a_file_in_the_way_stays_unless_it_may_be_overwritten(tmp_path, monkeypa
     monkeypatch.undo()
     to_faiss(path, model, codes)
     assert faiss.read_index(str(path)).ntotal == 9
+
+
+def test_a_model_for_inner_products_has_the_binary_form_only(tmp_path):
+    base, queries = base_and_queries()
+    model = fitted(ITQ, lift=True)
+    assert to_faiss(tmp_path / "f", model, model.encode(base)) == "binary"
+    index = HammingIndex(13)
+    index.add(model.encode(base))
+    asked = model.encode(queries, queries=True)
+    distances, _ = faiss.read_index_binary(str(tmp_path / "f")).search(asked, 10)
+    np.testing.assert_array_equal(distances, index.search(asked, 10)[0])
+    for form in ("lsh", "additive"):
+        with pytest.raises(InvalidInput, match=rf"the {form} form takes.*evaluate\.lift_rows"):
+            to_faiss(tmp_path / "g", model, model.encode(base), form=form)
+    with pytest.raises(InvalidInput, match=r"evaluate\.lift_rows"):
+        index_to_faiss(tmp_path / "g", HammingIndex(model=model), form="additive")
+    assert not (tmp_path / "g").exists()

@@ -214,3 +214,8 @@ def test_what_cannot_be_an_onnx_model_is_refused(tmp_path, monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'auxbit\[onnx\]'"):
         to_onnx(fitted(ITQ), tmp_path / "h.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_for_inner_products_is_refused_with_the_remedy():
+    with pytest.raises(InvalidInput, match=r"rows and queries alike.*evaluate\.lift_rows"):
+        onnx_bytes(fitted(ITQ, lift=True))

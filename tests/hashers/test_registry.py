@@ -118,7 +118,8 @@ def test_read_header_tells_the_class_the_parameters_and_the_versions(fitted, tmp
     assert (header["class"], header["format_version"]) == ("ITQ", 1)
     assert header["auxbit_version"] == auxbit.__version__
     assert header["parameters"] == {
-        "n_bits": 5, "n_iter": 9, "n_init": 1, "normalize": False, "random_state": 3, "n_jobs": None
+        "n_bits": 5, "n_iter": 9, "n_init": 1, "normalize": False, "lift": False, "random_state": 3,
+        "n_jobs": None,
     }  # fmt: skip
     assert header["n_features_in"] == 7
 
@@ -253,7 +254,7 @@ def test_a_tensor_read_as_another_type_is_noticed(whole, tmp_path):
         auxbit.load(tmp_path / "m.safetensors")
 
 
-@pytest.mark.parametrize("version", ["3", "9", "x"])
+@pytest.mark.parametrize("version", ["4", "9", "x"])
 def test_a_file_of_a_newer_format_says_to_upgrade(version, whole, tmp_path):
     assert whole.count(b'"format_version":"1"') == 1
     newer = whole.replace(b'"format_version":"1"', f'"format_version":"{version}"'.encode())

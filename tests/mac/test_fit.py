@@ -58,6 +58,8 @@ def test_rows_of_every_kind_and_type_give_the_model_of_rows_in_memory(tmp_path, 
         {"validation": None},
         {"validation": clustered(40, seed=2)},
         {"normalize": True},
+        {"lift": True},
+        {"lift": True, "validation": clustered(40, seed=2), "init": ITQ(8, lift=True, random_state=3)},
         {"n_bits": 16},
         {"n_bits": 20, "z_solver": "exact"},
         {"n_bits": 32},  # more than the columns
@@ -174,10 +176,10 @@ def counted(rows):
 
 
 @pytest.mark.parametrize(("h_solver", "samples"), [("svm", 4), ("ridge", 3)])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_passes_are_counted_as_rows_were_read(h_solver, samples, normalize, few_held):
+@pytest.mark.parametrize("more", [{}, {"normalize": True}, {"lift": True}], ids=str)
+def test_passes_are_counted_as_rows_were_read(h_solver, samples, more, few_held):
     rows = counted(clustered(30_000, 8))
-    model = quick(h_solver=h_solver, normalize=normalize, max_iter=3, init="lsh", C=100).fit(rows)
+    model = quick(h_solver=h_solver, max_iter=3, init="lsh", C=100, **more).fit(rows)
     # samples come on top: queries, for the first mu, what was trained on, for the SVMs' steps; of so few rows
     # they are in all blocks
     assert np.median(rows.reads) == model.n_passes_ + samples

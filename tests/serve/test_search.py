@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from auxbit import ITQ, Collection
 from auxbit.serve import schemas
-from helpers.serve_cases import Client, N, digits, refused
+from helpers.serve_cases import Client, N, digits, own_digits, refused
 
 MODES = ("hamming", "asymmetric", "reranked")
 
@@ -248,3 +249,26 @@ def test_methods_that_are_not_there_are_refused(client, method, path):
 )
 def test_paths_that_are_not_there_are_refused(client, path):
     refused(client.get(path), 404, "not_found")
+
+
+def test_by_inner_product_the_largest_products_come_first(tmp_path):
+    path = own_digits(tmp_path)
+    with Collection(path) as collection:
+        X = collection.vectors(collection.ids).astype(np.float64)
+        collection.retrain(ITQ(12, lift=True, random_state=0).fit(X))
+    products = X @ X.T
+    with Client(path) as client:
+        for radius in ("", "&radius=12"):
+            answer = search(client, f"id=7&k=10&mode=reranked{radius}")
+            wanted = np.argsort(-products[7], kind="stable")
+            ids, distances = zip(*((each.id, each.distance) for each in answer.results), strict=True)
+            assert list(ids) == wanted[wanted != 7][:10].tolist()
+            np.testing.assert_allclose(distances, -products[7, list(ids)], rtol=1e-3)
+        x = X[7].tolist()
+        for mode in MODES:
+            by_item = search(client, f"id=7&k={N}&mode={mode}")
+            found = [each.id for each in by_vector(client, x, k=N, mode=mode).results if each.id != 7]
+            if mode != "hamming":
+                assert [each.id for each in by_item.results] == found
+            ranks = np.argsort(np.argsort(-products[7]))[[each.id for each in by_item.results][:10]]
+            assert np.median(ranks) < 40  # chance: 60

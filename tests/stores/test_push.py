@@ -11,6 +11,7 @@ import pytest
 
 from auxbit import BinaryAutoencoder, Collection
 from auxbit.errors import InvalidInput
+from auxbit.evaluate import largest_norm, lift_queries
 from auxbit.stores import StoreError, StoreUnreachable, connect
 from auxbit.stores.push import identity_of_files, of_arrays, of_collection, of_files, push
 from helpers.index_truth import random_codes
@@ -133,9 +134,9 @@ def test_the_identity_of_files_is_that_of_their_content(tmp_path):
     assert len({identity_of_files(each, 8) for each in different} | {identity_of_files([a, None], 16)}) == 4
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_collection_is_pushed_with_metadata_and_vectors(places, store_folder, tmp_path, digits, normalize):
-    model = BinaryAutoencoder(16, random_state=0, normalize=normalize, max_iter=2).fit(digits[:300])
+@pytest.mark.parametrize("how", [{}, {"normalize": True}, {"lift": True}], ids=str)
+def test_a_collection_is_pushed_with_metadata_and_vectors(places, store_folder, tmp_path, digits, how):
+    model = BinaryAutoencoder(16, random_state=0, max_iter=2, **how).fit(digits[:300])
     with (
         Collection.create(tmp_path / "c", model, vectors="float32") as collection,
         places.open("pgvector", store_folder) as store,
@@ -148,9 +149,14 @@ def test_a_collection_is_pushed_with_metadata_and_vectors(places, store_folder, 
         push(store, source)
         check_holds(store, source)
         queries = digits[400:410].astype(np.float32)
-        codes = collection.model.encode(queries)
+        codes = collection.model.encode(queries, queries=True)
         wanted, true = collection.search(queries, 5, rerank=318)
-        asked = queries / np.linalg.norm(queries, axis=1, keepdims=True) if normalize else queries
+        lengths = np.linalg.norm(queries, axis=1, keepdims=True)
+        asked = queries / lengths if "normalize" in how else queries
+        if "lift" in how:  # minus products to squared distances of lifted rows and queries
+            longest = largest_norm(digits[:300])
+            asked = lift_queries(queries, longest)
+            wanted = 2 * longest * (longest + wanted / lengths)
         distances, ids = store.search(codes, 5, rerank=asked, candidates=318)
         np.testing.assert_allclose(distances, wanted, rtol=1e-3, atol=1e-5)
         assert (ids == true).mean() > 0.9

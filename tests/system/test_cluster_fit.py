@@ -54,9 +54,10 @@ def assert_same_model(one, other, X):
         {"init": "lsh", "h_solver": "ridge"},
         {"init": "agh", "normalize": True},
         {"init": ITQ(8, random_state=0)},
+        {"lift": True},
         {"validation": rows_of_clusters(50, seed=1), "steps_per_mu": 2},
     ],
-    ids=["tpca", "lsh", "agh", "hasher", "queries"],
+    ids=["tpca", "lsh", "agh", "hasher", "lifted", "queries"],
 )
 def test_every_start_and_validation_gives_the_model_of_a_fit_by_passes_here(client, path, X, options):
     here = model(**options).fit(path)

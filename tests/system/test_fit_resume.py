@@ -94,6 +94,7 @@ def test_with_two_steps_for_each_penalty_no_step_spoils_the_codes_of_the_last_st
         {"init": "random"},
         {"init": "agh"},
         {"n_bits": 20, "normalize": True},
+        {"lift": True},
         {"patience": 1, "max_iter": 20, "mu_factor": 1.5},
         {"validation": None, "mu0": 0.1, "mu_factor": 10.0, "max_iter": 20},
     ],

@@ -62,11 +62,16 @@ MODELS = {
     "auto": ("--coding", "optimal"),
     "both": ("--mu", 0.03),
     "itq": ("--method", "itq", "--coding", "optimal"),
+    "inner product": ("--metric", "inner_product"),
+    "optimal, inner product": ("--metric", "inner_product", "--coding", "optimal"),
 }
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_files_are_searched_in_a_way_that_means_something(folder: Path, truth: Any, kind: str) -> None:
+def test_files_are_searched_in_a_way_that_means_something(
+    folder: Path, digits: Any, truth: Any, kind: str
+) -> None:
+    truth = truth_for(MODELS[kind], digits, truth)
     run("fit", "base.npy", "-o", "model.safetensors", "--bits", BITS, *MODELS[kind])
     run("encode", "model.safetensors", "base.npy", "-o", "codes.npy")
     run("encode", "model.safetensors", "base.npy", "-o", "hashed.npy", "--coding", "hash")
@@ -88,16 +93,23 @@ COLLECTIONS = {
     "hash with vectors": ("--coding", "hash", "--vectors", "float16"),
     "tables": ("--decoder", "tables"),
     "linear, both ways": ("--decoder", "linear", "--mu", 0.03),
-    "itq, cosine": ("--method", "itq", "--normalize", "--vectors", "float32"),
+    "itq, cosine": ("--method", "itq", "--metric", "cosine", "--vectors", "float32"),
+    "inner product": ("--metric", "inner_product"),
+    "inner product, hash": ("--metric", "inner_product", "--coding", "hash"),
+    "inner product with vectors": ("--metric", "inner_product", "--vectors", "float16"),
 }
+
+
+def truth_for(options: tuple[object, ...], digits: Any, truth: Any) -> Any:
+    metric = next((each for each in options if each in ("cosine", "inner_product")), None)
+    return truth if metric is None else ground_truth(digits[300:], digits[:300], 10, metric=str(metric))
 
 
 @pytest.mark.parametrize("kind", COLLECTIONS)
 def test_collections_and_stores_are_searched_in_a_way_that_means_something(
     folder: Path, digits: Any, places: Any, truth: Any, kind: str
 ) -> None:
-    if "--normalize" in COLLECTIONS[kind]:
-        truth = ground_truth(digits[300:], digits[:300], 10, metric="cosine")
+    truth = truth_for(COLLECTIONS[kind], digits, truth)
     run("collection", "create", "c", "--data", "base.npy", "--bits", BITS, *COLLECTIONS[kind])
     search = ("collection", "search", "c", "--queries", "queries.npy")
     ways = ((), ("--mode", "hamming"), ("--mode", "asymmetric"), ("--rerank", 100))

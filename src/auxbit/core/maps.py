@@ -243,7 +243,7 @@ class Extent:
     @classmethod
     def of(cls, X: Any, workers: Workers, normalize: bool = False, lift: float = 0.0) -> Extent:
         """X : (n, D), an array, or rows that are read by slices."""
-        D = X.shape[1] + (lift > 0)
+        D = X.shape[1] + bool(lift)  # which is NaN if a number of X is
 
         def extent(rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Float64]:
             raw = X[rows]
