@@ -10,7 +10,7 @@ from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth, largest_norm, lift_queries, lift_rows
 from auxbit.hashers.base import MODEL_FILE
-from auxbit.hashers.files import codes_of, encode_file
+from auxbit.hashers.files import codes_of, describe_model, encode_file
 from helpers.every_hasher import HASHERS, every_hasher
 from helpers.hasher_models import made
 
@@ -72,6 +72,7 @@ def test_a_model_file_keeps_it(pair, tmp_path):
     assert again.scaling_.lift == again.decoder_.lift == model.scaling_.lift == pytest.approx(LONGEST)
     np.testing.assert_array_equal(again.encode(QUERIES, queries=True), model.encode(QUERIES, queries=True))
     np.testing.assert_array_equal(again.encode(X), model.encode(X))
+    assert describe_model(tmp_path / "m.safetensors")["metric"] == "inner_product"
     assert again.fingerprint() == model.fingerprint()
 
 

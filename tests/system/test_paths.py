@@ -119,7 +119,9 @@ def test_collections_and_stores_are_searched_in_a_way_that_means_something(
         by_decoder, keeps = c.state.by_decoder, c.state.vectors is not None
         like = np.array([c.search(like=row).ids for row in range(50)])
         if "inner_product" in COLLECTIONS[kind]:  # an item's product with itself need not be the largest
-            assert recall(like, ground_truth(digits[300:], digits[300:350], 10, metric="inner_product")) > LEAST
+            assert (
+                recall(like, ground_truth(digits[300:], digits[300:350], 10, metric="inner_product")) > LEAST
+            )
         else:
             assert np.mean(like[:, 0] == np.arange(50)) > 0.9
         best = recall(c.search(digits[:300], 10).ids, truth)
