@@ -175,3 +175,13 @@ def test_a_file_of_codes_says_whether_they_are_of_queries(tmp_path):
     other = ITQ(8, random_state=0).fit(X)  # for which they are the same
     encode_file(other, x, rows, overwrite=True)
     assert codes_of(other, rows, queries=True)[1].queries is None
+
+
+def test_a_lazy_array_gets_the_same_codes():
+    dask_array = pytest.importorskip("dask.array")
+    model = ITQ(8, lift=True, random_state=0).fit(X)
+    lazy = dask_array.from_array(X, chunks=(250, 12))
+    for queries in (False, True):
+        np.testing.assert_array_equal(
+            model.encode(lazy, queries=queries).compute(), model.encode(X, queries=queries)
+        )
