@@ -10,7 +10,7 @@ from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth, largest_norm, lift_queries, lift_rows
 from auxbit.hashers.base import MODEL_FILE
-from auxbit.hashers.files import codes_of, encode_file
+from auxbit.hashers.files import codes_of, describe_model, encode_file
 from helpers.every_hasher import HASHERS, every_hasher
 from helpers.hasher_models import made
 
@@ -72,6 +72,7 @@ def test_a_model_file_keeps_it(pair, tmp_path):
     assert again.scaling_.lift == again.decoder_.lift == model.scaling_.lift == pytest.approx(LONGEST)
     np.testing.assert_array_equal(again.encode(QUERIES, queries=True), model.encode(QUERIES, queries=True))
     np.testing.assert_array_equal(again.encode(X), model.encode(X))
+    assert describe_model(tmp_path / "m.safetensors")["metric"] == "inner_product"
     assert again.fingerprint() == model.fingerprint()
 
 
@@ -174,3 +175,13 @@ def test_a_file_of_codes_says_whether_they_are_of_queries(tmp_path):
     other = ITQ(8, random_state=0).fit(X)  # for which they are the same
     encode_file(other, x, rows, overwrite=True)
     assert codes_of(other, rows, queries=True)[1].queries is None
+
+
+def test_a_lazy_array_gets_the_same_codes():
+    dask_array = pytest.importorskip("dask.array")
+    model = ITQ(8, lift=True, random_state=0).fit(X)
+    lazy = dask_array.from_array(X, chunks=(250, 12))
+    for queries in (False, True):
+        np.testing.assert_array_equal(
+            model.encode(lazy, queries=queries).compute(), model.encode(X, queries=queries)
+        )

@@ -473,7 +473,7 @@ def test_a_model_with_tables_comes_back_the_same(fitted, digits, tmp_path):
     codes = fitted.encode(digits, coding="optimal")
     for other in (auxbit.load(tmp_path / "m"), pickle.loads(pickle.dumps(fitted))):
         assert other.decoder_.n_bits == 24
-        assert set(vars(other.decoder_)) == {"tables", "b", "n_bits", "normalize"}
+        assert set(vars(other.decoder_)) == {"tables", "b", "n_bits", "normalize", "mu", "lift"}
         assert np.array_equal(other.decoder_.tables, fitted.decoder_.tables)
         assert np.array_equal(other.encode(digits), fitted.encode(digits))
         assert np.array_equal(other.encode(digits, coding="optimal"), codes)

@@ -81,7 +81,7 @@ def test_files_are_searched_in_a_way_that_means_something(
     came = {(base, way): outcome(truth, *search, *base, *way) for base, way in product(bases, ways)}
     assert all(came[base, ()] == "found" for base in bases)
     assert came[("hashed.npy",), ("--mode", "hamming")] == "found"
-    by_decoder = kind not in ("hash", "both")
+    by_decoder = kind not in ("hash", "both", "inner product")
     assert came[("codes.npy",), ("--mode", "hamming")] == ("refused" if by_decoder else "found")
     assert came[("hashed.npy",), ("--mode", "asymmetric")] == ("refused" if by_decoder else "found")
 
@@ -117,8 +117,13 @@ def test_collections_and_stores_are_searched_in_a_way_that_means_something(
     assert came[()] == came[ways[2]] == "found"
     with Collection.open("c") as c:
         by_decoder, keeps = c.state.by_decoder, c.state.vectors is not None
-        like = [c.search(like=row, k=5).ids[0] for row in range(50)]
-        assert np.mean(np.array(like) == np.arange(50)) > 0.9
+        like = np.array([c.search(like=row).ids for row in range(50)])
+        if "inner_product" in COLLECTIONS[kind]:  # an item's product with itself need not be the largest
+            assert (
+                recall(like, ground_truth(digits[300:], digits[300:350], 10, metric="inner_product")) > LEAST
+            )
+        else:
+            assert np.mean(like[:, 0] == np.arange(50)) > 0.9
         best = recall(c.search(digits[:300], 10).ids, truth)
     assert came[ways[1]] == ("refused" if by_decoder else "found")
     if keeps:

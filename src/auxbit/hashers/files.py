@@ -288,6 +288,7 @@ def describe_model(path: PathLike) -> dict[str, Any]:
         "bits": model.n_bits,
         "bytes_per_code": bytes_per_code(model.n_bits),
         "dimensions": int(model.n_features_in_),
+        "metric": model.scaling_.metric,
         "parameters": {key: value for key, value in header["parameters"].items() if key != "n_bits"},
         "format": header["format_version"],
         "made_by": f"auxbit {header['auxbit_version']}",

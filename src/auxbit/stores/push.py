@@ -60,8 +60,8 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
 
     Vectors are divided by their norms or lifted if the model does so, so that the store's Euclidean distances
-    rank them as the collection's own re-ranking does. Optimal
-    codes that Hamming distance cannot search are replaced by hash codes, made from the vectors.
+    rank them as the collection's own re-ranking does. Optimal codes that Hamming distance cannot search are
+    replaced by hash codes, made from the vectors.
     """
     state = collection.state
     if state.ids not in (None, "integer"):
