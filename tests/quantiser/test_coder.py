@@ -230,7 +230,7 @@ def test_codes_follow_a_decoder_that_was_replaced(digits):
 def test_what_was_derived_for_coding_is_not_pickled_or_copied(fitted, digits):
     codes = fitted.encode(digits, coding="optimal")
     for other in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
-        assert set(vars(other.decoder_)) == {"A", "b", "normalize"}
+        assert set(vars(other.decoder_)) == {"A", "b", "normalize", "mu"}
         assert np.array_equal(other.encode(digits, coding="optimal"), codes)
 
 
