@@ -17,8 +17,9 @@ from helpers.index_truth import KINDS
 
 
 def slow_asymmetric(decoder, codes, ids, queries, k):
-    """‖x − f(z)‖² of all pairs in float64, sorted."""
+    """‖x − f(z)‖² of all pairs in float64, and the errors that are expected of the codes, sorted."""
     gaps = np.square(queries[:, None].astype(float) - decoder.decode(codes)[None]).sum(axis=2)
+    gaps += decoder.expected(codes)
     order = np.argsort(gaps, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(gaps, order, axis=1), np.asarray(ids)[order]
 
@@ -210,6 +211,7 @@ def test_rows_of_any_size_get_the_answers_of_float64_or_are_refused(power, norma
     scale = np.square(hasher.decoder_.centred(X[:30])).sum(axis=1).max()
     np.testing.assert_allclose(found / scale, wanted / scale, atol=1e-5)
     true = np.square(queries[:, None] - hasher.decoder_.decode(codes)[ids]).sum(axis=2)
+    true += hasher.decoder_.expected(codes)[ids]
     np.testing.assert_allclose(true / scale, wanted / scale, atol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +25,7 @@ from auxbit.quantiser.coder import coder_of
 from auxbit.quantiser.fit import (
     alternate_codes,
     divided_axes,
+    expected_errors,
     free_tables,
     principal_axes,
     product_start,
@@ -281,6 +283,53 @@ def test_free_tables_are_the_same_for_any_number_of_threads(n_bits, digits):
     assert told == [(1, 3), (2, 3), (3, 3)] * 2
 
 
+def test_search_adds_the_error_that_codes_are_expected_to_have(tmp_path, digits):
+    train, new = digits[:1400], digits[1400:]
+    model = ITQ(24, random_state=0).fit(train).fit_decoder(train, "tables", n_iter=4)
+    f, codes = model.decoder_, model.encode(train, coding="optimal")
+    left = np.square(train - model.decode(codes)).sum(axis=1)
+    expected = f.expected(codes)
+    by_hand = sum(f.errors[j, codes[:, j]] for j in range(3))
+    np.testing.assert_allclose(expected, np.maximum(by_hand, 0))
+    assert min(abs(expected.mean() / left.mean() - weight) for weight in (0.5, 1.0)) < 0.1
+    assert np.corrcoef(expected, left)[0, 1] > 0.4
+    index = auxbit.HammingIndex(24, decoder=f)
+    index.add(codes)
+    squared = np.square(new[:9, None] - model.decode(codes)).sum(axis=2) + expected
+    distances = index.search_asymmetric(new[:9], 5)[0]
+    np.testing.assert_allclose(distances, np.sort(squared, axis=1)[:, :5], rtol=1e-4)
+    model.save(tmp_path / "model.safetensors")
+    loaded = auxbit.load(tmp_path / "model.safetensors")
+    assert np.array_equal(loaded.decoder_.errors, f.errors)
+    assert np.array_equal(loaded.decoder_.squared_norms(codes), f.squared_norms(codes))
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_expected_errors_are_kept_only_where_search_finds_more_with_them(spread):
+    rng = np.random.default_rng(0)
+    centres, spreads = (
+        rng.normal(size=(50, 20)),
+        rng.choice([0.1, spread], size=50),
+    )  # tight and wide clusters
+    owner = rng.integers(50, size=2200)
+    rows = (centres[owner] + spreads[owner, None] * rng.normal(size=(2200, 20))).astype(np.float32)
+    base, queries = rows[:2000], rows[2000:]
+    with Workers(1) as workers:
+        f = free_tables(base, 24, 4, workers, np.random.RandomState(0), None)
+        start = np.zeros((2000, 3), dtype=np.uint8)
+        codes = coder_of(f, 0.0).solve(base, start, start)
+        plain = replace(f, errors=None)
+        errors = expected_errors(base, codes, plain, workers, np.random.RandomState(0))
+    truth = auxbit.evaluate.ground_truth(base, queries, 10)
+    shares = []
+    for each in (replace(f, errors=errors), plain):
+        index = auxbit.HammingIndex(24, decoder=each)
+        index.add(codes)
+        found = index.search_asymmetric(queries, 10)[1]
+        shares.append(np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)]))
+    assert shares[0] >= shares[1] * 0.99
+
+
 def test_tables_of_hardly_any_rows_or_of_equal_rows_are_finite():
     for rows in (np.zeros((3, 5)), np.eye(4, 5), np.ones((200, 5))):
         with Workers(1) as workers:
@@ -473,7 +522,7 @@ def test_a_model_with_tables_comes_back_the_same(fitted, digits, tmp_path):
     codes = fitted.encode(digits, coding="optimal")
     for other in (auxbit.load(tmp_path / "m"), pickle.loads(pickle.dumps(fitted))):
         assert other.decoder_.n_bits == 24
-        assert set(vars(other.decoder_)) == {"tables", "b", "n_bits", "normalize", "mu", "lift"}
+        assert set(vars(other.decoder_)) == {"tables", "b", "n_bits", "normalize", "mu", "lift", "errors"}
         assert np.array_equal(other.decoder_.tables, fitted.decoder_.tables)
         assert np.array_equal(other.encode(digits), fitted.encode(digits))
         assert np.array_equal(other.encode(digits, coding="optimal"), codes)

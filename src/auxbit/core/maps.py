@@ -685,12 +685,18 @@ class _Reconstruction:
 
     @cached_property
     def _reach(self) -> float:
-        return max(float(np.abs(each).max()) for name, each in self.tensors().items() if name != "b")
+        return max(
+            float(np.abs(each).max()) for name, each in self.tensors().items() if name in ("A", "tables")
+        )
 
     @property
     def reach(self) -> float:
         """The largest magnitude among the numbers that are added to b."""
         return self._reach
+
+    def expected(self, codes: Packed) -> Float64:
+        """The ‖x − f(z)‖² that search expects of rows with these codes, (n, M) → (n,); 0: it is not known."""
+        return np.zeros(len(codes))
 
     def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
         """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
@@ -771,9 +777,13 @@ class TableDecoder(_Reconstruction):
     """f(z) = b + Σ_j T_j[byte j of z]. tables : (M, 256, D) float32, b : (D,) float64.
 
     In a last byte of fewer bits only the values that they can have are ever looked up.
+    errors : (M, 256) float64, the part of each value of each byte in the error ‖x − f(z)‖² that a row is
+    expected to have; None: not known. Search adds it to ‖query − f(z)‖², so that rows which their codes tell
+    little of do not seem too near.
     """
 
     LAYOUT = "tables float32 M 256 D; b float64 D"
+    ERRORS = "; errors float64 M 256"
 
     tables: Float32
     b: Float64
@@ -781,6 +791,7 @@ class TableDecoder(_Reconstruction):
     normalize: bool = False
     mu: float | None = None
     lift: float = 0.0
+    errors: Float64 | None = None
 
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
@@ -808,12 +819,14 @@ class TableDecoder(_Reconstruction):
                 'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
             )
         tables = (self.tables * scaling.scale).astype(np.float32)
-        return TableDecoder(tables, b, self.n_bits, scaling.normalize, lift=scaling.lift)
+        errors = None if self.errors is None else self.errors * scaling.scale**2
+        return TableDecoder(tables, b, self.n_bits, scaling.normalize, lift=scaling.lift, errors=errors)
 
     def in_scale_of(self, scaling: Scaling) -> TableDecoder:
         """Undo `in_units_of`."""
         b = (self.b - scaling.mean) / scaling.scale
-        return TableDecoder((self.tables / scaling.scale).astype(np.float32), b, self.n_bits)
+        errors = None if self.errors is None else self.errors / scaling.scale**2
+        return TableDecoder((self.tables / scaling.scale).astype(np.float32), b, self.n_bits, errors=errors)
 
     def query_tables(self, X: npt.NDArray[Any]) -> Float32:
         """−2(x − b)ᵀT_j[v] for each query, byte and value. X : (q, D) → (q, M, 256) float32."""
@@ -826,16 +839,26 @@ class TableDecoder(_Reconstruction):
         return self.tables.reshape(-1, self.tables.shape[2]).astype(np.float64).T
 
     def squared_norms(self, codes: Packed) -> Float32:
-        """‖f(z) − b‖² of packed codes, (n, M) → (n,) float32."""
+        """‖f(z) − b‖² of packed codes, and the error that is expected of them, (n, M) → (n,) float32."""
         out = np.empty(len(codes), dtype=np.float32)
         for start in range(0, len(codes), NORM_ROWS):
             some = codes[start : start + NORM_ROWS]
-            out[start : start + NORM_ROWS] = _squared_lengths(self.decode(some) - self.b)
+            norms = _squared_lengths(self.decode(some) - self.b)
+            out[start : start + NORM_ROWS] = norms if self.errors is None else norms + self.expected(some)
         return out
+
+    def expected(self, codes: Packed) -> Float64:
+        """By the part of each value of each byte, (n, M) → (n,)."""
+        out = np.zeros(len(codes))
+        if self.errors is not None:
+            for j in range(codes.shape[1]):
+                out += self.errors[j, codes[:, j]]
+        return np.maximum(out, 0.0)
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this decoder."""
-        return {"tables": self.tables, "b": self.b}
+        tensors: dict[str, npt.NDArray[Any]] = {"tables": self.tables, "b": self.b}
+        return tensors if self.errors is None else tensors | {"errors": self.errors}
 
 
 Decoder = LinearDecoder | TableDecoder
@@ -875,7 +898,8 @@ def _squared_lengths(rows: Float64) -> Float32:
 def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What a file keeps of a decoder: a header for JSON, and arrays."""
     about = {"class": type(decoder).__name__, "n_bits": decoder.n_bits, "normalize": decoder.normalize}
-    return about | {"mu": decoder.mu, "lift": decoder.lift}, decoder.tensors()
+    tensors = decoder.tensors()
+    return about | {"mu": decoder.mu, "lift": decoder.lift, "errors": "errors" in tensors}, tensors
 
 
 def decoder_from(
@@ -889,10 +913,12 @@ def decoder_from(
     kind: type[Decoder] = {each.__name__: each for each in (LinearDecoder, TableDecoder)}[header["class"]]
     sizes = {} if sizes is None else sizes
     sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
-    check_layout(tensors, kind.LAYOUT, sizes, "decoder.")
+    layout = kind.LAYOUT + (TableDecoder.ERRORS if header.get("errors") else "")
+    check_layout(tensors, layout, sizes, "decoder.")
     mu = header.get("mu", 0.0 if kind is TableDecoder else None)  # files of before do not say it
     mu, lift = None if mu is None else float(mu), header.get("lift", 0.0)
     lift = check_positive("lift", lift) if lift else 0.0
     if kind is TableDecoder:
-        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift)
+        errors = tensors.get("errors")
+        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift, errors)
     return LinearDecoder(tensors["A"], tensors["b"], normalize, mu, lift)

@@ -457,6 +457,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         header["decoder_mu"] = self.decoder_.mu
         if with_tables:  # the table of the last byte does not tell how many of its bits are used
             header["decoder_bits"] = self.decoder_.n_bits
+            header["decoder_errors"] = "decoder.errors" in tensors
         version = TABLES_VERSION if with_tables else LINEAR_VERSION
         version = LIFTED_VERSION if self.scaling_.lift else version
         MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)

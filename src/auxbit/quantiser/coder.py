@@ -35,7 +35,7 @@ LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair
 SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 # of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
 # sweeps over all bytes in a round
-ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 40, 24, 4, 2
+ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 100, 60, 4, 2
 RESIDUAL_SWEEPS = 3
 TOGETHER = 64  # rows that take the steps of local search together
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +141,7 @@ Turned = Callable[[int, int], object]
 
 KINDS = ("linear", "tables", "auto")
 TURNS = 15
-EFFORT = 0.5  # of the search for codes while the decoder is not settled yet, as a share of the usual one
+EFFORT, TABLES_EFFORT = 0.5, 0.2  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
 
 
@@ -166,6 +167,11 @@ def fit_decoder(
     return f
 
 
+def _effort(f: Decoder) -> float:
+    """Of the search for codes between two steps of the decoder."""
+    return EFFORT if isinstance(f, LinearDecoder) else TABLES_EFFORT
+
+
 def _first_decoder(X: Float32, H: Packed, f: Decoder, kind: str, workers: Workers) -> Decoder:
     """What is alternated from h(x): the present decoder, as one of this kind."""
     if kind == "linear" and isinstance(f, TableDecoder):
@@ -181,7 +187,7 @@ def alternate_codes(
     X : (n, D) scaled, H : (n, M) h(X); codes : (n, M) to begin with, for which f is fitted already.
     """
     for _ in range(n_iter):
-        codes = optimal_codes(X, H, codes, coder_of(f, mu, EFFORT), workers)
+        codes = optimal_codes(X, H, codes, coder_of(f, mu, _effort(f)), workers)
         if isinstance(f, LinearDecoder):
             f = f_step(decoder_sums(X, unpack(codes, f.n_bits), workers))
         else:
@@ -215,7 +221,9 @@ def choose_kind(
             tried = _first_decoder(Y[n_held:], h[n_held:], f, kind, workers)
             turns = alternate_codes(Y[n_held:], h[n_held:], tried, h[n_held:], mu, TRIED_TURNS, workers)
             *_, (tried, _) = turns
-        codes = optimal_codes(Y[:n_held], h[:n_held], h[:n_held], coder_of(tried, mu, EFFORT), workers)
+        codes = optimal_codes(
+            Y[:n_held], h[:n_held], h[:n_held], coder_of(tried, mu, _effort(tried)), workers
+        )
         differing = mu * float(np.bitwise_count(codes ^ h[:n_held]).sum())
         costs[kind] = float(np.square(Y[:n_held] - tried.decode(codes)).sum()) + differing
     return min(costs, key=costs.__getitem__)
@@ -244,6 +252,8 @@ CHOSEN_AT = (1, 4, 9)  # turns in which pulls are chosen
 LAST_TURNS = 2  # in which rows held out are trained on, too
 NOISE = 0.7  # of what codes leave of rows, to begin with
 COOLED = 0.8  # part of the turns after which tables are no longer shaken
+ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
+ASKED, SEARCHED, NEAREST = 500, 8192, 10  # rows that are searched for, among others, and how many of these
 NOTED = 4096  # rows that tell how much codes leave
 
 
@@ -256,6 +266,7 @@ def free_tables(
     width = bytes_per_code(n_bits)
     parts = np.array_split(np.arange(width), -(-width // PAIRED_BYTES))
     tables = np.zeros((width, VALUES, X.shape[1]), dtype=np.float32)
+    codes = np.zeros((len(X), width), dtype=np.uint8)
     bases = [np.eye(X.shape[1])] if len(parts) == 1 else divided_axes(X, b, n_bits, len(parts), workers, rng)
     for number, (own, basis) in enumerate(zip(parts, bases, strict=True)):
         if not basis.size:
@@ -268,9 +279,10 @@ def free_tables(
 
         rows = turned(X, b, basis, workers)
         own_bits = min(8 * len(own), n_bits - 8 * int(own[0]))
-        f = _Tables(rows, own_bits, workers, rng).fit(n_iter, tell)
+        f, codes[:, own] = _Tables(rows, own_bits, workers, rng).fit(n_iter, tell)
         tables[own] = f.tables @ basis.T.astype(np.float32)
-    return TableDecoder(tables, b, n_bits)
+    f = TableDecoder(tables, b, n_bits)
+    return replace(f, errors=expected_errors(X, codes, f, workers, rng))
 
 
 def turned(X: Float32, b: Float64, basis: Float64, workers: Workers) -> Float32:
@@ -332,6 +344,46 @@ def random_rotation(k: int, rng: np.random.RandomState) -> Float64:
     return np.asarray(np.linalg.qr(rng.standard_normal((k, k)))[0])
 
 
+def expected_errors(
+    X: Float32, codes: Packed, f: TableDecoder, workers: Workers, rng: np.random.RandomState
+) -> Float64 | None:
+    """What each value of each byte adds to the squared error of a row, (M, 256), by least squares.
+
+    A distance to a reconstruction is too small by the error of the row, but for rows very near to the query
+    it is too large by it. So some rows are searched for among others, with the errors, half of them and
+    none (None): what finds most is taken.
+    """
+    order = rng.permutation(len(X))
+    n_asked = min(int(HELD * len(X)), ASKED)
+    if n_asked < LEAST_HELD:
+        return None
+    left = np.empty((len(X), 1), dtype=np.float32)
+
+    def measure(rows: slice) -> None:
+        left[rows, 0] = np.square(X[rows] - f.decode(codes[rows])).sum(axis=1)
+
+    workers.run(measure, len(X))
+    mean, M = float(left.mean(dtype=np.float64)), len(f.tables)
+    nothing = TableDecoder(np.zeros((M, VALUES, 1), dtype=np.float32), np.array([mean]), f.n_bits)
+    parts = table_step(left, codes, nothing, ERROR_ROWS, workers).tables[:, :, 0]
+    errors = parts.astype(np.float64) + mean / M
+    asked, stored = X[order[:n_asked]], order[n_asked : n_asked + SEARCHED]
+    k = min(NEAREST, len(stored))
+    true = _nearest(np.square(X[stored]).sum(axis=1) - 2 * asked @ X[stored].T, k)
+    F = f.decode(codes[stored]).astype(np.float32)
+    costs = np.square(F).sum(axis=1) - 2 * asked @ F.T
+    expected = replace(f, errors=errors).expected(codes[stored]).astype(np.float32)
+    found = {weight: (_nearest(costs + weight * expected, k) & true).sum() for weight in (0.0, 0.5, 1.0)}
+    best = max(found, key=found.__getitem__)
+    return best * errors if best else None
+
+
+def _nearest(costs: Float32, k: int) -> npt.NDArray[np.bool_]:
+    """Whether each is among the k least of its row, (q, n)."""
+    near: npt.NDArray[np.bool_] = costs <= np.partition(costs, k - 1, axis=1)[:, k - 1 : k]
+    return near
+
+
 class _Tables:
     """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0."""
 
@@ -340,16 +392,16 @@ class _Tables:
         most = min(MOST_AXES, max(LEAST_AXES, len(X) // ROWS_PER_AXIS))
         self.axes = principal_axes(X, zero, workers)[0][:, :most]
         self.n_bits, self.workers, self.rng = n_bits, workers, rng
-        order = rng.permutation(len(X))
-        self.Y = turned(X[order], zero, self.axes, workers)
+        self.order = rng.permutation(len(X))
+        self.Y = turned(X[self.order], zero, self.axes, workers)
         n_held = min(int(HELD * len(X)), MOST_HELD)
         self.n_held = n_held if n_held >= LEAST_HELD else 0
         self.blocks = np.array_split(
             np.arange(self.Y.shape[1]), min(MOST_BLOCKS, -(-self.Y.shape[1] // BLOCK))
         )
 
-    def fit(self, n_iter: int, tell: Callable[[int], None]) -> TableDecoder:
-        """The tables in the dimensions of X, after n_iter turns; tell is called after each."""
+    def fit(self, n_iter: int, tell: Callable[[int], None]) -> tuple[TableDecoder, Packed]:
+        """The tables in the dimensions of X, and codes, after n_iter turns; tell is called after each."""
         f = self._best_start()
         codes = np.zeros((len(self.Y), len(f.tables)), dtype=np.uint8)
         pulls = self._usual_pulls(f, self.Y[: self.n_held or NOTED])
@@ -365,13 +417,13 @@ class _Tables:
             f = TableDecoder(self._table(normal.solve(pulls)), f.b, self.n_bits)
             tell(turn + 1)
         tables = f.tables @ self.axes.T.astype(np.float32)
-        return TableDecoder(tables, np.zeros(len(self.axes)), self.n_bits)
+        return TableDecoder(tables, np.zeros(len(self.axes)), self.n_bits), codes[np.argsort(self.order)]
 
     def _table(self, flat: Float64) -> Float32:
         return flat.reshape(-1, VALUES, flat.shape[1]).astype(np.float32)
 
     def _codes(self, Y: Float32, start: Packed, f: TableDecoder) -> Packed:
-        return optimal_codes(Y, start, start, coder_of(f, 0.0, EFFORT), self.workers)
+        return optimal_codes(Y, start, start, coder_of(f, 0.0, TABLES_EFFORT), self.workers)
 
     def _shaken(self, f: TableDecoder, codes: Packed, heat: float) -> TableDecoder:
         """The tables with noise, by which codes leave where they are stuck."""
