@@ -209,7 +209,10 @@ def page(rows: list[dict[str, Any]]) -> None:
                 means = {method: _mean(rows, value, data, bits, method) for method in METHODS}
                 known = [each for each in means.values() if each is not None]
                 if known:
-                    cells = [_cell(means[method], max(known)) for method in METHODS]
+                    cells = [
+                        _cell(means[method], max(known) if means[OURS] is not None else None)
+                        for method in METHODS
+                    ]
                     lines.append([data, bits, *cells])
         fill_in(f"quality-{title}", table(["data", "bits", *METHODS], lines))
     for value, digits in (("train", 0), ("encode", 0)):
@@ -229,7 +232,7 @@ def _mean(rows: list[dict[str, Any]], value: str, data: str, bits: int, method: 
     return float(np.mean(found)) if found else None
 
 
-def _cell(mean: float | None, best: float) -> str:
+def _cell(mean: float | None, best: float | None) -> str:
     if mean is None:
         return ""
     return f"**{mean:.3f}**" if mean == best else f"{mean:.3f}"

@@ -207,6 +207,7 @@ def choose_kind(
 ) -> str:
     """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² of rows held out, by a short fit of each.
 
+    The fits are of some of the rows; what all of them would give is told from the rows trained on, too.
     With too few rows to hold some out: "linear", which has the fewest numbers to fit.
     """
     rows, n_held = _tried(len(X), H.shape[1], rng)
@@ -221,11 +222,13 @@ def choose_kind(
             tried = _first_decoder(Y[n_held:], h[n_held:], f, kind, workers)
             turns = alternate_codes(Y[n_held:], h[n_held:], tried, h[n_held:], mu, TRIED_TURNS, workers)
             *_, (tried, _) = turns
-        codes = optimal_codes(
-            Y[:n_held], h[:n_held], h[:n_held], coder_of(tried, mu, _effort(tried)), workers
-        )
-        differing = mu * float(np.bitwise_count(codes ^ h[:n_held]).sum())
-        costs[kind] = float(np.square(Y[:n_held] - tried.decode(codes)).sum()) + differing
+        both = slice(None, 2 * n_held)  # rows held out, and as many that were trained on
+        codes = optimal_codes(Y[both], h[both], h[both], coder_of(tried, mu, _effort(tried)), workers)
+        left = np.square(Y[both] - tried.decode(codes)).sum(axis=1)
+        left += mu * np.bitwise_count(codes ^ h[both]).sum(axis=1)
+        new, trained = float(left[:n_held].mean()), float(left[n_held:].mean())
+        # with more rows both errors come nearer to each other, and there are more than these
+        costs[kind] = (new + trained) / 2 + (new - trained) / 2 * (len(rows) / len(X))
     return min(costs, key=costs.__getitem__)
 
 
