@@ -210,8 +210,9 @@ class BinaryAutoencoder(_Trained):
     init : where the codes start: "itq", "agh", "tpca", "bfa", "lsh", "random", "auto" (the one of the first
         four that leads to the lowest error on a sample), a hasher (fitted ones are used as they are), or an
         array of codes with a row for each row of X.
-    decoder : "linear", or "tables": after the fit, fit_decoder(X, "tables"), for search by ‖query − f(z)‖ in
-        codes of encode(X, coding="optimal"); the hash function is the same, and `score`, of f(h(x)), falls.
+    decoder : "linear", fitted to hash codes; "tables" or "auto": after the fit, fit_decoder(X, decoder), for
+        search by ‖query − f(z)‖ in codes of encode(X, coding="optimal"); the hash function is the same, and
+        `score`, of f(h(x)), falls.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     lift : give rows a further coordinate, so that neighbours by inner product do; encode(X, queries=True) is
         for queries then.

@@ -503,7 +503,8 @@ class HammingIndex:
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
         X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms if
-        the hasher does so, and ids (q, k) int64, ordered by distance, then position of insertion. With
+        the hasher does so, with the error that tables expect of a code (decoder.errors) added; and ids (q, k)
+        int64, ordered by distance, then position of insertion. With
         query_codes=hasher.encode(X) in two stages: the `shortlist`, by default the 10 k nearest in Hamming
         distance, is ranked again by the decoder. Missing answers: id -1 at distance inf.
         """

@@ -73,26 +73,31 @@ class _Normal:
 
     def solve(self, pulls: Float64) -> Float64:
         """The tables, (M·256, D), with a pull of each dimension towards 0, (D,)."""
-        D, diagonal = len(pulls), np.diag_indices(len(self.system))
+        D, different = len(pulls), np.unique(pulls[np.isfinite(pulls)])
         flat = np.zeros((len(self.present.tables) * VALUES, D))
-        for pull in np.unique(pulls[np.isfinite(pulls)]):
-            system, dims = self.system.copy(), pulls == pull
-            system[diagonal] += self.shrink + pull
-            factor = cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
-            kept = self.shrink / (self.shrink + pull)
-            wanted = (
-                self.X[:, dims] - self.present.b[dims] - kept * self.stored[:, dims]
-                if self.few
-                else self.sums[:, dims]
-            )
-            found = cho_solve(factor, wanted, overwrite_b=True, check_finite=False)
+        solved = self.workers.map(lambda which: self._solve(pulls, different[which][0]), len(different), 1)
+        for pull, found in zip(different, solved, strict=True):
+            dims = pulls == pull
             if self.few:
-                tables = self.present.tables.reshape(-1, D)[:, dims]
-                found = kept * tables + _sums_by_value(
-                    found, self.codes, np.zeros(found.shape[1]), self.workers
-                )
+                tables, kept = self.present.tables.reshape(-1, D)[:, dims], self._kept(pull)
+                zero = np.zeros(found.shape[1])
+                found = kept * tables + _sums_by_value(found, self.codes, zero, self.workers)
             flat[:, dims] = found
         return flat
+
+    def _solve(self, pulls: Float64, pull: float) -> Float64:
+        """The system of the dimensions with one pull, solved for them."""
+        system, dims = self.system.copy(), pulls == pull
+        system[np.diag_indices(len(system))] += self.shrink + pull
+        factor = cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
+        wanted = self.sums[:, dims] if not self.few else (
+            self.X[:, dims] - self.present.b[dims] - self._kept(pull) * self.stored[:, dims]
+        )  # fmt: skip
+        return np.asarray(cho_solve(factor, wanted, overwrite_b=True, check_finite=False))
+
+    def _kept(self, pull: float) -> float:
+        """The part of the present tables that is kept if rows say nothing."""
+        return self.shrink / (self.shrink + pull)
 
 
 def _sums_by_value(X: Float32 | Float64, codes: Packed, b: Float64, workers: Workers) -> Float64:
