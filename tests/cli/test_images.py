@@ -213,7 +213,7 @@ def test_search_prints_the_nearest(made: Path) -> None:
 
 def test_search_as_json(made: Path) -> None:
     found = run_json("images", "search", made / "pets.auxbit", "--id", 5, "--k", 4)
-    assert (found["query"], found["mode"], found["items"]) == (5, "asymmetric", 24)
+    assert (found["query"], found["mode"], found["items"]) == (5, "reranked", 24)
     assert len(found["results"]) == 4
     assert set(found["results"][0]) == {"id", "file", "distance"}
 
