@@ -131,9 +131,9 @@ def run(prefix: str, jobs: dict[str, Callable[[Results], str]], quick: Iterable[
 
 
 def fill_in(name: str, text: str) -> None:
-    """Put the text between <!-- name --> and <!-- /name --> in the pages of docs/."""
+    """Put the text between <!-- name --> and <!-- /name --> in README and the pages of docs/."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    for page in RESULTS.parent.glob("*.md"):
+    for page in (RESULTS.parents[1] / "README.md", *RESULTS.parent.glob("*.md")):
         content = page.read_text()
         if begin in content:
             head, rest = content.split(begin, 1)
