@@ -25,9 +25,9 @@ browser:  # for the tests of the web page, which are skipped if there is none
 	@sh .ci/browser
 
 pytest: $(VENV)/test browser
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 3 -q  # of two cores: many tests wait for other processes
 
-test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer
+test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers
 	$(BIN)/pytest -q -m slow
 
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)

@@ -60,6 +60,7 @@ def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> N
     assert "has 1 row; a comparison needs at least 3" in run("compare", tmp_path / "one.npy", code=1).stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) -> None:
     arguments = ["compare", "digits", "--methods", "lsh,ba", "--bits", "8", "--seeds", "3", "--out", "out"]
     command = [sys.executable, "-m", "auxbit.cli", *arguments]

@@ -224,6 +224,7 @@ def test_results_are_not_overwritten_unasked(X: Any, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["speedup.svg"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
     arguments = ["--rows", "20000", "--bits", "16", "--repeats", "4", "--jobs", "1", "--out", "out"]
     command = [sys.executable, "-m", "auxbit.cli", "experiment", "parallel", *arguments]
