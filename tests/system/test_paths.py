@@ -45,7 +45,7 @@ def outcome(truth: Any, *command: object) -> str:
 
     done = CliRunner().invoke(app, [*map(str, command), "--json"], prog_name="auxbit")
     if done.exit_code:
-        assert re.search("drop|Drop|Search with|Encode|encode|add --|Add --|give", done.stderr), done.stderr
+        assert re.search("drop|Drop|Search it with|Encode|encode|add --|Add --|give", done.stderr), done.stderr
         assert "mean nothing" in done.stderr or "is for" in done.stderr or "another way" in done.stderr
         return "refused"
     import json
@@ -152,7 +152,7 @@ def test_files_of_codes_are_not_taken_for_others(folder: Path, places: Any, trut
     run("fit", "base.npy", "-o", "model.safetensors", "--bits", BITS, "--decoder", "tables")
     run("encode", "model.safetensors", "base.npy", "-o", "codes.npy")
     to = ("--to", places.url("pgvector"), "--name", "walked")
-    assert "means nothing" in run("store", "push", "codes.npy", *to, code=1).stderr
+    assert "mean nothing" in run("store", "push", "codes.npy", *to, code=1).stderr
     refused = run(
         "collection", "create", "n", "--data", "codes.npy", "--codes", "--bits", BITS, code=1
     ).stderr
@@ -168,7 +168,7 @@ def test_files_of_codes_are_not_taken_for_others(folder: Path, places: Any, trut
     assert outcome(truth, *there) == "found"
     export = ("export", "model.safetensors", "c.faiss", "--to", "faiss", "--codes", "codes.npy")
     assert run_json(*export)["form"] == "additive"
-    assert "means nothing" in run(*export, "--form", "lsh", "--force", code=1).stderr
+    assert "mean nothing" in run(*export, "--form", "lsh", "--force", code=1).stderr
 
 
 def test_an_index_refuses_what_its_codes_are_not_for(digits: Any) -> None:

@@ -211,12 +211,11 @@ def evaluate(
     _check_written(curve, plot, force)
     from auxbit.data.vectors import read_data
     from auxbit.experiments.measure import evaluate_model
-    from auxbit.hashers.files import coding_of, read_vectors_for
+    from auxbit.hashers.files import read_vectors_for
     from auxbit.hashers.registry import load
 
     with output.Stages("reading") as stages:
         hasher = load(model)
-        coding, mu = coding_of(hasher, coding, mu)
         result = evaluate_model(
             hasher, read_vectors_for(hasher, base), read_vectors_for(hasher, queries), K=K, k=k,
             radius=radius, truth=None if truth is None else read_data(truth), coding=coding, mu=mu,

@@ -524,14 +524,6 @@ class Snapshot:
 # ---- Queries
 
 
-def _refuse_hamming(place: str, what: str) -> None:
-    raise InvalidInput(
-        f"{place} holds optimal codes, chosen for the decoder alone, and Hamming distances between them mean "
-        f"nothing: there is no {what} by them. Search with vectors and without a mode; or create it with "
-        'coding="hash" (--coding hash), or for both ways with mu=0.03 (--mu 0.03).'
-    )
-
-
 class Queries:
     """Vectors or codes to search a snapshot for. X : (q, D) or None; single : it was one vector or code."""
 
@@ -607,10 +599,18 @@ class Queries:
             )
         return self.X
 
+    def _check_hamming(self) -> None:
+        from auxbit.core.maps import refuse_hamming
+
+        refuse_hamming(
+            self.now.view.place, self.now.state.coding, self.now.state.mu,
+            "Search it with vectors, without mode and radius; or create it with coding=\"hash\" "
+            "(--coding hash), or for both ways with mu=0.03 (--mu 0.03).",
+        )  # fmt: skip
+
     def within(self, r: int, where: Where | None) -> tuple[Array, Array, Positions]:
         """All items within a Hamming distance: lims, distances and positions."""
-        if self.now.state.by_decoder:
-            _refuse_hamming(self.now.view.place, "search within a radius")
+        self._check_hamming()
         return self.now.view.index().search_radius(self.codes, r, among=self._among(where))
 
     def nearest(self, k: int, mode: str, n_candidates: int, where: Where | None) -> tuple[Array, Positions]:
@@ -618,8 +618,8 @@ class Queries:
         view, among = self.now.view, self._among(where)
         available = view.alive.count if among is None else len(among.positions)
         wanted, k = min(n_candidates or k, available), min(k, available)
-        if mode == "hamming" and view.state.by_decoder:
-            _refuse_hamming(view.place, "search")
+        if mode == "hamming":
+            self._check_hamming()
         X = self.rows if mode == "asymmetric" or n_candidates else None
         if not wanted:
             n, kind = len(self.codes) if X is None else len(X), np.int32 if X is None else np.float32

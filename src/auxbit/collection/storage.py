@@ -30,6 +30,7 @@ import numpy as np
 from auxbit.core import files
 from auxbit.core.checks import Array, Bytes, Ids
 from auxbit.core.files import BINARY, WriterLock
+from auxbit.core.maps import only_for_decoder
 from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
@@ -136,7 +137,7 @@ class State:
     @property
     def by_decoder(self) -> bool:
         """Whether the codes are for the decoder alone: Hamming distances between them mean nothing."""
-        return self.coding == "optimal" and self.mu == 0
+        return only_for_decoder(self.coding, self.mu)
 
     @property
     def items(self) -> int:

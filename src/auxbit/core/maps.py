@@ -864,6 +864,20 @@ class TableDecoder(_Reconstruction):
 Decoder = LinearDecoder | TableDecoder
 
 
+def only_for_decoder(coding: str, mu: float) -> bool:
+    """Whether such codes are for the decoder alone: Hamming distances between them mean nothing."""
+    return coding == "optimal" and mu == 0
+
+
+def refuse_hamming(holder: str, coding: str, mu: float, remedy: str) -> None:
+    """Refuse to compare such codes by Hamming distance, if that means nothing."""
+    if only_for_decoder(coding, mu):
+        raise InvalidInput(
+            f"{holder} holds optimal codes, chosen for the decoder alone: Hamming distances between them "
+            f"mean nothing. {remedy}"
+        )
+
+
 def byte_contributions(linear: LinearDecoder) -> Float64:
     """Σ of the columns of A for the bits of each value of each byte, (M, 256, D) float64."""
     width = bytes_per_code(linear.n_bits)

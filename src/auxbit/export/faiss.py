@@ -27,6 +27,8 @@ from auxbit.core.maps import (
     byte_contributions,
     bytes_per_code,
     check_packed,
+    only_for_decoder,
+    refuse_hamming,
 )
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
@@ -108,13 +110,9 @@ def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None
     if coding == "hash" and form != "additive":
         return _check_form(form, usual)
     coding, mu = coding_for(decoder, coding, mu)
-    by_decoder = coding == "optimal" and mu == 0
-    form = _check_form(form, "additive" if by_decoder else usual)
-    if by_decoder and form != "additive":
-        raise InvalidInput(
-            f"these are optimal codes, chosen for the decoder alone, and the {form} form searches by Hamming "
-            "distance, which means nothing for them: take the additive form, or export hash codes."
-        )
+    form = _check_form(form, "additive" if only_for_decoder(coding, mu) else usual)
+    if form != "additive":
+        refuse_hamming("the source", coding, mu, f"The {form} form compares them so: take additive.")
     return form
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
 from auxbit.core.files import check_output, write_text
-from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, pack, unpack
+from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, only_for_decoder, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
@@ -144,7 +144,7 @@ class CodesMade:
     @property
     def by_decoder(self) -> bool:
         """Whether they are for the decoder alone: Hamming distances between them mean nothing."""
-        return self.coding == "optimal" and self.mu == 0
+        return only_for_decoder(self.coding, self.mu)
 
 
 def _about_codes(path: PathLike) -> Path:

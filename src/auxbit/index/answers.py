@@ -261,6 +261,7 @@ def search_files(
     codes, by their shape or by `codes`. mode : "hamming", or "asymmetric", by the decoder, all codes or the
     `shortlist` of the nearest by Hamming distance; by default what the codes are for.
     """
+    from auxbit.core.maps import refuse_hamming
     from auxbit.hashers.files import codes_of, read_vectors_for
     from auxbit.index.hamming import HammingIndex  # answers of other searches need none of these
 
@@ -274,11 +275,9 @@ def search_files(
         model.n_bits, decoder=model.decoder_ if by_decoder else None, coding=made.coding, mu=made.mu,
         n_jobs=n_jobs,
     )  # fmt: skip
-    if not by_decoder and not index.is_by_hamming:
-        raise InvalidInput(
-            f"the codes of {base} are optimal codes, chosen for the decoder alone, and Hamming distances "
-            "between them mean nothing: drop --mode and --radius, or add --coding hash."
-        )
+    if not by_decoder:
+        remedy = "Drop --mode and --radius, or add --coding hash."
+        refuse_hamming(base, made.coding, made.mu, remedy)
     index.add(packed)
     told.stage("encoding the queries", None)
     rows = read_vectors_for(model, queries) if by_decoder else None

@@ -39,6 +39,7 @@ from auxbit.core.maps import (
     check_packed,
     decoder_from,
     decoder_parts,
+    refuse_hamming,
     to_words,
 )
 from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
@@ -389,18 +390,12 @@ class HammingIndex:
         facts += [("kind", self.kind), ("coding", self.coding), ("decoder", decoder)]
         return html_table("HammingIndex", [], facts)
 
-    @property
-    def is_by_hamming(self) -> bool:
-        """Whether Hamming distances between its codes mean something."""
-        return self.coding == "hash" or self.mu > 0
-
     def _check_hamming(self) -> None:
-        if not self.is_by_hamming:
-            raise InvalidInput(
-                "these are optimal codes, chosen for the decoder alone: Hamming distances between them mean "
-                "nothing. Search them with search_asymmetric(X); for Hamming distances take codes of "
-                'encode(X), or for both ways those of a decoder fitted with mu=0.03 (coding="optimal").'
-            )
+        refuse_hamming(
+            "the index", self.coding, self.mu,
+            "Search it with search_asymmetric(X); for Hamming distances take codes of encode(X), or for both "
+            'ways those of a decoder fitted with mu=0.03 (coding="optimal").',
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
-from auxbit.core.maps import check_n_bits, check_packed
+from auxbit.core.maps import check_n_bits, check_packed, refuse_hamming
 from auxbit.core.parallel import Workers
 from auxbit.data.records import encode_metadata
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
@@ -238,12 +238,6 @@ class Store(ABC):
         return found
 
     @property
-    def coding(self) -> tuple[str, float]:
-        """What the codes are: "hash", or "optimal" with the μ by which they are searched both ways."""
-        about = self._known()
-        return str(about.get("coding", "hash")), float(about.get("mu", 0.0))
-
-    @property
     def model(self) -> str | None:
         """The fingerprint of the model that makes the codes, None if that is not known."""
         found: str | None = self._known().get("model")
@@ -434,12 +428,11 @@ class Store(ABC):
 
 def refuse_for_decoder(coding: str, mu: float) -> None:
     """Refuse codes that a store cannot search."""
-    if coding == "optimal" and mu == 0:
-        raise InvalidInput(
-            "stores search by Hamming distance, which means nothing for optimal codes, chosen for the "
-            "decoder alone. Push hash codes (--coding hash), those of a collection that keeps its vectors "
-            "(--vectors float16), from which they are made, or optimal codes of a mu of 0.03 and more."
-        )
+    refuse_hamming(
+        "what is pushed", coding, mu,
+        "Stores search by Hamming distance: push hash codes (--coding hash), a collection that keeps its "
+        "vectors (--vectors float16), from which they are made, or optimal codes of a mu of 0.03 and more.",
+    )  # fmt: skip
 
 
 def mark(**about: Any) -> str:
