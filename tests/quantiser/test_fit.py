@@ -20,13 +20,12 @@ from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter, ModelFileError
 from auxbit.hashers.registry import read_header
 from auxbit.quantiser import coder
-from auxbit.quantiser import fit as table_step_module
 from auxbit.quantiser.coder import coder_of
 from auxbit.quantiser.fit import (
+    FreeTables,
     alternate_codes,
     divided_axes,
     expected_errors,
-    free_tables,
     principal_axes,
     product_start,
     table_step,
@@ -167,7 +166,7 @@ def test_a_large_mu_gives_the_hash_codes(n_bits):
         assert np.array_equal(coder_of(f, mu).solve(X, H, np.zeros_like(H)), H)
 
 
-@pytest.mark.parametrize("n_bits", [12, 24, 44])
+@pytest.mark.parametrize("n_bits", [12, 24, 44, 148])
 def test_the_code_of_a_row_does_not_depend_on_other_rows_or_threads(n_bits, digits):
     model = LSH(n_bits, random_state=0, n_jobs=1).fit(digits).fit_decoder(digits, "tables", n_iter=1)
     codes = model.encode(digits, coding="optimal", mu=0.01)
@@ -199,7 +198,7 @@ def test_rows_beyond_all_reach_get_codes_too(kind, n_bits, digits):
 def test_the_tables_are_those_of_ridge_regression_on_one_hot_rows(n_bits, shrink):
     X, codes, present = problem(300, 4, n_bits, 7)
     with Workers(1) as workers:
-        fitted = table_step(X, codes, present, shrink, workers)
+        fitted = table_step(X, codes, present, shrink, workers, tolerance=1e-20)
     rows = one_hot(codes)
     design = np.vstack([rows, np.sqrt(shrink) * np.eye(rows.shape[1])])
     held = present.tables.reshape(-1, 4).astype(np.float64)
@@ -213,18 +212,25 @@ def test_the_tables_are_those_of_ridge_regression_on_one_hot_rows(n_bits, shrink
     np.testing.assert_allclose(fitted.tables[unseen], present.tables[unseen], rtol=1e-6)
 
 
-def test_byte_by_byte_the_tables_come_near_those_of_all_at_once(monkeypatch):
-    X, codes, present = problem(2000, 4, 24, 8)
+@pytest.mark.parametrize("n_bits", [24, 160])
+def test_a_rough_solution_is_near_the_best_and_never_worse_than_the_present_tables(n_bits):
+    X, codes, present = problem(2000, 20, n_bits, 8)
+    pulls = np.repeat([0.0, 3.0, 12.0, 48.0], 5)
+
+    def values(f):
+        held = np.square(f.tables - present.tables).sum(axis=(0, 1)) + pulls * np.square(f.tables).sum(
+            axis=(0, 1)
+        )
+        return np.square(X - f.decode(codes)).sum(axis=0) + held
+
     with Workers(1) as workers:
-        at_once = table_step(X, codes, present, 1.0, workers)
-        monkeypatch.setattr(table_step_module, "SOLVED_BYTES", 2)
-        swept = table_step(X, codes, present, 1.0, workers)
-
-    def value(f):
-        return np.square(X - f.decode(codes)).sum() + np.square(f.tables - present.tables).sum()
-
-    assert value(at_once) <= value(swept) * (1 + 1e-6)
-    assert value(swept) < value(at_once) + 0.05 * (value(present) - value(at_once))
+        best = values(table_step(X, codes, present, 1.0, workers, pulls, 1e-14))
+        rough = values(table_step(X, codes, present, 1.0, workers, pulls))
+        rougher = values(table_step(X, codes, present, 1.0, workers, pulls, 0.5))
+    gained = values(present) - best
+    assert (rough - best < 0.01 * gained).all()
+    assert (rough <= rougher + 1e-6 * gained).all()
+    assert (rougher < values(present)).all()
 
 
 def test_the_tables_are_the_same_for_any_number_of_threads():
@@ -241,7 +247,7 @@ def test_pulls_towards_0_are_ridge_regression_of_each_dimension(n_bits):
     X, codes, present = problem(300, 4, n_bits, 10)
     pulls = np.array([0.0, 3.0, 40.0, np.inf])
     with Workers(1) as workers:
-        fitted = table_step(X, codes, present, 0.5, workers, pulls)
+        fitted = table_step(X, codes, present, 0.5, workers, pulls, 1e-14)
     rows = one_hot(codes)
     for d, pull in enumerate(pulls[:3]):
         system = rows.T @ rows + (0.5 + pull) * np.eye(rows.shape[1])
@@ -267,7 +273,7 @@ def test_free_tables_are_better_on_new_rows_than_a_plain_alternation(n_bits, dig
     with Workers(1) as workers:
         f, codes = product_start(train, n_bits, workers, np.random.RandomState(0))
         *_, (plain, _) = alternate_codes(train, codes, f, codes, 0.0, 15, workers)
-        free = free_tables(train, n_bits, 15, workers, np.random.RandomState(0), None)
+        free = FreeTables(train, n_bits, workers, np.random.RandomState(0)).fit(15, None)
     assert error_of(free, new) < 0.97 * error_of(plain, new)
 
 
@@ -278,14 +284,14 @@ def test_free_tables_are_the_same_for_any_number_of_threads(n_bits, digits):
         with Workers(n_jobs) as workers:
             rows = digits[:400].astype(np.float32)
             tell = lambda *turn: told.append(turn)  # noqa: E731
-            fitted.append(free_tables(rows, n_bits, 3, workers, np.random.RandomState(0), tell))
+            fitted.append(FreeTables(rows, n_bits, workers, np.random.RandomState(0)).fit(3, tell))
     assert np.array_equal(fitted[0].tables, fitted[1].tables)
     assert told == [(1, 3), (2, 3), (3, 3)] * 2
 
 
 def test_search_adds_the_error_that_codes_are_expected_to_have(tmp_path, digits):
     train, new = digits[:1400], digits[1400:]
-    model = ITQ(24, random_state=0).fit(train).fit_decoder(train, "tables", n_iter=4)
+    model = ITQ(20, random_state=0).fit(train).fit_decoder(train, "tables", n_iter=4)
     f, codes = model.decoder_, model.encode(train, coding="optimal")
     left = np.square(train - model.decode(codes)).sum(axis=1)
     expected = f.expected(codes)
@@ -293,7 +299,7 @@ def test_search_adds_the_error_that_codes_are_expected_to_have(tmp_path, digits)
     np.testing.assert_allclose(expected, np.maximum(by_hand, 0))
     assert min(abs(expected.mean() / left.mean() - weight) for weight in (0.5, 1.0)) < 0.1
     assert np.corrcoef(expected, left)[0, 1] > 0.4
-    index = auxbit.HammingIndex(24, decoder=f)
+    index = auxbit.HammingIndex(20, decoder=f)
     index.add(codes)
     squared = np.square(new[:9, None] - model.decode(codes)).sum(axis=2) + expected
     distances = index.search_asymmetric(new[:9], 5)[0]
@@ -315,7 +321,7 @@ def test_expected_errors_are_kept_only_where_search_finds_more_with_them(spread)
     rows = (centres[owner] + spreads[owner, None] * rng.normal(size=(2200, 20))).astype(np.float32)
     base, queries = rows[:2000], rows[2000:]
     with Workers(1) as workers:
-        f = free_tables(base, 24, 4, workers, np.random.RandomState(0), None)
+        f = FreeTables(base, 24, workers, np.random.RandomState(0)).fit(4, None)
         start = np.zeros((2000, 3), dtype=np.uint8)
         codes = coder_of(f, 0.0).solve(base, start, start)
         plain = replace(f, errors=None)
@@ -333,26 +339,55 @@ def test_expected_errors_are_kept_only_where_search_finds_more_with_them(spread)
 def test_tables_of_hardly_any_rows_or_of_equal_rows_are_finite():
     for rows in (np.zeros((3, 5)), np.eye(4, 5), np.ones((200, 5))):
         with Workers(1) as workers:
-            f = free_tables(rows.astype(np.float32), 24, 2, workers, np.random.RandomState(0), None)
+            f = FreeTables(rows.astype(np.float32), 24, workers, np.random.RandomState(0)).fit(2, None)
         assert np.isfinite(f.tables).all()
         assert error_of(f, rows) <= np.square(rows - rows.mean(axis=0)).sum() + 1e-9
 
 
-def test_wide_codes_have_parts_whose_tables_are_orthogonal_and_each_gets_its_best_codes(digits):
+def test_very_wide_codes_have_parts_whose_tables_are_orthogonal(digits):
     X = (digits[:500] - digits[:500].mean(axis=0)).astype(np.float32)
     with Workers(1) as workers:
-        f = free_tables(X, 148, 2, workers, np.random.RandomState(0), None)
+        f = FreeTables(X, 276, workers, np.random.RandomState(0)).fit(2, None)
     tables = f.tables.astype(np.float64)
     parts = coder.independent_parts(tables)
-    assert sorted(np.concatenate(parts)) == list(range(19))
+    assert sorted(np.concatenate(parts)) == list(range(35))
     assert len(parts) >= 2
     cross = tables[parts[0]].reshape(-1, 64) @ tables[parts[1]].reshape(-1, 64).T
     assert np.abs(cross).max() < 1e-5
-    start = np.zeros((len(X), 19), dtype=np.uint8)
+    start = np.zeros((len(X), 35), dtype=np.uint8)
     codes = coder_of(f, 0.0).solve(X, start, start)
-    swept = coder.WideTableCoder(tables, f.b, 148, 0.0).solve(X, start, start)
-    assert np.square(X - f.decode(codes)).sum() < np.square(X - f.decode(swept)).sum()
     assert codes[:, -1].max() < 16
+    for own in parts:
+        alone = coder.table_coder(np.ascontiguousarray(tables[own]), f.b, 8 * len(own), 0.0, 1.0)
+        if own[-1] < 34:
+            zero = np.zeros((len(X), len(own)), dtype=np.uint8)
+            assert np.array_equal(alone.solve(X, zero, zero), codes[:, own])
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.05])
+def test_wide_codes_are_better_than_those_of_sweeps_over_the_bytes_and_never_worse_than_the_start(mu, digits):
+    X = (digits[:300] - digits[:300].mean(axis=0)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    tables = rng.normal(size=(20, 256, 64)) * X.std(axis=0) / 4
+    f = TableDecoder(tables.astype(np.float32), np.zeros(64), 156)
+    H, start = rng.integers(0, 256, size=(2, 300, 20), dtype=np.uint8)
+    H[:, -1] &= 15
+    start[:, -1] &= 15
+
+    def costs(codes):
+        return np.square(X - f.decode(codes)).sum(axis=1) + mu * np.bitwise_count(codes ^ H).sum(axis=1)
+
+    codes = coder_of(f, mu).solve(X, H, start)
+    assert codes[:, -1].max() < 16
+    assert (costs(codes) <= costs(start) + 1e-5).all()
+    assert (costs(coder_of(f, mu).solve(X, H, codes)) <= costs(codes) + 1e-5).all()
+    swept = start.copy()
+    for j in [*range(20)] * 3:
+        rest = X - f.decode(swept) + f.tables[j, swept[:, j]]
+        tried = np.square(rest[:, None] - f.tables[j]).sum(axis=2)
+        tried += mu * np.bitwise_count(np.arange(256, dtype=np.uint8) ^ H[:, j, None])
+        swept[:, j] = tried[:, : 16 if j == 19 else 256].argmin(axis=1)
+    assert costs(codes).mean() < 0.9 * costs(swept).mean()
 
 
 def test_tables_that_are_not_orthogonal_are_one_part():

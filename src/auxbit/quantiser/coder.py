@@ -25,9 +25,8 @@ from auxbit.quantiser.kernels import Panels, row_products, tile_products, to_pan
 # ---- The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation
 #
 # With one or two bytes all values are tried; with more a local search changes one byte at a time. It reads
-# what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these would take
-# too much memory, and each byte is held against what the others leave of the row instead: slower, fewer
-# tries.
+# what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these are too many for
+# the cache, and so many bytes at a time are searched for what the others leave of the row.
 
 PAIRED_BYTES = 16  # 34 MB of pairs
 EXACT_BYTES = 2
@@ -36,7 +35,6 @@ SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 # of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
 # sweeps over all bytes in a round
 ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 100, 60, 4, 2
-RESIDUAL_SWEEPS = 3
 TOGETHER = 64  # rows that take the steps of local search together
 
 
@@ -119,48 +117,66 @@ class TableCoder(Coder):
 
 
 class WideTableCoder(Coder):
-    """As TableCoder, for codes too wide to keep a table of pairs: sweeps from one start."""
+    """As TableCoder, for codes of more bytes: a part of them at a time, for what the others leave of a row.
 
-    def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float) -> None:
-        """Prepare what all rows share. tables : (M, 256, D) float64, which are kept as (M, D, 256)."""
-        self.b, self.mu, self.n_values = b, mu, values_of_bytes(n_bits, len(tables))
-        self.tables = np.ascontiguousarray(tables.transpose(0, 2, 1))
-        self.norms = np.einsum("mvd,mvd->mv", tables, tables)
+    apart : vectors of different parts are orthogonal, so that no part has to do with another.
+    """
 
-    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
-        """The codes of some rows."""
-        Z = start.copy()
-        kernels.sweep_residuals(
-            X - self.b, self.tables, self.norms, H, self.mu, self.n_values, RESIDUAL_SWEEPS, Z
-        )
-        return Z
-
-
-class PartsCoder(Coder):
-    """Codes whose bytes fall into parts, of which no table of one has to do with those of another."""
-
-    def __init__(
-        self, tables: Float64, b: Float64, n_bits: int, mu: float, parts: Parts, effort: float
-    ) -> None:
-        """A coder for each part. tables : (M, 256, D) float64."""
+    def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> None:
+        """A coder for each part of the bytes. tables : (M, 256, D) float64."""
+        self.b, self.mu, self.tables, M = b, mu, tables.astype(np.float32), len(tables)
+        parts = independent_parts(tables)
+        self.apart = len(parts) > 1
         self.parts = []
-        for own in parts:
-            bits = 8 * len(own) - (8 * len(tables) - n_bits if own[-1] == len(tables) - 1 else 0)
-            self.parts.append((own, table_coder(np.ascontiguousarray(tables[own]), b, bits, mu, effort)))
+        for own in parts if self.apart else np.array_split(np.arange(M), -(-M // PAIRED_BYTES)):
+            bits = 8 * len(own) - (8 * M - n_bits if own[-1] == M - 1 else 0)
+            part = np.ascontiguousarray(tables[own])
+            self.parts.append((own, table_coder(part, np.zeros_like(b), bits, mu, effort)))
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows."""
-        Z = np.empty_like(H)
+        rows = np.asarray(X - self.b, dtype=np.float32)
+        Z, rest = np.empty_like(H), rows.copy()
         for own, coder in self.parts:
-            Z[:, own] = coder.solve(X, np.ascontiguousarray(H[:, own]), np.ascontiguousarray(start[:, own]))
+            Z[:, own] = coder.solve(rest, _bytes_of(H, own), _bytes_of(start, own))
+            if not self.apart:
+                rest -= self._stored(own, Z)
+        if not self.apart:
+            self._keep_better(rows, H, start, Z, rest)
+            self._improve(H, Z, rest)
         return Z
 
+    def _improve(self, H: Packed, Z: Packed, rest: Float32) -> None:
+        """Each part again, beside the others. rest : what the codes leave of the rows."""
+        for own, coder in self.parts:
+            rest += self._stored(own, Z)
+            Z[:, own] = coder.solve(rest, _bytes_of(H, own), _bytes_of(Z, own))
+            rest -= self._stored(own, Z)
 
-Parts = list[npt.NDArray[np.intp]]
+    def _stored(self, own: npt.NDArray[np.intp], Z: Packed) -> Float32:
+        """What the tables of some bytes add up to."""
+        total = np.zeros((len(Z), self.tables.shape[2]), dtype=np.float32)
+        for j in own:
+            total += self.tables[j, Z[:, j]]
+        return total
+
+    def _keep_better(self, rows: Float32, H: Packed, start: Packed, Z: Packed, rest: Float32) -> None:
+        """Put the start back where it is the better code."""
+        left = rows - self._stored(np.arange(len(self.tables)), start)
+        before = np.square(left).sum(axis=1) + self.mu * np.bitwise_count(start ^ H).sum(axis=1)
+        now = np.square(rest).sum(axis=1) + self.mu * np.bitwise_count(Z ^ H).sum(axis=1)
+        better = before < now
+        Z[better], rest[better] = start[better], left[better]
+
+
+def _bytes_of(codes: Packed, own: npt.NDArray[np.intp]) -> Packed:
+    return np.ascontiguousarray(codes[:, own])
+
+
 PROBES, ORTHOGONAL = 8, 1e-4
 
 
-def independent_parts(tables: Float64) -> Parts:
+def independent_parts(tables: Float64) -> list[npt.NDArray[np.intp]]:
     """The bytes in parts, so that vectors of different parts are orthogonal; often it is one part.
 
     Told by a few random sums of each table's vectors: they are orthogonal if all vectors are, and if not,
@@ -181,10 +197,7 @@ def table_coder(tables: Float64, b: Float64, n_bits: int, mu: float, effort: flo
         return ExactTableCoder(tables, b, n_bits, mu)
     if len(tables) <= PAIRED_BYTES:
         return TableCoder(tables, b, n_bits, mu, effort)
-    parts = independent_parts(tables)
-    if len(parts) > 1:
-        return PartsCoder(tables, b, n_bits, mu, parts, effort)
-    return WideTableCoder(tables, b, n_bits, mu)
+    return WideTableCoder(tables, b, n_bits, mu, effort)
 
 
 def costs_by_themselves(
@@ -213,22 +226,20 @@ def pairs_in_whole_numbers(
     """
     M = len(n_values)
     middle, spread = np.zeros((M, M)), np.zeros((M, M))
-    T = tables.astype(np.float32)
+    T, products = tables.astype(np.float32), {}
     for j in range(M):
         for i in range(j):
-            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
-            low, high = float(products.min()), float(products.max())
-            middle[i, j] = middle[j, i] = (low + high) / 2
-            spread[i, j] = spread[j, i] = high - low
+            products[i, j] = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
+            low, high = float(products[i, j].min()), float(products[i, j].max())
+            middle[i, j], spread[i, j] = (low + high) / 2, high - low
+    spread += spread.T
     largest = float(spread.max())
     unit = LARGEST_PAIR / largest if largest > SMALLEST_PAIR else 1.0
     pairs = np.zeros((M, M, VALUES, VALUES), dtype=np.int16)
-    for j in range(M):
-        for i in range(j):
-            products = 2 * (T[i, : n_values[i]] @ T[j, : n_values[j]].T)
-            whole = np.rint((products - middle[i, j]) * unit)
-            pairs[j, i, : n_values[i], : n_values[j]] = whole
-            pairs[i, j, : n_values[j], : n_values[i]] = whole.T
+    for (i, j), product in products.items():
+        whole = np.rint((product - middle[i, j]) * unit).astype(np.int16)
+        pairs[j, i, : n_values[i], : n_values[j]] = whole
+        pairs[i, j, : n_values[j], : n_values[i]] = whole.T
     return pairs, (spread.sum(axis=1) * 1.001).astype(np.float32), unit
 
 

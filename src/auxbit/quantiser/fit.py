@@ -7,137 +7,47 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.anchors import choose_anchors, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac.loop import decoder_sums, f_step
-from auxbit.quantiser.coder import PAIRED_BYTES, coder_of, optimal_codes, values_of_bytes
-from auxbit.quantiser.kernels import add_rows, count_pairs
+from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes
+from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
 
-SOLVED_BYTES = 16  # a system of 4,096 equations; wider codes are fitted byte by byte
-SWEEPS = 2
-SUMMED_ROWS = 16_384  # sums of a block are as large as the tables
+TOLERANCE = 1e-3  # part of what least squares can still gain that is left
 
 
 def table_step(
     X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers,
-    pulls: Float64 | None = None,
+    pulls: Float64 | None = None, tolerance: float = TOLERANCE,
 ) -> TableDecoder:  # fmt: skip
     """Least squares over the tables, b as it is: min Σ‖x − f(z)‖² + shrink·Σ‖T_j[v] − present T_j[v]‖².
 
     X : (n, D) scaled, codes : (n, M). The pull towards the present tables (shrink > 0) decides what rows
     cannot: values without rows, and vectors that could as well be in another byte's table.
     pulls : (D,), the pull of each dimension towards 0, in rows; infinite: nothing is stored of it.
-    Beyond SOLVED_BYTES bytes: a few sweeps over the bytes, each the least squares beside the others.
+    By conjugate gradients from the present tables, some dimensions at a time.
     """
     M, _, D = present.tables.shape
-    flat = present.tables.reshape(M * VALUES, D).astype(np.float64)
     pulls = np.zeros(D) if pulls is None else pulls
-    if M > SOLVED_BYTES:
-        flat = _byte_by_byte(X, codes, present, shrink, workers, pulls)
-    else:
-        flat = _Normal(X, codes, present, shrink, workers).solve(pulls)
-    tables = flat.reshape(M, VALUES, D).astype(np.float32)
-    return TableDecoder(tables, present.b, present.n_bits, present.normalize)
+    stored = np.flatnonzero(np.isfinite(pulls))
+    counts = np.stack([np.bincount(own, minlength=VALUES) for own in codes.T]).ravel()
+    held, tables = present.tables.reshape(M * VALUES, D), np.zeros((M * VALUES, D), dtype=np.float32)
 
+    def solve(some: slice) -> None:
+        dims = stored[some]
+        T, rows = np.zeros((M * VALUES, SOLVED_DIMS)), np.zeros((len(X), SOLVED_DIMS))
+        own, known = np.zeros(SOLVED_DIMS), slice(None, len(dims))
+        T[:, known], rows[:, known], own[known] = held[:, dims], X[:, dims] - present.b[dims], pulls[dims]
+        solve_tables(rows, codes, counts, shrink, own, tolerance, T)
+        tables[:, dims] = T[:, known]
 
-class _Normal:
-    """The least squares of `table_step`, which can be solved for several pulls.
-
-    With fewer rows than vectors in the tables, a system of as many equations as rows takes less time:
-    for rows of 0 and 1, A, that say which vectors a row has, T = T̄ + Aᵀ(AAᵀ + λ)⁻¹(X − b − A·T̄), where
-    λ = shrink + pull and T̄ = present T · shrink / λ.
-    """
-
-    def __init__(
-        self, X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers
-    ) -> None:
-        M, _, D = present.tables.shape
-        self.X, self.codes, self.present, self.shrink, self.workers = X, codes, present, shrink, workers
-        self.few = len(X) < M * VALUES
-        if self.few:
-            self.system = np.zeros((len(X), len(X)))
-            for j in range(M):
-                self.system += codes[:, j, None] == codes[:, j]
-            self.stored = present.decode(codes) - present.b
-        else:
-            self.sums = _sums_by_value(X, codes, present.b, workers)
-            self.sums += shrink * present.tables.reshape(M * VALUES, D)
-            self.system = np.zeros((M * VALUES, M * VALUES))
-            count_pairs(codes, self.system)
-
-    def solve(self, pulls: Float64) -> Float64:
-        """The tables, (M·256, D), with a pull of each dimension towards 0, (D,)."""
-        D, different = len(pulls), np.unique(pulls[np.isfinite(pulls)])
-        flat = np.zeros((len(self.present.tables) * VALUES, D))
-        solved = self.workers.map(lambda which: self._solve(pulls, different[which][0]), len(different), 1)
-        for pull, found in zip(different, solved, strict=True):
-            dims = pulls == pull
-            if self.few:
-                tables, kept = self.present.tables.reshape(-1, D)[:, dims], self._kept(pull)
-                zero = np.zeros(found.shape[1])
-                found = kept * tables + _sums_by_value(found, self.codes, zero, self.workers)
-            flat[:, dims] = found
-        return flat
-
-    def _solve(self, pulls: Float64, pull: float) -> Float64:
-        """The system of the dimensions with one pull, solved for them."""
-        system, dims = self.system.copy(), pulls == pull
-        system[np.diag_indices(len(system))] += self.shrink + pull
-        factor = cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
-        wanted = self.sums[:, dims] if not self.few else (
-            self.X[:, dims] - self.present.b[dims] - self._kept(pull) * self.stored[:, dims]
-        )  # fmt: skip
-        return np.asarray(cho_solve(factor, wanted, overwrite_b=True, check_finite=False))
-
-    def _kept(self, pull: float) -> float:
-        """The part of the present tables that is kept if rows say nothing."""
-        return self.shrink / (self.shrink + pull)
-
-
-def _sums_by_value(X: Float32 | Float64, codes: Packed, b: Float64, workers: Workers) -> Float64:
-    """Σ(x − b) over the rows that have each value of each byte, (M·256, D)."""
-    shape = (codes.shape[1] * VALUES, X.shape[1])
-
-    def block(rows: slice) -> tuple[Float64]:
-        sums = np.zeros(shape)
-        add_rows(X[rows] - b, codes[rows], sums)
-        return (sums,)
-
-    (sums,) = workers.sum(block, len(X), SUMMED_ROWS)
-    return np.asarray(sums)
-
-
-def _byte_by_byte(
-    X: Float32, codes: Packed, present: TableDecoder, shrink: float, workers: Workers, pulls: Float64
-) -> Float64:
-    """The tables after a few sweeps over the bytes, (M·256, D)."""
-    held = present.tables.astype(np.float64)
-    tables = held.copy()
-    rest = np.empty(X.shape, dtype=np.float32)
-
-    def start(rows: slice) -> None:
-        rest[rows] = X[rows] - present.decode(codes[rows])
-
-    workers.run(start, len(X))
-    for _ in range(SWEEPS):
-        for j in range(codes.shape[1]):
-            before, own = tables[j].copy(), codes[:, j : j + 1]
-            counts = np.bincount(own[:, 0], minlength=VALUES)[:, None]
-            sums = _sums_by_value(rest, own, np.zeros(X.shape[1]), workers) + counts * before
-            tables[j] = (sums + shrink * held[j]) / (counts + shrink + pulls)
-            moved = (tables[j] - before).astype(np.float32)
-
-            def move(rows: slice, moved: Float32 = moved, own: Packed = own) -> None:
-                rest[rows] -= moved[own[rows, 0]]
-
-            workers.run(move, len(X))
-    return tables.reshape(-1, X.shape[1])
+    workers.run(solve, len(stored), SOLVED_DIMS)
+    return TableDecoder(tables.reshape(M, VALUES, D), present.b, present.n_bits, present.normalize)
 
 
 # ---- Codes and decoder in turn
@@ -159,11 +69,12 @@ def fit_decoder(
     kind : "linear", "tables", or "auto": the one whose codes have the lower cost on rows held out.
     callback : called after each turn with its number, from 1, and how many there will be.
     """
-    if kind == "auto":
-        kind = choose_kind(X, H, f, mu, workers, rng)
     n_iter = n_iter or TURNS
-    if kind == "tables" and mu == 0:
-        return free_tables(X, f.n_bits, n_iter, workers, rng, callback)
+    free = FreeTables(X, f.n_bits, workers, rng) if mu == 0 and kind != "linear" else None
+    if kind == "auto":
+        kind = choose_kind(X, H, f, mu, workers, rng, free)
+    if kind == "tables" and free is not None:
+        return free.fit(n_iter, callback)
     f = _first_decoder(X, H, f, kind, workers)
     for number, (turned, _) in enumerate(alternate_codes(X, H, f, H, mu, n_iter, workers), start=1):
         f = turned
@@ -208,33 +119,36 @@ TRIED_TURNS = 2
 
 
 def choose_kind(
-    X: Float32, H: Packed, f: Decoder, mu: float, workers: Workers, rng: np.random.RandomState
-) -> str:
+    X: Float32, H: Packed, f: Decoder, mu: float, workers: Workers, rng: np.random.RandomState,
+    free: FreeTables | None = None,
+) -> str:  # fmt: skip
     """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² of rows held out, by a short fit of each.
 
     The fits are of some of the rows; what all of them would give is told from the rows trained on, too.
     With too few rows to hold some out: "linear", which has the fewest numbers to fit.
+    free : tables for free codes (μ = 0), which have been tried already.
     """
     rows, n_held = _tried(len(X), H.shape[1], rng)
     if not n_held:
         return "linear"
     Y, h = X[rows], H[rows]
-    costs = {}
-    for kind in ("linear", "tables"):
-        if kind == "tables" and mu == 0:
-            tried: Decoder = free_tables(Y[n_held:], f.n_bits, TRIED_TURNS, workers, rng, None)
-        else:
-            tried = _first_decoder(Y[n_held:], h[n_held:], f, kind, workers)
-            turns = alternate_codes(Y[n_held:], h[n_held:], tried, h[n_held:], mu, TRIED_TURNS, workers)
-            *_, (tried, _) = turns
+
+    def cost(kind: str) -> float:
+        tried = _first_decoder(Y[n_held:], h[n_held:], f, kind, workers)
+        *_, (tried, _) = alternate_codes(Y[n_held:], h[n_held:], tried, h[n_held:], mu, TRIED_TURNS, workers)
         both = slice(None, 2 * n_held)  # rows held out, and as many that were trained on
         codes = optimal_codes(Y[both], h[both], h[both], coder_of(tried, mu, _effort(tried)), workers)
         left = np.square(Y[both] - tried.decode(codes)).sum(axis=1)
         left += mu * np.bitwise_count(codes ^ h[both]).sum(axis=1)
-        new, trained = float(left[:n_held].mean()), float(left[n_held:].mean())
-        # with more rows both errors come nearer to each other, and there are more than these
-        costs[kind] = (new + trained) / 2 + (new - trained) / 2 * (len(rows) / len(X))
-    return min(costs, key=costs.__getitem__)
+        return with_all_rows(float(left[:n_held].mean()), float(left[n_held:].mean()), len(rows) / len(X))
+
+    tables = cost("tables") if free is None else free.cost
+    return "tables" if tables < cost("linear") else "linear"
+
+
+def with_all_rows(new: float, trained: float, part: float) -> float:
+    """The error of new rows that a fit to all would have, from one to a part: both errors meet halfway."""
+    return (new + trained) / 2 + (new - trained) / 2 * part
 
 
 def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[np.intp], int]:
@@ -249,9 +163,10 @@ def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[
 # Rows are turned into their principal axes. There, tables are started in several ways, of which short fits
 # tell the best; codes and tables are improved in turn, the tables shaken less and less before codes are
 # chosen; and each block of axes is pulled towards 0 as rows held out want it: of axes with little variance
-# few rows tell nothing, and what is learned of them is noise. Codes of more than PAIRED_BYTES bytes are
+# few rows tell nothing, and what is learned of them is noise. Codes of more than JOINT_BYTES bytes are
 # divided: each part codes some of the axes, alone.
 
+JOINT_BYTES = 32
 MOST_AXES, LEAST_AXES, ROWS_PER_AXIS = 512, 64, 16
 NEGLIGIBLE = 1e-10  # of the largest variance
 PULLS = (0.0, 3.0, 12.0, 48.0, np.inf)  # towards 0, in rows
@@ -265,32 +180,43 @@ ASKED, SEARCHED, NEAREST = 500, 8192, 10  # rows that are searched for, among ot
 NOTED = 4096  # rows that tell how much codes leave
 
 
-def free_tables(
-    X: Float32, n_bits: int, n_iter: int, workers: Workers, rng: np.random.RandomState,
-    callback: Turned | None,
-) -> TableDecoder:  # fmt: skip
-    """Tables for the codes that reconstruct best. X : (n, D) scaled; callback as in fit_decoder."""
-    b = np.asarray(workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), len(X))[0]) / len(X)
-    width = bytes_per_code(n_bits)
-    parts = np.array_split(np.arange(width), -(-width // PAIRED_BYTES))
-    tables = np.zeros((width, VALUES, X.shape[1]), dtype=np.float32)
-    codes = np.zeros((len(X), width), dtype=np.uint8)
-    bases = [np.eye(X.shape[1])] if len(parts) == 1 else divided_axes(X, b, n_bits, len(parts), workers, rng)
-    for number, (own, basis) in enumerate(zip(parts, bases, strict=True)):
-        if not basis.size:
-            continue
+class FreeTables:
+    """Tables for the codes that reconstruct rows best. X : (n, D) scaled. They have begun, with a short fit.
 
-        def tell(turn: int, number: int = number) -> None:
-            before, now = number * n_iter + turn - 1, number * n_iter + turn
-            if callback is not None and before // len(parts) < now // len(parts):
-                callback(now // len(parts), n_iter)
+    cost : the error that new rows are expected to have.
+    """
 
-        rows = turned(X, b, basis, workers)
-        own_bits = min(8 * len(own), n_bits - 8 * int(own[0]))
-        f, codes[:, own] = _Tables(rows, own_bits, workers, rng).fit(n_iter, tell)
-        tables[own] = f.tables @ basis.T.astype(np.float32)
-    f = TableDecoder(tables, b, n_bits)
-    return replace(f, errors=expected_errors(X, codes, f, workers, rng))
+    def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
+        total = workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), len(X))[0]
+        self.X, self.b, self.n_bits, self.workers, self.rng = X, total / len(X), n_bits, workers, rng
+        width = bytes_per_code(n_bits)
+        owned, bases = np.array_split(np.arange(width), -(-width // JOINT_BYTES)), [np.eye(X.shape[1])]
+        if len(owned) > 1:
+            bases = divided_axes(X, self.b, n_bits, len(owned), workers, rng)
+        self.parts = []
+        for own, basis in zip(owned, bases, strict=True):
+            if basis.size:
+                rows, bits = turned(X, self.b, basis, workers), min(8 * len(own), n_bits - 8 * int(own[0]))
+                self.parts.append((own, basis, _Tables(rows, bits, workers, rng)))
+        variance = float(np.square(X - self.b).sum(axis=1).mean())
+        self.cost = variance - sum(part.explained for _, _, part in self.parts)
+
+    def fit(self, n_iter: int, callback: Turned | None) -> TableDecoder:
+        """The tables after n_iter turns; callback as in fit_decoder."""
+        width, n_parts = bytes_per_code(self.n_bits), len(self.parts)
+        tables = np.zeros((width, VALUES, self.X.shape[1]), dtype=np.float32)
+        codes = np.zeros((len(self.X), width), dtype=np.uint8)
+        for number, (own, basis, part) in enumerate(self.parts):
+
+            def tell(turn: int, number: int = number) -> None:
+                before, now = number * n_iter + turn - 1, number * n_iter + turn
+                if callback is not None and before // n_parts < now // n_parts:
+                    callback(now // n_parts, n_iter)
+
+            f, codes[:, own] = part.fit(n_iter, tell)
+            tables[own] = f.tables @ basis.T.astype(np.float32)
+        f = TableDecoder(tables, self.b, self.n_bits)
+        return replace(f, errors=expected_errors(self.X, codes, f, self.workers, self.rng))
 
 
 def turned(X: Float32, b: Float64, basis: Float64, workers: Workers) -> Float32:
@@ -393,7 +319,10 @@ def _nearest(costs: Float32, k: int) -> npt.NDArray[np.bool_]:
 
 
 class _Tables:
-    """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0."""
+    """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0.
+
+    start : the tables to begin with; explained : of the rows' variance, what new rows keep of it by them.
+    """
 
     def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
         zero = np.zeros(X.shape[1])
@@ -407,10 +336,11 @@ class _Tables:
         self.blocks = np.array_split(
             np.arange(self.Y.shape[1]), min(MOST_BLOCKS, -(-self.Y.shape[1] // BLOCK))
         )
+        self.start, self.explained = self._best_start()
 
     def fit(self, n_iter: int, tell: Callable[[int], None]) -> tuple[TableDecoder, Packed]:
         """The tables in the dimensions of X, and codes, after n_iter turns; tell is called after each."""
-        f = self._best_start()
+        f = self.start
         codes = np.zeros((len(self.Y), len(f.tables)), dtype=np.uint8)
         pulls = self._usual_pulls(f, self.Y[: self.n_held or NOTED])
         cooled = COOLED * n_iter
@@ -419,16 +349,12 @@ class _Tables:
             shaken = self._shaken(f, codes, heat) if turn else f
             codes = self._codes(self.Y, codes, shaken)
             first = 0 if turn >= n_iter - LAST_TURNS else self.n_held
-            normal = _Normal(self.Y[first:], codes[first:], f, SHRINK, self.workers)
             if turn in CHOSEN_AT and first:
-                pulls = self._best_pulls(normal, codes[:first])
-            f = TableDecoder(self._table(normal.solve(pulls)), f.b, self.n_bits)
+                pulls = self._best_pulls(codes, f)
+            f = table_step(self.Y[first:], codes[first:], f, SHRINK, self.workers, pulls)
             tell(turn + 1)
         tables = f.tables @ self.axes.T.astype(np.float32)
         return TableDecoder(tables, np.zeros(len(self.axes)), self.n_bits), codes[np.argsort(self.order)]
-
-    def _table(self, flat: Float64) -> Float32:
-        return flat.reshape(-1, VALUES, flat.shape[1]).astype(np.float32)
 
     def _codes(self, Y: Float32, start: Packed, f: TableDecoder) -> Packed:
         return optimal_codes(Y, start, start, coder_of(f, 0.0, TABLES_EFFORT), self.workers)
@@ -453,13 +379,13 @@ class _Tables:
         pull = len(f.tables) * left / max(total - left, 0.01 * total, 1e-300)
         return np.full(self.Y.shape[1], min(float(pull), PULLS[-2]))
 
-    def _best_pulls(self, normal: _Normal, codes: Packed) -> Float64:
-        """For each block of axes the pull with the least error on the rows held out. codes : theirs."""
-        held, r = self.Y[: self.n_held], self.Y.shape[1]
+    def _best_pulls(self, codes: Packed, f: TableDecoder) -> Float64:
+        """For each block of axes the pull with the least error on the rows held out."""
+        n, r = self.n_held, self.Y.shape[1]
         errors = np.empty((len(PULLS), r))
         for number, pull in enumerate(PULLS):
-            f = TableDecoder(self._table(normal.solve(np.full(r, pull))), np.zeros(r), self.n_bits)
-            errors[number] = np.square(held - f.decode(codes)).sum(axis=0)
+            tried = table_step(self.Y[n:], codes[n:], f, SHRINK, self.workers, np.full(r, pull))
+            errors[number] = np.square(self.Y[:n] - tried.decode(codes[:n])).sum(axis=0)
         pulls = np.empty(r)
         for dims in self.blocks:
             pulls[dims] = PULLS[int(errors[:, dims].sum(axis=1).argmin())]
@@ -467,12 +393,12 @@ class _Tables:
 
     # ---- where to begin
 
-    def _best_start(self) -> TableDecoder:
-        """Of several starts the one with the least error on rows held out after a short fit."""
+    def _best_start(self) -> tuple[TableDecoder, float]:
+        """Of several starts the one with the least error on rows held out after a short fit; explained."""
         width = bytes_per_code(self.n_bits)
         rows = self.Y[: self.n_held + TRIED_ROWS * width]
         train, held = rows[self.n_held :], rows[: self.n_held or len(rows)]
-        best, least = None, np.inf
+        found = []
         for start in (self._native_start, self._spun_start, self._residual_start):
             f, codes = start(train)
             for _ in range(TRIED_TURNS):
@@ -480,12 +406,15 @@ class _Tables:
                 f = table_step(train, codes, f, SHRINK, self.workers, pulls)
                 codes = self._codes(train, codes, f)
             f = table_step(train, codes, f, SHRINK, self.workers, pulls)
-            found = self._codes(held, np.zeros((len(held), width), dtype=np.uint8), f)
-            error = float(np.square(held - f.decode(found)).sum())
-            if best is None or error < least:
-                best, least = f, error
-        assert best is not None
-        return best
+            trained = self._left(train, codes, f)
+            codes = self._codes(held, np.zeros((len(held), width), dtype=np.uint8), f)
+            found.append((self._left(held, codes, f), trained, f))
+        new, trained, f = min(found, key=lambda each: each[0])
+        total = float(np.square(self.Y).sum(axis=1).mean())
+        return f, total - with_all_rows(new, trained, len(rows) / len(self.Y))
+
+    def _left(self, Y: Float32, codes: Packed, f: TableDecoder) -> float:
+        return float(np.square(Y - f.decode(codes)).sum(axis=1).mean())
 
     def _native_start(self, rows: Float32) -> tuple[TableDecoder, Packed]:
         """Product quantisation of the dimensions as they are."""

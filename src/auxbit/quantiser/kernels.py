@@ -387,69 +387,83 @@ def keep_better(U: Any, P: Any, X: Any, b: Any, tables: Any, H: Any, mu: Any, st
                 Z[r, j] = start[r, j]
 
 
-@kernel
-def sweep_residuals(
-    X: Any, tables: Any, norms: Any, H: Any, mu: Any, n_values: Any, n_sweeps: Any, Z: Any
-) -> None:
-    """Set each byte to its best beside the others, in sweeps, without tables of pairs: for wide codes.
+SOLVED_DIMS = 16  # of tables of 16 bytes, in float64, half a megabyte
+MOST_STEPS = 1000
 
-    X : (n, D) float64, rows less b; tables : (M, D, 256), norms : (M, 256), all float64.
+
+@kernel
+def solve_tables(X: Any, Z: Any, counts: Any, shrink: Any, pulls: Any, tolerance: Any, T: Any) -> None:
+    """Tables T : (M·256, 16) with the least Σ(x − Σ_j T[z_j])² + shrink·‖T − T as given‖² + Σ pull·T².
+
+    Each of 16 dimensions is a problem of its own; conjugate gradients, divided by the rows of each value.
+    X : (n, 16), Z : (n, M) uint8, counts : (M·256,) rows of each value, pulls : (16,), all float64.
     """
-    n, M = Z.shape
-    D = X.shape[1]
-    rest, sums = np.empty(D), np.empty(VALUES)
-    for r in range(n):
-        rest[:] = X[r]
-        for j in range(M):
-            for d in range(D):
-                rest[d] -= tables[j, d, Z[r, j]]
-        since, j = 0, 0
-        for _ in range(n_sweeps * M):
-            if since == M:
-                break
-            old = Z[r, j]
-            sums[:] = norms[j]
-            for d in range(D):
-                x = rest[d] + tables[j, d, old]
-                rest[d] = x
-                row = tables[j, d]
-                for v in range(VALUES):
-                    sums[v] = sums[v] - 2.0 * x * row[v]
-            for v in range(VALUES):
-                differing = v ^ H[r, j]
-                while differing:
-                    sums[v] += mu * (differing & 1)
-                    differing >>= 1
-            new = old
-            for v in range(n_values[j]):
-                if sums[v] < sums[new]:
-                    new = np.uint8(v)
-            since = since + 1 if new == old else 0
-            Z[r, j] = new
-            for d in range(D):
-                rest[d] -= tables[j, d, new]
-            j = j + 1 if j + 1 < M else 0
+    gradient, step, image = np.zeros_like(T), np.empty_like(T), np.empty_like(T)
+    _subtract_rows(X, Z, T, gradient)
+    now, first, along = np.zeros(SOLVED_DIMS), np.zeros(SOLVED_DIMS), np.empty(SOLVED_DIMS)
+    for k in range(len(T)):
+        for d in range(SOLVED_DIMS):
+            gradient[k, d] -= pulls[d] * T[k, d]
+            step[k, d] = gradient[k, d] / (counts[k] + shrink + pulls[d])
+            now[d] += gradient[k, d] * step[k, d]
+    first[:] = now
+    for _ in range(MOST_STEPS):
+        if not (now > tolerance * first).any():
+            break
+        _image(Z, step, image)
+        along[:] = 0.0
+        for k in range(len(T)):
+            for d in range(SOLVED_DIMS):
+                image[k, d] += (shrink + pulls[d]) * step[k, d]
+                along[d] += step[k, d] * image[k, d]
+        for d in range(SOLVED_DIMS):
+            along[d] = now[d] / along[d] if along[d] > 0.0 else 0.0
+        before = now.copy()
+        now[:] = 0.0
+        for k in range(len(T)):
+            for d in range(SOLVED_DIMS):
+                T[k, d] += along[d] * step[k, d]
+                gradient[k, d] -= along[d] * image[k, d]
+                now[d] += gradient[k, d] * gradient[k, d] / (counts[k] + shrink + pulls[d])
+        for d in range(SOLVED_DIMS):
+            along[d] = now[d] / before[d] if before[d] > 0.0 else 0.0
+        for k in range(len(T)):
+            for d in range(SOLVED_DIMS):
+                step[k, d] = gradient[k, d] / (counts[k] + shrink + pulls[d]) + along[d] * step[k, d]
 
 
 @kernel
-def count_pairs(Z: Any, counts: Any) -> None:
-    """How often two values of two bytes stand in one row. Z : (n, M) uint8, counts : (M·256, M·256)."""
-    n, M = Z.shape
-    for r in range(n):
-        for i in range(M):
-            row = counts[i * VALUES + Z[r, i]]
-            for j in range(M):
-                row[j * VALUES + Z[r, j]] += 1
-
-
-@kernel
-def add_rows(X: Any, Z: Any, sums: Any) -> None:
-    """Add each row to the sums of its bytes' values. X : (n, D), Z : (n, M) uint8, sums : (M·256, D)."""
+def _subtract_rows(X: Any, Z: Any, T: Any, sums: Any) -> None:
+    """Add what the tables leave of each row to the sums of its bytes' values."""
+    rest = np.empty(SOLVED_DIMS)
     for r in range(Z.shape[0]):
+        for d in range(SOLVED_DIMS):
+            rest[d] = X[r, d]
         for j in range(Z.shape[1]):
-            total = sums[j * VALUES + Z[r, j]]
-            for d in range(X.shape[1]):
-                total[d] += X[r, d]
+            k = j * VALUES + Z[r, j]
+            for d in range(SOLVED_DIMS):
+                rest[d] -= T[k, d]
+        for j in range(Z.shape[1]):
+            k = j * VALUES + Z[r, j]
+            for d in range(SOLVED_DIMS):
+                sums[k, d] += rest[d]
+
+
+@kernel
+def _image(Z: Any, step: Any, out: Any) -> None:
+    """The sums, by the bytes' values, of what a step of the tables adds to the rows."""
+    rest = np.empty(SOLVED_DIMS)
+    out[:] = 0.0
+    for r in range(Z.shape[0]):
+        rest[:] = 0.0
+        for j in range(Z.shape[1]):
+            k = j * VALUES + Z[r, j]
+            for d in range(SOLVED_DIMS):
+                rest[d] += step[k, d]
+        for j in range(Z.shape[1]):
+            k = j * VALUES + Z[r, j]
+            for d in range(SOLVED_DIMS):
+                out[k, d] += rest[d]
 
 
 # ---- Products of rows with many columns, as fast as BLAS's, and independent of the rows beside a row
