@@ -9,7 +9,7 @@ linear one is the special case in which the 256 vectors of a byte are the sums o
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -778,8 +778,9 @@ class TableDecoder(_Reconstruction):
 
     In a last byte of fewer bits only the values that they can have are ever looked up.
     errors : (M, 256) float64, the part of each value of each byte in the error ‖x − f(z)‖² that a row is
-    expected to have; None: not known. Search adds it to ‖query − f(z)‖², so that rows which their codes tell
-    little of do not seem too near.
+    expected to have; None: not known. Search adds it, times error_weight, to ‖query − f(z)‖², so that rows
+    which their codes tell little of do not seem too near. The last error_bits of a code are for it alone: the
+    tables have the same vectors for all their values.
     """
 
     LAYOUT = "tables float32 M 256 D; b float64 D"
@@ -792,6 +793,8 @@ class TableDecoder(_Reconstruction):
     mu: float | None = None
     lift: float = 0.0
     errors: Float64 | None = None
+    error_weight: float = 1.0
+    error_bits: int = 0
 
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
@@ -820,13 +823,15 @@ class TableDecoder(_Reconstruction):
             )
         tables = (self.tables * scaling.scale).astype(np.float32)
         errors = None if self.errors is None else self.errors * scaling.scale**2
-        return TableDecoder(tables, b, self.n_bits, scaling.normalize, lift=scaling.lift, errors=errors)
+        units = replace(self, normalize=scaling.normalize, lift=scaling.lift, mu=None)
+        return replace(units, tables=tables, b=b, errors=errors)
 
     def in_scale_of(self, scaling: Scaling) -> TableDecoder:
         """Undo `in_units_of`."""
         b = (self.b - scaling.mean) / scaling.scale
+        tables = (self.tables / scaling.scale).astype(np.float32)
         errors = None if self.errors is None else self.errors / scaling.scale**2
-        return TableDecoder((self.tables / scaling.scale).astype(np.float32), b, self.n_bits, errors=errors)
+        return replace(self, tables=tables, b=b, errors=errors, normalize=False, lift=0.0, mu=None)
 
     def query_tables(self, X: npt.NDArray[Any]) -> Float32:
         """−2(x − b)ᵀT_j[v] for each query, byte and value. X : (q, D) → (q, M, 256) float32."""
@@ -848,12 +853,20 @@ class TableDecoder(_Reconstruction):
         return out
 
     def expected(self, codes: Packed) -> Float64:
-        """By the part of each value of each byte, (n, M) → (n,)."""
+        """What search adds for the errors of codes, (n, M) → (n,)."""
+        return self.error_weight * np.maximum(self.errors_of(codes), 0.0)
+
+    def errors_of(self, codes: Packed) -> Float64:
+        """The sum of the parts of their values of bytes in the error, (n, M) → (n,)."""
         out = np.zeros(len(codes))
         if self.errors is not None:
             for j in range(codes.shape[1]):
                 out += self.errors[j, codes[:, j]]
-        return np.maximum(out, 0.0)
+        return out
+
+    def about_errors(self) -> dict[str, Any] | None:
+        """What a header for JSON says of the errors."""
+        return None if self.errors is None else {"weight": self.error_weight, "bits": self.error_bits}
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this decoder."""
@@ -912,8 +925,9 @@ def _squared_lengths(rows: Float64) -> Float32:
 def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """What a file keeps of a decoder: a header for JSON, and arrays."""
     about = {"class": type(decoder).__name__, "n_bits": decoder.n_bits, "normalize": decoder.normalize}
-    tensors = decoder.tensors()
-    return about | {"mu": decoder.mu, "lift": decoder.lift, "errors": "errors" in tensors}, tensors
+    if isinstance(decoder, TableDecoder):
+        about["errors"] = decoder.about_errors()
+    return about | {"mu": decoder.mu, "lift": decoder.lift}, decoder.tensors()
 
 
 def decoder_from(
@@ -927,12 +941,17 @@ def decoder_from(
     kind: type[Decoder] = {each.__name__: each for each in (LinearDecoder, TableDecoder)}[header["class"]]
     sizes = {} if sizes is None else sizes
     sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
-    layout = kind.LAYOUT + (TableDecoder.ERRORS if header.get("errors") else "")
+    errors = header.get("errors")
+    layout = kind.LAYOUT + (TableDecoder.ERRORS if errors else "")
     check_layout(tensors, layout, sizes, "decoder.")
     mu = header.get("mu", 0.0 if kind is TableDecoder else None)  # files of before do not say it
     mu, lift = None if mu is None else float(mu), header.get("lift", 0.0)
     lift = check_positive("lift", lift) if lift else 0.0
     if kind is TableDecoder:
-        errors = tensors.get("errors")
-        return TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift, errors)
+        made = TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift)
+        if not errors:
+            return made
+        weight = float(errors["weight"]) and check_positive("errors", errors["weight"])
+        bits = check_integer("error_bits", errors["bits"], 0, (n_bits - 1) % 8)
+        return replace(made, errors=tensors["errors"], error_weight=weight, error_bits=bits)
     return LinearDecoder(tensors["A"], tensors["b"], normalize, mu, lift)

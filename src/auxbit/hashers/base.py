@@ -453,12 +453,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if training is not None:  # older versions of auxbit ignore it
             header["training"], arrays = training.parts()
             tensors |= {f"training.{key}": value for key, value in arrays.items()}
-        with_tables = isinstance(self.decoder_, TableDecoder)
-        header["decoder_mu"] = self.decoder_.mu
-        if with_tables:  # the table of the last byte does not tell how many of its bits are used
-            header["decoder_bits"] = self.decoder_.n_bits
-            header["decoder_errors"] = "decoder.errors" in tensors
-        version = TABLES_VERSION if with_tables else LINEAR_VERSION
+        header["decoder_mu"], version = self.decoder_.mu, LINEAR_VERSION
+        if isinstance(self.decoder_, TableDecoder):
+            # the table of the last byte does not tell how many of its bits are used
+            header["decoder_bits"], version = self.decoder_.n_bits, TABLES_VERSION
+            header["decoder_errors"] = self.decoder_.about_errors()
         version = LIFTED_VERSION if self.scaling_.lift else version
         MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)
 

@@ -285,7 +285,7 @@ def _decoder(tensors: Tensors, header: dict[str, Any], scaling: Scaling, sizes: 
     parts = _within("decoder.", tensors)
     if "tables" in parts:
         about: dict[str, Any] = {"class": "TableDecoder", "n_bits": header["decoder_bits"]}
-        about["errors"] = header.get("decoder_errors", False)
+        about["errors"] = header.get("decoder_errors")
     else:
         about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[-1]}
     if "decoder_mu" in header:

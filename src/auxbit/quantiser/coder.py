@@ -16,7 +16,15 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, byte_contributions, pack_bools, unpack
+from auxbit.core.maps import (
+    VALUES,
+    Decoder,
+    LinearDecoder,
+    TableDecoder,
+    byte_contributions,
+    pack_bools,
+    unpack,
+)
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels
@@ -169,6 +177,43 @@ class WideTableCoder(Coder):
         Z[better], rest[better] = start[better], left[better]
 
 
+class ErrorCoder(Coder):
+    """Codes of which the decoder's error_bits tell how much the other bits leave of a row.
+
+    place : the lowest of these bits in the last byte.
+    """
+
+    def __init__(self, f: TableDecoder, mu: float, effort: float) -> None:
+        """A coder for the other bits."""
+        bits = f.n_bits - f.error_bits
+        self.f, self.place = f, bits % 8
+        self.coder = table_coder(f.tables.astype(np.float64), f.b, bits, mu, effort)
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows."""
+        Z = self.coder.solve(X, self._without(H), self._without(start))
+        return told_by_bits(self.f, Z, np.square(X - self.f.decode(Z)).sum(axis=1))
+
+    def _without(self, codes: Packed) -> Packed:
+        kept = codes.copy()
+        kept[:, -1] &= (1 << self.place) - 1
+        return kept
+
+
+def told_by_bits(f: TableDecoder, codes: Packed, errors: npt.NDArray[np.floating[Any]]) -> Packed:
+    """The codes with f's error_bits set, so that the error f expects is nearest to that of the row, (n,)."""
+    place = (f.n_bits - f.error_bits) % 8
+    levels = np.arange(1 << f.error_bits, dtype=np.uint8) << place
+    apart = np.empty((len(codes), len(levels)))
+    for number, level in enumerate(levels):
+        tried = codes.copy()
+        tried[:, -1] |= level
+        apart[:, number] = np.abs(errors - f.errors_of(tried))
+    told = codes.copy()
+    told[:, -1] |= levels[apart.argmin(axis=1)]
+    return told
+
+
 def _bytes_of(codes: Packed, own: npt.NDArray[np.intp]) -> Packed:
     return np.ascontiguousarray(codes[:, own])
 
@@ -266,6 +311,8 @@ def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
         if f.n_bits > 8 * EXACT_BYTES:
             return LinearCoder(f, mu, effort)
         return ExactLinearCoder(f, mu)
+    if f.error_bits:
+        return ErrorCoder(f, mu, effort)
     return table_coder(f.tables.astype(np.float64), f.b, f.n_bits, mu, effort)
 
 

@@ -13,7 +13,7 @@ from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac.loop import decoder_sums, f_step
-from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes
+from auxbit.quantiser.coder import coder_of, optimal_codes, told_by_bits, values_of_bytes
 from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
@@ -175,8 +175,12 @@ CHOSEN_AT = (1, 4, 9)  # turns in which pulls are chosen
 LAST_TURNS = 2  # in which rows held out are trained on, too
 NOISE = 0.7  # of what codes leave of rows, to begin with
 COOLED = 0.8  # part of the turns after which tables are no longer shaken
+ERROR_BITS = 2  # of a code, which tell how large the error of a row is
+SHORTENED_TURNS = 3  # after which tables for so many bits fewer are compared
 ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
-ASKED, SEARCHED, NEAREST = 500, 8192, 10  # rows that are searched for, among others, and how many of these
+ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
+LEVEL_TURNS = 20
+ASKED, SEARCHED, NEAREST = 1000, 32_768, 5  # rows that are searched for, among others, and how many of these
 NOTED = 4096  # rows that tell how much codes leave
 
 
@@ -202,21 +206,40 @@ class FreeTables:
         self.cost = variance - sum(part.explained for _, _, part in self.parts)
 
     def fit(self, n_iter: int, callback: Turned | None) -> TableDecoder:
-        """The tables after n_iter turns; callback as in fit_decoder."""
-        width, n_parts = bytes_per_code(self.n_bits), len(self.parts)
-        tables = np.zeros((width, VALUES, self.X.shape[1]), dtype=np.float32)
-        codes = np.zeros((len(self.X), width), dtype=np.uint8)
-        for number, (own, basis, part) in enumerate(self.parts):
+        """The tables after n_iter turns; callback as in fit_decoder.
+
+        With bits for the error of a row instead of the last of the code, if rows that are searched for are
+        found better so.
+        """
+        n_parts = len(self.parts)
+        for number, (_, _, part) in enumerate(self.parts):
 
             def tell(turn: int, number: int = number) -> None:
                 before, now = number * n_iter + turn - 1, number * n_iter + turn
                 if callback is not None and before // n_parts < now // n_parts:
                     callback(now // n_parts, n_iter)
 
-            f, codes[:, own] = part.fit(n_iter, tell)
+            part.fit(n_iter, tell)
+        f, codes = self._whole(self.n_bits)
+        if len(self.X) * HELD < LEAST_HELD:
+            return f
+        errors = _Errors(self.X, self.workers, self.rng)
+        f, found = errors.added(f, codes, 0)
+        if (self.n_bits - 1) % 8 < ERROR_BITS:
+            return f
+        self.parts[-1][2].shorten(ERROR_BITS)
+        shorter, found_so = errors.added(*self._whole(self.n_bits - ERROR_BITS), ERROR_BITS)
+        return shorter if found_so > found else f
+
+    def _whole(self, n_bits: int) -> tuple[TableDecoder, Packed]:
+        """The tables of all parts in the dimensions of X, and codes of X."""
+        width = bytes_per_code(n_bits)
+        tables = np.zeros((width, VALUES, self.X.shape[1]), dtype=np.float32)
+        codes = np.zeros((len(self.X), width), dtype=np.uint8)
+        for own, basis, part in self.parts:
+            f, codes[:, own] = part.result()
             tables[own] = f.tables @ basis.T.astype(np.float32)
-        f = TableDecoder(tables, self.b, self.n_bits)
-        return replace(f, errors=expected_errors(self.X, codes, f, self.workers, self.rng))
+        return TableDecoder(tables, self.b, n_bits), codes
 
 
 def turned(X: Float32, b: Float64, basis: Float64, workers: Workers) -> Float32:
@@ -278,38 +301,77 @@ def random_rotation(k: int, rng: np.random.RandomState) -> Float64:
     return np.asarray(np.linalg.qr(rng.standard_normal((k, k)))[0])
 
 
-def expected_errors(
-    X: Float32, codes: Packed, f: TableDecoder, workers: Workers, rng: np.random.RandomState
-) -> Float64 | None:
-    """What each value of each byte adds to the squared error of a row, (M, 256), by least squares.
+class _Errors:
+    """Adds to tables what errors rows are expected to have.
 
     A distance to a reconstruction is too small by the error of the row, but for rows very near to the query
-    it is too large by it. So some rows are searched for among others, with the errors, half of them and
-    none (None): what finds most is taken.
+    it is too large by it. So some rows are searched for among the others, with the errors, parts of them and
+    none: what finds most is taken.
     """
-    order = rng.permutation(len(X))
-    n_asked = min(int(HELD * len(X)), ASKED)
-    if n_asked < LEAST_HELD:
-        return None
-    left = np.empty((len(X), 1), dtype=np.float32)
 
-    def measure(rows: slice) -> None:
-        left[rows, 0] = np.square(X[rows] - f.decode(codes[rows])).sum(axis=1)
+    def __init__(self, X: Float32, workers: Workers, rng: np.random.RandomState) -> None:
+        n_asked = min(int(HELD * len(X)), ASKED)
+        order = rng.permutation(len(X))
+        self.X, self.workers = X, workers
+        self.asked, self.stored = X[order[:n_asked]], order[n_asked : n_asked + SEARCHED]
+        rows = X[self.stored]
+        self.k = min(NEAREST, len(rows))
+        self.true = _nearest(np.square(rows).sum(axis=1) - 2 * self.asked @ rows.T, self.k)
 
-    workers.run(measure, len(X))
-    mean, M = float(left.mean(dtype=np.float64)), len(f.tables)
-    nothing = TableDecoder(np.zeros((M, VALUES, 1), dtype=np.float32), np.array([mean]), f.n_bits)
-    parts = table_step(left, codes, nothing, ERROR_ROWS, workers).tables[:, :, 0]
-    errors = parts.astype(np.float64) + mean / M
-    asked, stored = X[order[:n_asked]], order[n_asked : n_asked + SEARCHED]
-    k = min(NEAREST, len(stored))
-    true = _nearest(np.square(X[stored]).sum(axis=1) - 2 * asked @ X[stored].T, k)
-    F = f.decode(codes[stored]).astype(np.float32)
-    costs = np.square(F).sum(axis=1) - 2 * asked @ F.T
-    expected = replace(f, errors=errors).expected(codes[stored]).astype(np.float32)
-    found = {weight: (_nearest(costs + weight * expected, k) & true).sum() for weight in (0.0, 0.5, 1.0)}
-    best = max(found, key=found.__getitem__)
-    return best * errors if best else None
+    def added(self, f: TableDecoder, codes: Packed, error_bits: int) -> tuple[TableDecoder, int]:
+        """The decoder with errors, for codes with so many more bits, and how many neighbours it finds.
+
+        codes : (n, M) of X. What each value of each byte adds to the squared error is found by least squares;
+        the bits tell how far a row is from that.
+        """
+        left = np.empty((len(self.X), 1), dtype=np.float32)
+
+        def measure(rows: slice) -> None:
+            left[rows, 0] = np.square(self.X[rows] - f.decode(codes[rows])).sum(axis=1)
+
+        self.workers.run(measure, len(self.X))
+        mean, M = float(left.mean(dtype=np.float64)), len(f.tables)
+        nothing = TableDecoder(np.zeros((M, VALUES, 1), dtype=np.float32), np.array([mean]), f.n_bits)
+        parts = table_step(left, codes, nothing, ERROR_ROWS, self.workers).tables[:, :, 0]
+        made = replace(f, errors=parts.astype(np.float64) + mean / M)
+        if error_bits:
+            made = _with_levels(made, levels_of(left[:, 0] - made.errors_of(codes), 1 << error_bits))
+            codes = told_by_bits(made, codes, left[:, 0])
+        found = self._found(made, codes[self.stored])
+        best = max(found, key=found.__getitem__)
+        return replace(made, error_weight=best) if best or error_bits else f, found[best]
+
+    def _found(self, f: TableDecoder, codes: Packed) -> dict[float, int]:
+        """How many of the true neighbours are found with each weight of the errors."""
+        F = f.decode(codes).astype(np.float32)
+        costs = np.square(F).sum(axis=1) - 2 * self.asked @ F.T
+        expected = f.expected(codes).astype(np.float32)  # with a weight of 1
+        return {
+            weight: int((_nearest(costs + weight * expected, self.k) & self.true).sum())
+            for weight in ERROR_WEIGHTS
+        }
+
+
+def _with_levels(f: TableDecoder, levels: Float64) -> TableDecoder:
+    """The decoder for codes with some more bits, which tell by how much the error is not as expected."""
+    assert f.errors is not None
+    n, more = 1 << (f.n_bits % 8), len(levels).bit_length() - 1
+    tables, errors = f.tables.copy(), f.errors.copy()
+    for number, level in enumerate(levels):
+        some = slice(number * n, (number + 1) * n)
+        tables[-1, some], errors[-1, some] = f.tables[-1, :n], f.errors[-1, :n] + level
+    return replace(f, tables=tables, errors=errors, n_bits=f.n_bits + more, error_bits=more)
+
+
+def levels_of(values: Float64, n_levels: int) -> Float64:
+    """The numbers, ascending, with the least sum of squared distances from values to the nearest of them."""
+    levels = np.quantile(values, (np.arange(n_levels) + 0.5) / n_levels)
+    for _ in range(LEVEL_TURNS):
+        owner = np.searchsorted((levels[1:] + levels[:-1]) / 2, values)
+        counts = np.bincount(owner, minlength=n_levels)
+        means = np.bincount(owner, values, minlength=n_levels) / np.maximum(counts, 1)
+        levels = np.where(counts > 0, means, levels)
+    return np.asarray(levels)
 
 
 def _nearest(costs: Float32, k: int) -> npt.NDArray[np.bool_]:
@@ -338,8 +400,8 @@ class _Tables:
         )
         self.start, self.explained = self._best_start()
 
-    def fit(self, n_iter: int, tell: Callable[[int], None]) -> tuple[TableDecoder, Packed]:
-        """The tables in the dimensions of X, and codes, after n_iter turns; tell is called after each."""
+    def fit(self, n_iter: int, tell: Callable[[int], None]) -> None:
+        """Codes and tables in turn; tell is called after each."""
         f = self.start
         codes = np.zeros((len(self.Y), len(f.tables)), dtype=np.uint8)
         pulls = self._usual_pulls(f, self.Y[: self.n_held or NOTED])
@@ -353,8 +415,29 @@ class _Tables:
                 pulls = self._best_pulls(codes, f)
             f = table_step(self.Y[first:], codes[first:], f, SHRINK, self.workers, pulls)
             tell(turn + 1)
-        tables = f.tables @ self.axes.T.astype(np.float32)
-        return TableDecoder(tables, np.zeros(len(self.axes)), self.n_bits), codes[np.argsort(self.order)]
+        self.f, self.codes, self.pulls = f, codes, pulls
+
+    def result(self) -> tuple[TableDecoder, Packed]:
+        """The tables in the dimensions of X, and codes of X."""
+        tables = self.f.tables @ self.axes.T.astype(np.float32)
+        f = TableDecoder(tables, np.zeros(len(self.axes)), self.f.n_bits)
+        return f, self.codes[np.argsort(self.order)]
+
+    def shorten(self, n_bits: int) -> None:
+        """Go on with so many bits fewer, taken from the last byte."""
+        tables, last = self.f.tables.copy(), self.codes[:, -1]
+        self.n_bits -= n_bits
+        rest = (self.Y - self.f.decode(self.codes) + tables[-1, last]).astype(np.float32)
+        n_values = int(values_of_bytes(self.n_bits, len(tables))[-1])
+        centres = choose_anchors(rest, n_values, self.workers, self.rng)
+        tables[-1] = 0.0
+        tables[-1, : len(centres)] = centres
+        codes, f = self.codes.copy(), TableDecoder(tables, self.f.b, self.n_bits)
+        codes[:, -1] = nearest_anchors(rest, centres, 1)[1][:, 0]
+        for _ in range(SHORTENED_TURNS):
+            codes = self._codes(self.Y, codes, f)
+            f = table_step(self.Y, codes, f, SHRINK, self.workers, self.pulls)
+        self.f, self.codes = f, codes
 
     def _codes(self, Y: Float32, start: Packed, f: TableDecoder) -> Packed:
         return optimal_codes(Y, start, start, coder_of(f, 0.0, TABLES_EFFORT), self.workers)
