@@ -180,7 +180,7 @@ SHORTENED_TURNS = 3  # after which tables for so many bits fewer are compared
 ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
 ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 LEVEL_TURNS = 20
-ASKED, SEARCHED, NEAREST = 1000, 32_768, 5  # rows that are searched for, among others, and how many of these
+ASKED, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
 NOTED = 4096  # rows that tell how much codes leave
 
 
