@@ -181,6 +181,7 @@ ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
 ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 LEVEL_TURNS = 20
 ASKED, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
+ASKED_AT_ONCE = 64
 NOTED = 4096  # rows that tell how much codes leave
 
 
@@ -227,7 +228,9 @@ class FreeTables:
         f, found = errors.added(f, codes, 0)
         if (self.n_bits - 1) % 8 < ERROR_BITS:
             return f
-        self.parts[-1][2].shorten(ERROR_BITS)
+        own, _, last = self.parts[-1]
+        if own[-1] == codes.shape[1] - 1:  # else the last byte is not used
+            last.shorten(ERROR_BITS)
         shorter, found_so = errors.added(*self._whole(self.n_bits - ERROR_BITS), ERROR_BITS)
         return shorter if found_so > found else f
 
@@ -315,8 +318,13 @@ class _Errors:
         self.X, self.workers = X, workers
         self.asked, self.stored = X[order[:n_asked]], order[n_asked : n_asked + SEARCHED]
         rows = X[self.stored]
-        self.k = min(NEAREST, len(rows))
-        self.true = _nearest(np.square(rows).sum(axis=1) - 2 * self.asked @ rows.T, self.k)
+        self.k, self.true = min(NEAREST, len(rows)), np.empty((n_asked, len(rows)), dtype=bool)
+        norms = np.square(rows).sum(axis=1)
+
+        def search(some: slice) -> None:
+            self.true[some] = _nearest(norms - 2 * self.asked[some] @ rows.T, self.k)
+
+        workers.run(search, n_asked, ASKED_AT_ONCE)
 
     def added(self, f: TableDecoder, codes: Packed, error_bits: int) -> tuple[TableDecoder, int]:
         """The decoder with errors, for codes with so many more bits, and how many neighbours it finds.
@@ -338,18 +346,22 @@ class _Errors:
             made = _with_levels(made, levels_of(left[:, 0] - made.errors_of(codes), 1 << error_bits))
             codes = told_by_bits(made, codes, left[:, 0])
         found = self._found(made, codes[self.stored])
-        best = max(found, key=found.__getitem__)
-        return replace(made, error_weight=best) if best or error_bits else f, found[best]
+        best = int(found.argmax())
+        if best or error_bits:
+            f = replace(made, error_weight=ERROR_WEIGHTS[best])
+        return f, int(found[best])
 
-    def _found(self, f: TableDecoder, codes: Packed) -> dict[float, int]:
+    def _found(self, f: TableDecoder, codes: Packed) -> Float64:
         """How many of the true neighbours are found with each weight of the errors."""
-        F = f.decode(codes).astype(np.float32)
-        costs = np.square(F).sum(axis=1) - 2 * self.asked @ F.T
-        expected = f.expected(codes).astype(np.float32)  # with a weight of 1
-        return {
-            weight: int((_nearest(costs + weight * expected, self.k) & self.true).sum())
-            for weight in ERROR_WEIGHTS
-        }
+        F, expected = f.decode(codes).astype(np.float32), f.expected(codes).astype(np.float32)
+        norms = np.square(F).sum(axis=1)
+
+        def search(some: slice) -> tuple[Float64]:
+            costs = norms - 2 * self.asked[some] @ F.T
+            near = (_nearest(costs + weight * expected, self.k) for weight in ERROR_WEIGHTS)
+            return (np.array([float((each & self.true[some]).sum()) for each in near]),)
+
+        return np.asarray(self.workers.sum(search, len(self.asked), ASKED_AT_ONCE)[0])
 
 
 def _with_levels(f: TableDecoder, levels: Float64) -> TableDecoder:
