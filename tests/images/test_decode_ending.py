@@ -85,6 +85,8 @@ def test_an_interrupt_from_the_keyboard_leaves_the_process_at_work():
         os.kill(process, signal.SIGINT)
         assert decoders.decode(GOOD, 8).width == 32
         assert decoders.processes == [process]
+        # nor does it reach a process that still starts and could not yet say that it ignores it
+        assert os.getpgid(process) != os.getpgid(0)
 
 
 PARENT = """

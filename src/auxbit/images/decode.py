@@ -500,6 +500,7 @@ class _Child:
             self.process = subprocess.Popen(
                 [sys.executable, *command], bufsize=2**16, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD, "PYTHONPATH": places},
+                process_group=0,  # Ctrl-C is for us alone, also while it starts
             )  # fmt: skip
         except OSError as error:
             raise AuxbitError(f"the process that decodes pictures cannot start: {error}.") from error
@@ -563,7 +564,7 @@ def _kill(children: set[_Child]) -> None:
 
 def work(seconds: float, memory: int) -> None:
     """Answer requests on standard input until there are no more: the parent closed the pipe, or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets us finish
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Windows sends Ctrl-C to all processes
     # the pipes get descriptors of their own: what a library prints must not get between the messages
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
