@@ -191,6 +191,22 @@ def test_threads_that_share_a_collection_see_committed_states_alone(collection):
     assert assert_in_order(seen, states) > 10
 
 
+def test_a_reader_that_fails_by_half_does_not_disturb_a_change(tmp_path):
+    with Collection.create(tmp_path / "c", bits=16) as collection:
+        real, calls = collection._bring_up, []
+
+        def bring_up(*args):
+            real(*args)
+            calls.append(args)
+            if len(calls) == 1:  # as if another thread had begun to bring up what all share, and failed
+                collection._view = None
+
+        with mock.patch.object(collection, "_bring_up", bring_up):
+            collection.add(codes=CODES)
+        assert len(calls) == 2
+        assert len(collection) == len(CODES)
+
+
 def test_a_retraining_while_a_reader_loads_the_model_gives_the_answer_of_a_state(collection):
     list(changes(collection, 10))
     before = answers_of(collection)

@@ -216,11 +216,14 @@ class Collection:
                 f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
             )
         with self._storage.changing(what, Edit) as edit:
-            self._bring_up(edit.connection, edit.before)
-            with self._guard.reading():
-                assert self._view is not None
-                edit.now = Snapshot(edit.connection, self._view)
-                yield edit
+            while True:
+                self._bring_up(edit.connection, edit.before)
+                with self._guard.reading():
+                    # another thread that reads a state before this one may have failed by half just now
+                    if self._view is not None and self._view.is_at(edit.before):
+                        edit.now = Snapshot(edit.connection, self._view)
+                        yield edit
+                        return
 
     def _bring_up(self, connection: sqlite3.Connection, state: State) -> None:
         """Bring the view up to a state, unless it is there or further."""
