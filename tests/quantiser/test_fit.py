@@ -168,6 +168,7 @@ def test_a_large_mu_gives_the_hash_codes(n_bits):
 
 @pytest.mark.parametrize("n_bits", [12, 24, 44, 148])
 def test_the_code_of_a_row_does_not_depend_on_other_rows_or_threads(n_bits, digits):
+    digits = digits[:400]
     model = LSH(n_bits, random_state=0, n_jobs=1).fit(digits).fit_decoder(digits, "tables", n_iter=1)
     codes = model.encode(digits, coding="optimal", mu=0.01)
     order = np.random.default_rng(0).permutation(len(digits))
@@ -385,7 +386,7 @@ def test_tables_of_hardly_any_rows_or_of_equal_rows_are_finite():
 
 
 def test_very_wide_codes_have_parts_whose_tables_are_orthogonal(digits):
-    X = (digits[:500] - digits[:500].mean(axis=0)).astype(np.float32)
+    X = (digits[:250] - digits[:250].mean(axis=0)).astype(np.float32)
     with Workers(1) as workers:
         f = FreeTables(X, 276, workers, np.random.RandomState(0)).fit(2, None)
     tables = f.tables.astype(np.float64)

@@ -105,6 +105,7 @@ def test_one_two_and_four_workers_give_one_model(path, X, local):
     assert all(np.array_equal(other, weights[0]) for other in weights[1:])
 
 
+@pytest.mark.slow
 def test_threads_of_a_worker_do_not_change_the_model(path, client):
     with local_cluster(1, processes=False, threads=2) as threaded:
         many = model().fit(path, client=threaded)
@@ -112,6 +113,7 @@ def test_threads_of_a_worker_do_not_change_the_model(path, client):
     assert np.array_equal(one.encoder_.weights, many.encoder_.weights)
 
 
+@pytest.mark.slow
 def test_what_travels_in_an_iteration_does_not_depend_on_the_number_of_rows(client):
     def sent(n_blocks):
         X = rows_of_clusters(4 * n_blocks * 4096 + 1000)
