@@ -47,7 +47,7 @@ def test_a_closed_pipe_is_quiet(folder: Path) -> None:
 
 
 def test_a_long_fit_shows_progress_on_a_terminal_and_only_results_on_stdout(folder: Path) -> None:
-    rows = np.random.RandomState(0).standard_normal((150_000, 60)).astype(np.float32)  # a second and more
+    rows = np.random.RandomState(0).standard_normal((60_000, 60)).astype(np.float32)  # a second and more
     np.save("large.npy", rows)
     ours, theirs = pty.openpty()
     command = [
