@@ -328,7 +328,8 @@ def defaults(results: Results) -> str:
 
 def text(results: Results) -> str:
     """Recall@10 by cosine of codes alone, and after re-ranking the best 100 by their vectors: 1,000 queries
-    among 116,659 text embeddings of 256 numbers (WordNet's glosses); all are trained on 20,000 of them."""
+    among 116,659 text embeddings of 256 numbers (WordNet's glosses); all are trained on 20,000 of them.
+    Constants of our fit were compared on this set, too (docs/quality.md)."""
     base, queries = (np.load(data_folder() / "wordnet" / f"{name}.npy") for name in ("base", "query"))
     base, queries = base.astype(np.float32), queries.astype(np.float32)
     rows = base[np.random.RandomState(0).permutation(len(base))[:20_000]]

@@ -28,6 +28,7 @@ from auxbit.data.gist import gist
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.quantisers import MAKERS, ByDecoder, Quantiser, make_quantiser
 from auxbit.hashers.registry import make_hasher
+from auxbit.quantiser.fit import levels_of
 from record import RESULTS, data_folder, fill_in, machine, table
 
 BITS = (32, 64, 128, 256)
@@ -137,12 +138,8 @@ class Axes(Quantiser):
 
 def gaussian_levels(bits: int) -> Array:
     """The 2^bits levels with the least squared error for a standard Gaussian."""
-    sample = np.sort(np.random.default_rng(0).standard_normal(200_000)).astype(np.float32)
-    levels = np.quantile(sample, (np.arange(2**bits) + 0.5) / 2**bits)
-    for _ in range(100):
-        owner = np.searchsorted((levels[1:] + levels[:-1]) / 2, sample)
-        levels = np.bincount(owner, sample, minlength=len(levels)) / np.bincount(owner, minlength=len(levels))
-    return levels.astype(np.float32)
+    sample = np.random.default_rng(0).standard_normal(200_000)
+    return levels_of(sample, 2**bits).astype(np.float32)
 
 
 # ---- cells

@@ -20,7 +20,7 @@ from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter, ModelFileError
 from auxbit.hashers.registry import read_header
 from auxbit.quantiser import coder
-from auxbit.quantiser.coder import coder_of, told_by_bits
+from auxbit.quantiser.coder import coder_of, with_error_bits
 from auxbit.quantiser.fit import (
     FreeTables,
     alternate_codes,
@@ -348,7 +348,7 @@ def test_bits_for_the_error_are_used_where_rows_are_found_better_so():
         index.add(codes)
         found = index.search_asymmetric(queries, 10)[1]
         shares.append(np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)]))
-    assert shares[0] > 1.05 * shares[1]
+    assert shares[0] > 1.02 * shares[1]
 
 
 def test_bits_for_the_error_are_left_to_the_tables_where_all_rows_have_the_same():
@@ -361,17 +361,20 @@ def test_levels_are_the_means_of_the_values_nearest_to_them(values, n_levels):
     values = np.array(values, dtype=np.float64)
     levels = levels_of(values, n_levels)
     assert (np.diff(levels) >= 0).all()
-    nearest = np.abs(values[:, None] - levels).min(axis=1)
-    assert np.square(nearest).sum() <= np.square(values - values.mean()).sum() + 1e-9
+    apart = np.abs(values[:, None] - levels)
+    owner = apart.argmin(axis=1)  # of two that are as near, the lower one, as in levels_of
+    for level in np.unique(owner):
+        assert levels[level] == pytest.approx(values[owner == level].mean())
+    assert np.square(apart.min(axis=1)).sum() <= np.square(values - values.mean()).sum() + 1e-9
 
 
-def test_told_by_bits_keeps_the_other_bits():
+def test_bits_for_the_error_leave_the_others_as_they_are():
     rng = np.random.default_rng(0)
     tables = rng.normal(size=(3, 256, 4)).astype(np.float32)
     f = TableDecoder(tables, np.zeros(4), 24, errors=rng.random(size=(3, 256)), error_bits=3)
     codes = rng.integers(0, 256, size=(50, 3), dtype=np.uint8)
     codes[:, -1] &= 31
-    told = told_by_bits(f, codes, rng.random(50) * 3)
+    told = with_error_bits(f, codes, rng.random(50) * 3)
     assert np.array_equal(told[:, :2], codes[:, :2])
     assert np.array_equal(told[:, 2] & 31, codes[:, 2])
     assert len(np.unique(told[:, 2] >> 5)) > 3

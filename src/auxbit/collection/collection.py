@@ -219,8 +219,8 @@ class Collection:
             while True:
                 self._bring_up(edit.connection, edit.before)
                 with self._guard.reading():
-                    # another thread that reads a state before this one may have failed by half just now
-                    if self._view is not None and self._view.is_at(edit.before):
+                    # a thread that reads may have failed by half, or brought up an older state, just now
+                    if self._view is not None and self._view.is_at(edit.before, or_further=True):
                         edit.now = Snapshot(edit.connection, self._view)
                         yield edit
                         return

@@ -22,6 +22,7 @@ import numpy as np
 
 from auxbit.collection.storage import CHUNK, DATABASE, LANES, State, Storage, layout_check
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, check_finite, check_integer, warn
+from auxbit.core.maps import refuse_hamming
 from auxbit.data.records import KINDS, Row, ids_array, read_records, stored_ids
 from auxbit.data.vectors import as_rows, nearest
 from auxbit.data.where import Where, scalar_sql
@@ -600,11 +601,9 @@ class Queries:
         return self.X
 
     def _check_hamming(self) -> None:
-        from auxbit.core.maps import refuse_hamming
-
         refuse_hamming(
             self.now.view.place, self.now.state.coding, self.now.state.mu,
-            "Search it with vectors, without mode and radius; or create it with coding=\"hash\" "
+            'Search it with vectors, without mode and radius; or create it with coding="hash" '
             "(--coding hash), or for both ways with mu=0.03 (--mu 0.03).",
         )  # fmt: skip
 

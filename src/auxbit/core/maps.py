@@ -796,6 +796,11 @@ class TableDecoder(_Reconstruction):
     error_weight: float = 1.0
     error_bits: int = 0
 
+    @property
+    def error_place(self) -> int:
+        """Where in the last byte the error_bits begin; the bits below are for the tables."""
+        return (self.n_bits - self.error_bits) % 8
+
     @classmethod
     def of(cls, linear: LinearDecoder) -> TableDecoder:
         """The same function as a linear decoder's."""

@@ -112,7 +112,7 @@ def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None
     coding, mu = coding_for(decoder, coding, mu)
     form = _check_form(form, "additive" if only_for_decoder(coding, mu) else usual)
     if form != "additive":
-        refuse_hamming("the source", coding, mu, f"The {form} form compares them so: take additive.")
+        refuse_hamming("the source", coding, mu, f"The {form} form compares by them: take additive.")
     return form
 
 

@@ -178,32 +178,27 @@ class WideTableCoder(Coder):
 
 
 class ErrorCoder(Coder):
-    """Codes of which the decoder's error_bits tell how much the other bits leave of a row.
-
-    place : the lowest of these bits in the last byte.
-    """
+    """Codes of which the decoder's error_bits tell how much the other bits leave of a row."""
 
     def __init__(self, f: TableDecoder, mu: float, effort: float) -> None:
         """A coder for the other bits."""
-        bits = f.n_bits - f.error_bits
-        self.f, self.place = f, bits % 8
-        self.coder = table_coder(f.tables.astype(np.float64), f.b, bits, mu, effort)
+        self.f = f
+        self.coder = table_coder(f.tables.astype(np.float64), f.b, f.n_bits - f.error_bits, mu, effort)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows."""
         Z = self.coder.solve(X, self._without(H), self._without(start))
-        return told_by_bits(self.f, Z, np.square(X - self.f.decode(Z)).sum(axis=1))
+        return with_error_bits(self.f, Z, np.square(X - self.f.decode(Z)).sum(axis=1))
 
     def _without(self, codes: Packed) -> Packed:
         kept = codes.copy()
-        kept[:, -1] &= (1 << self.place) - 1
+        kept[:, -1] &= (1 << self.f.error_place) - 1
         return kept
 
 
-def told_by_bits(f: TableDecoder, codes: Packed, errors: npt.NDArray[np.floating[Any]]) -> Packed:
+def with_error_bits(f: TableDecoder, codes: Packed, errors: npt.NDArray[np.floating[Any]]) -> Packed:
     """The codes with f's error_bits set, so that the error f expects is nearest to that of the row, (n,)."""
-    place = (f.n_bits - f.error_bits) % 8
-    levels = np.arange(1 << f.error_bits, dtype=np.uint8) << place
+    levels = np.arange(1 << f.error_bits, dtype=np.uint8) << f.error_place
     apart = np.empty((len(codes), len(levels)))
     for number, level in enumerate(levels):
         tried = codes.copy()

@@ -13,7 +13,7 @@ from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac.loop import decoder_sums, f_step
-from auxbit.quantiser.coder import coder_of, optimal_codes, told_by_bits, values_of_bytes
+from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
 from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
@@ -179,16 +179,16 @@ ERROR_BITS = 2  # of a code, which tell how large the error of a row is
 SHORTENED_TURNS = 3  # after which tables for so many bits fewer are compared
 ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
 ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
-LEVEL_TURNS = 20
+MOST_LEVEL_TURNS = 100
 ASKED, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
 ASKED_AT_ONCE = 64
 NOTED = 4096  # rows that tell how much codes leave
 
 
 class FreeTables:
-    """Tables for the codes that reconstruct rows best. X : (n, D) scaled. They have begun, with a short fit.
+    """Tables for the codes that reconstruct rows best. X : (n, D) scaled.
 
-    cost : the error that new rows are expected to have.
+    Making one chooses a start by short fits, which tell its cost: the error that new rows would have.
     """
 
     def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
@@ -344,7 +344,7 @@ class _Errors:
         made = replace(f, errors=parts.astype(np.float64) + mean / M)
         if error_bits:
             made = _with_levels(made, levels_of(left[:, 0] - made.errors_of(codes), 1 << error_bits))
-            codes = told_by_bits(made, codes, left[:, 0])
+            codes = with_error_bits(made, codes, left[:, 0])
         found = self._found(made, codes[self.stored])
         best = int(found.argmax())
         if best or error_bits:
@@ -376,13 +376,15 @@ def _with_levels(f: TableDecoder, levels: Float64) -> TableDecoder:
 
 
 def levels_of(values: Float64, n_levels: int) -> Float64:
-    """The numbers, ascending, with the least sum of squared distances from values to the nearest of them."""
+    """Numbers, ascending, each the mean of the values that are nearest to it: k-means of numbers."""
     levels = np.quantile(values, (np.arange(n_levels) + 0.5) / n_levels)
-    for _ in range(LEVEL_TURNS):
+    for _ in range(MOST_LEVEL_TURNS):
         owner = np.searchsorted((levels[1:] + levels[:-1]) / 2, values)
-        counts = np.bincount(owner, minlength=n_levels)
+        counts, before = np.bincount(owner, minlength=n_levels), levels
         means = np.bincount(owner, values, minlength=n_levels) / np.maximum(counts, 1)
         levels = np.where(counts > 0, means, levels)
+        if np.array_equal(levels, before):
+            break
     return np.asarray(levels)
 
 
