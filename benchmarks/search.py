@@ -19,7 +19,7 @@ import faiss
 import numpy as np
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
-from auxbit.core.maps import TableDecoder
+from auxbit.core.decoders import TableDecoder
 from auxbit.index.hamming import CODES_PER_QUERY
 from real_data import sift_photos
 from record import Results, run, table

@@ -372,7 +372,7 @@ def test_a_database_of_somebody_else_or_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "c" / DATABASE
     whole = path.read_bytes()
     for version, message in (
-        (4, r"has format 4, .* this version reads 3\. Upgrade: pip install"),
+        (5, r"has format 5, .* this version reads 4\. Upgrade: pip install"),
         (2, r"was made by an older auxbit; make it again from your vectors"),
     ):
         with sqlite3.connect(path) as other:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core.maps import LinearDecoder, TableDecoder
+from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.simd import index_bits
 from auxbit.index import asymmetric

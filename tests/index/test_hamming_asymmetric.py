@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
-from auxbit.core.maps import LinearDecoder, TableDecoder
+from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import codes as codes_module
 from auxbit.index.codes import CodeBlocks, CodeStore, IdTable, LaneSet

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auxbit.core.maps import LinearDecoder, pack_bools, unpack
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows
 from auxbit.mac.rows import Judges, Line, ZTask

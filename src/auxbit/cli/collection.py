@@ -55,6 +55,7 @@ def create(
     )] = None,
     mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
+    lists: opt.Lists = None,
     metric: Annotated[str | None, choice(
         *opt.METRICS, show_default="euclidean, or that of --model", help="Which neighbours codes are for."
     )] = None,
@@ -88,7 +89,8 @@ def create(
                 out, None if codes else data, codes=data if codes else None, model=model, method=method,
                 bits=bits, random_state=seed, metric=metric, vectors_column=vectors_column, **rows,
                 vectors=None if vectors == "none" else vectors, coding=coding, mu=mu, decoder=decoder,
-                overwrite=force, n_jobs=jobs, progress=stages, stopped=lambda *at: reached.append(at),
+                lists=opt.lists_of(lists), overwrite=force, n_jobs=jobs, progress=stages,
+                stopped=lambda *at: reached.append(at),
             ) as made,
         ):  # fmt: skip
             facts = made.describe()
@@ -113,6 +115,7 @@ def create(
             *([("ids", f"{facts['ids']}, as {first[0]['id']}")] if first else []),
             *([("metadata", ", ".join(facts["fields"]))] if facts["fields"] else []),
             ("codes", f"{facts['bits']} bits, {facts['coding']}{_searched(facts)}"),
+            *([("lists", f"{facts['lists']:,}")] if facts["lists"] else []),
             ("metric", facts["metric"]),
             ("model", f"{facts['method']}, {source}" if facts["method"] else "none: it holds codes alone"),
             ("vectors", _kept(facts)),
@@ -260,6 +263,8 @@ def search(
     mode: opt.Mode = None,
     rerank: opt.Rerank = None,
     where: opt.Where = None,
+    probes: opt.Probes = None,
+    recall: opt.Recall = None,
     out: opt.AnswersOut = None,
     skip_damaged: opt.SkipDamaged = False,
     jobs: opt.Jobs = None,
@@ -280,6 +285,7 @@ def search(
     with _opened(folder, skip_damaged=skip_damaged, jobs=jobs) as items:
         with output.Stages("searching"):
             asked: dict[str, Any] = {"where": where or None, "vectors_column": vectors_column}
+            asked |= {"probes": opt.probes_of(probes), "recall": recall}
             if id_ is not None:
                 asked["like"] = items.parse_ids([id_])[0]
             else:

@@ -55,6 +55,10 @@ def fit(
     )] = None,
     mu: Annotated[float | None, Option(show_default="0, for optimal codes", help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
+    lists: Annotated[str | None, Option(
+        metavar="N|auto|none", show_default="none", help="Divide optimal codes into lists, of which a search "
+        "looks at those near the query; auto: by the number of rows, from 50,000 on."
+    )] = None,
     metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(
         metavar="BYTES",
@@ -86,8 +90,8 @@ def fit(
         from auxbit.hashers.files import fit_file, parameters_for
 
         summary = fit_file(
-            data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder, overwrite=force,
-            scheduler=dask, progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters,
+            data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder,
+            lists=None if lists is None else opt.lists_of(lists), overwrite=force, scheduler=dask, progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters,
             **parameters_for(metric),
         )  # fmt: skip
     if json:

@@ -155,6 +155,22 @@ Decoder = Annotated[str | None, choice(
     "auto", "linear", "tables", show_default="auto, for optimal codes", help="How optimal codes are decoded: "
     "by one vector per bit, or by one for each value of a byte, which needs many rows; auto: what errs less."
 )]  # fmt: skip
+Lists = Annotated[str | None, Option(
+    metavar="N|auto|none", show_default="auto, if a decoder is fitted to optimal codes", help="Divide codes "
+    "into lists, of which a search looks at those near the query; auto: by the number of rows, from 50,000 on."
+)]  # fmt: skip
+
+
+def lists_of(given: str | None) -> str | int | None:
+    """What --lists says, as Collection.create takes it."""
+    if given is None or given == "auto":
+        return "auto"
+    if given == "none":
+        return None
+    refuse(not given.isdecimal(), "--lists", f"it is a number of lists, auto or none, not {given!r}.")
+    return int(given)
+
+
 OptionalBits = Annotated[int | None, Option(
     "--bits", metavar="N", show_default="about half of the dimensions, 16 to 256",
     help="Bits per code, 1 to 1024; lsh, itq and tpca make up to 8192."
@@ -174,6 +190,23 @@ Rerank = Annotated[int | None, Option(
     metavar="N", show_default="10 for each neighbour if vectors are kept", help="Find that many, and rank "
     "them by the distances of their vectors, if these are kept; 0: do not."
 )]  # fmt: skip
+Probes = Annotated[str | None, Option(
+    metavar="N|all", show_default="as many as --recall needs", help="How many lists to search, if there are."
+)]  # fmt: skip
+Recall = Annotated[float | None, Option(
+    metavar="PART", show_default="0.98", help="With lists: which part of the true neighbours the lists that "
+    "are searched hold, as was learned when they were made."
+)]  # fmt: skip
+
+
+def probes_of(given: str | None) -> str | int | None:
+    """What --probes says, as searches take it."""
+    if given is None or given == "all":
+        return given
+    refuse(not given.isdecimal(), "--probes", f"it is a number of lists or all, not {given!r}.")
+    return int(given)
+
+
 AnswersOut = Annotated[str | None, Option(
     "--out", "-o", metavar="FILE",
     help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file."

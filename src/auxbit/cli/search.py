@@ -152,7 +152,7 @@ def duplicates(
     with output.Stages("encoding") as stages:
         hasher = load(model)
         packed, made = codes_of(hasher, data)
-        index = HammingIndex(hasher.n_bits, coding=made.coding, mu=made.mu, n_jobs=jobs)
+        index = HammingIndex(hasher.code_bits(made.coding), coding=made.coding, mu=made.mu, n_jobs=jobs)
         index.add(packed)
         stages.stage("comparing codes")
         groups = [group.tolist() for group in index.find_duplicates(radius)]

@@ -107,8 +107,9 @@ class Collection:
         ids: Any = None, metadata: Any = None, vectors_column: str | None = None, codes: Any = None,
         vectors: str | None = None, method: str | None = None, metric: str | None = None,
         coding: str | None = None, mu: float | None = None, decoder: str | None = None,
-        n_features: int | None = None, random_state: int = 0, overwrite: bool = False,
-        n_jobs: int | None = None, progress: Progress | None = None, stopped: Stopped | None = None,
+        lists: str | int | None = "auto", n_features: int | None = None, random_state: int = 0,
+        overwrite: bool = False, n_jobs: int | None = None, progress: Progress | None = None,
+        stopped: Stopped | None = None,
     ) -> Self:  # fmt: skip
         """Make a collection, in a new folder or, with path=None, in memory.
 
@@ -125,6 +126,8 @@ class Collection:
             which finds most. None: optimal if the model is fitted here, else as its decoder is meant.
         decoder : "linear" or "tables", to be fitted to optimal codes, or "auto", the better of them; None:
             that of the model, or "auto".
+        lists : divide items into that many lists, of which a search looks at those near the query; "auto":
+            about 1.5·√n for n rows of 50,000 and more, if a decoder is fitted here to optimal codes.
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
@@ -155,9 +158,11 @@ class Collection:
                 and codes is None
                 and not rows_are_codes(rows.X, rows.name, model.decoder_.n_bits, int(model.n_features_in_))
             ):
-                X = np.asarray(rows.X[:])
-            coding, mu = suit_coding(model, X, coding, mu, decoder, told)
-        state = _first_state(model, vectors, coding, mu, bits, n_features)
+                X = rows.X
+            fits = trains or isinstance(lists, int)
+            by_model = lists if fits and not mu and coding != "hash" else None
+            coding, mu = suit_coding(model, X, coding, mu, decoder, by_model, told)
+        state = _first_state(model, vectors, coding, mu, bits, n_features, lists)
         if rows is not None and folder is not None and storage.is_collection(folder):
             _check_rows(rows, state, model, are_codes=codes is not None)  # before another is replaced
         if folder is not None:
@@ -409,12 +414,13 @@ class Collection:
             coding, mu = state.coding, state.mu
             if coding == "optimal" and model is not None:
                 some = rows_of(sample_rows(len(positions), TRAINING_ROWS))
-                suit_decoder(new, np.asarray(some, dtype=np.float32), mu, None, told)
+                suit_decoder(new, np.asarray(some, dtype=np.float32), mu, None, None, told)
             if state.model is None:  # its codes were made elsewhere, or are still to be made
                 coding, mu = coding_of(new, None, None)
             step("encoding")
             edit.update(
-                n_bits=new.decoder_.n_bits, n_features=int(new.n_features_in_), coding=coding, mu=mu,
+                n_bits=new.code_bits(coding), list_bits=new.code_bits(coding) - new.decoder_.hash_bits,
+                n_features=int(new.n_features_in_), coding=coding, mu=mu,
                 model=f"model.{state.generation + 1}.safetensors", trained=state.next_number,
             )  # fmt: skip
             if self._storage.folder is not None:
@@ -431,6 +437,7 @@ class Collection:
         """A model like the present one, or another, fitted to the rows of the collection or to a sample."""
         from sklearn.base import clone
 
+        from auxbit.core.decoders import kind_of
         from auxbit.core.maps import check_n_bits
         from auxbit.core.parallel import sample_rows
         from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, parameters_for, suit_decoder
@@ -444,7 +451,10 @@ class Collection:
             )
         X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
         check_enough_rows(X, self._storage.place)
-        n_bits = state.n_bits if bits is None else check_n_bits(bits)
+        present = None if state.model is None else now.view.model().decoder_
+        if bits is None:
+            bits = state.n_bits if present is None else present.hash_bits
+        n_bits = check_n_bits(bits)
         if method is not None:
             made = make_hasher(
                 method,
@@ -459,17 +469,16 @@ class Collection:
                 made.set_params(random_state=random_state)
         fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
         if state.coding == "optimal":
-            kind = None
-            if state.model is not None:
-                kind = "tables" if hasattr(now.view.model().decoder_, "tables") else "linear"
-            suit_decoder(made, X, state.mu, kind, told)
+            kind, lists = (None, None) if present is None else kind_of(present)
+            suit_decoder(made, X, state.mu, kind, lists or None, told)
         return made
 
     # ---- searches
 
     def search(
         self, X: Any = None, k: int = 10, *, codes: Any = None, like: Any = None, mode: str | None = None,
-        rerank: bool | int | None = None, where: Any = None, vectors_column: str | None = None,
+        rerank: bool | int | None = None, where: Any = None, probes: int | str | None = None,
+        recall: float | None = None, vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
         """The k nearest items to each query, nearest first: `distances, ids = collection.search(X)`.
 
@@ -482,6 +491,8 @@ class Collection:
             ranked again by their true squared distances, float32, from the vectors on disk; by inner product
             their distances are minus that. None: if the collection keeps vectors and no mode is given.
         where : metadata to search among: "year >= 2020 and lang = en", {"label": "cat"}.
+        probes, recall : in a collection with lists, how many of them are searched, or "all"; or which part of
+            the answers of a search of all lists is to be among those that are found, by default 0.98.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         if mode not in (None, *MODES):
@@ -494,18 +505,19 @@ class Collection:
                 mode = "asymmetric" if by_decoder else "hamming"
             wanted = None if where is None else Where.of(where)
             n_candidates = asked.n_candidates(rerank, k)
-            found = asked.nearest(k, mode, n_candidates, wanted)
+            found = asked.nearest(k, mode, n_candidates, wanted, {"probes": probes, "recall": recall})
             return self._answers(now, asked, found, wanted, k=k, mode=mode, rerank=n_candidates or None)
 
     def search_radius(
         self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
-        vectors_column: str | None = None,
+        probes: int | str | None = None, recall: float | None = None, vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
         """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
         with self._reading() as now:
             asked = Queries(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
-            return self._answers(now, asked, asked.within(r, wanted), wanted, radius=r)
+            found = asked.within(r, wanted, {"probes": probes, "recall": recall})
+            return self._answers(now, asked, found, wanted, radius=r)
 
     def _answers(
         self, now: Snapshot, asked: Queries, found: tuple[Array, ...], where: Any, **about: Any
@@ -514,8 +526,8 @@ class Collection:
         *lims, distances, positions = found
         ids = now.ids_at(positions)
         about = {
-            "collection": str(self.path), "items": now.view.alive.count, "bits": now.state.n_bits,
-            "queries": len(asked), "k": None, "radius": None, "mode": "hamming", "rerank": None,
+            "collection": str(self.path), "items": now.view.alive.count,
+            "bits": now.state.n_bits - now.state.list_bits, "queries": len(asked), "k": None, "radius": None, "mode": "hamming", "rerank": None,
             "where": None if where is None else str(where),
         } | about  # fmt: skip
         if asked.single and not lims:
@@ -640,16 +652,18 @@ class Collection:
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
         with self._reading() as now:
-            state, method, metric = now.state, None, now.metric
+            state, method, metric, lists = now.state, None, now.metric, now.state.lists
             if state.model is not None:
+                from auxbit.core.decoders import kind_of
                 from auxbit.hashers.registry import label_of
 
                 method = label_of(now.view.model())
+                lists = lists or (state.list_bits and kind_of(now.view.model().decoder_)[1]) or None
             fields, indexed = now.fields(), now.indexed_fields()
         return {
-            "collection": str(self.path), "items": now.view.alive.count, "bits": state.n_bits,
-            "dimensions": state.n_features, "method": method, "metric": metric, "coding": state.coding,
-            "mu": state.mu, "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
+            "collection": str(self.path), "items": now.view.alive.count,
+            "bits": state.n_bits - state.list_bits, "lists": lists, "dimensions": state.n_features,
+            "method": method, "metric": metric, "coding": state.coding, "mu": state.mu, "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
         }  # fmt: skip
 
     def stats(self) -> Statistics:
@@ -720,7 +734,7 @@ class Collection:
 
     @property
     def n_bits(self) -> int:
-        """Bits of a code."""
+        """Bits of a code, with those that number its list."""
         return self._storage.state.n_bits
 
     @property
@@ -763,7 +777,8 @@ class Collection:
     def __repr__(self) -> str:
         if self._storage.closed:
             return f"Collection({str(self.path)!r}), closed"
-        return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {self.n_bits} bits"
+        bits = self.n_bits - self._storage.state.list_bits
+        return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {bits} bits"
 
     def _repr_html_(self) -> str:
         from auxbit.core.progress import html_table
@@ -836,13 +851,15 @@ def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progre
 
 def _first_state(
     model: Hasher | None, vectors: str | None, coding: str | None, mu: float | None, bits: int | None,
-    n_features: int | None,
+    n_features: int | None, lists: str | int | None,
 ) -> State:  # fmt: skip
     """The state of an empty collection, of parameters that go together."""
     from auxbit import __version__
+    from auxbit.core.decoders import only_for_decoder
     from auxbit.core.maps import check_n_bits
 
     key = secrets.token_hex(16)
+    of_codes = lists if isinstance(lists, int) else None  # of codes that Hamming distances mean something for
     if vectors not in VECTORS:
         raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
     if model is None:
@@ -854,13 +871,15 @@ def _first_state(
             raise InvalidInput("to keep vectors without a model, give n_features, their dimension.")
         if n_features is not None:
             n_features = check_integer("n_features", n_features, 1)
-        return State(check_n_bits(bits), key, n_features, vectors, auxbit_version=__version__)
-    fitted, dims = model.decoder_.n_bits, int(model.n_features_in_)
+        return State(check_n_bits(bits), key, n_features, vectors, auxbit_version=__version__, lists=of_codes)
+    fitted, dims = model.decoder_.hash_bits, int(model.n_features_in_)
     if bits not in (None, fitted) or n_features not in (None, dims):
         raise InvalidInput(f"the model has {fitted} bits and {dims} features: leave bits, n_features out.")
+    coding, mu = coding or "hash", mu or 0.0
     return State(
-        fitted, key, dims, vectors, coding or "hash", mu or 0.0, "model.0.safetensors",
-        auxbit_version=__version__,
+        model.code_bits(coding), key, dims, vectors, coding, mu, "model.0.safetensors",
+        auxbit_version=__version__, lists=None if only_for_decoder(coding, mu) else of_codes,
+        list_bits=model.code_bits(coding) - fitted,
     )  # fmt: skip
 
 

@@ -22,14 +22,14 @@ import numpy as np
 
 from auxbit.collection.storage import CHUNK, DATABASE, LANES, State, Storage, layout_check
 from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, check_finite, check_integer, warn
-from auxbit.core.maps import refuse_hamming
+from auxbit.core.decoders import refuse_hamming
 from auxbit.data.records import KINDS, Row, ids_array, read_records, stored_ids
 from auxbit.data.vectors import as_rows, nearest
 from auxbit.data.where import Where, scalar_sql
 from auxbit.errors import CollectionError, Damaged, InvalidInput, ModelFileError
 
 if TYPE_CHECKING:
-    from auxbit.core.maps import Decoder
+    from auxbit.core.decoders import Decoder
     from auxbit.hashers.base import Hasher
     from auxbit.index.hamming import HammingIndex
 
@@ -307,6 +307,7 @@ class View:
                 blocks = CodeBlocks.mapped(self.planes, self.state.n_bits, self.state.positions)
                 store = CodeStore.of(blocks, IdTable.numbered(self.state.positions), self.alive)
                 how = {"coding": self.state.coding, "mu": self.state.mu, "n_jobs": self.n_jobs}
+                how["lists"] = self.state.lists
                 self._index = HammingIndex.over(store, **how)
             if decoder is not None and self._index.decoder is not decoder:
                 self._index.attach(decoder)
@@ -340,7 +341,7 @@ class View:
             with tempfile.TemporaryDirectory() as temporary:  # a retraining has removed it since
                 (Path(temporary) / name).write_bytes(self._model_bytes.tobytes())
                 model = load(Path(temporary) / name)
-        found = model.decoder_.n_bits, int(model.n_features_in_)
+        found = model.code_bits(state.coding), int(model.n_features_in_)
         if found[0] != state.n_bits or state.n_features not in (None, found[1]):
             # its decoder would be taken to be that of these codes
             raise CollectionError(
@@ -607,13 +608,18 @@ class Queries:
             "(--coding hash), or for both ways with mu=0.03 (--mu 0.03).",
         )  # fmt: skip
 
-    def within(self, r: int, where: Where | None) -> tuple[Array, Array, Positions]:
-        """All items within a Hamming distance: lims, distances and positions."""
+    def within(self, r: int, where: Where | None, lists: dict[str, Any]) -> tuple[Array, Array, Positions]:
+        """All items within a Hamming distance: lims, distances and positions. lists : as in `nearest`."""
         self._check_hamming()
-        return self.now.view.index().search_radius(self.codes, r, among=self._among(where))
+        return self.now.view.index().search_radius(self.codes, r, among=self._among(where), **lists)
 
-    def nearest(self, k: int, mode: str, n_candidates: int, where: Where | None) -> tuple[Array, Positions]:
-        """Distances and positions of the nearest; all queries get as many as there are, at most k."""
+    def nearest(
+        self, k: int, mode: str, n_candidates: int, where: Where | None, lists: dict[str, Any]
+    ) -> tuple[Array, Positions]:
+        """Distances and positions of the nearest; all queries get as many as there are, at most k.
+
+        lists : probes and recall, as the index takes them.
+        """
         view, among = self.now.view, self._among(where)
         available = view.alive.count if among is None else len(among.positions)
         wanted, k = min(n_candidates or k, available), min(k, available)
@@ -626,9 +632,10 @@ class Queries:
         distances: Array
         if mode == "asymmetric":
             index = view.index(view.model().decoder_)
-            distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among)
+            lists = lists | {"sure_of": k}
+            distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among, **lists)
         else:
-            distances, found = view.index().search(self.codes, wanted, among=among)
+            distances, found = view.index().search(self.codes, wanted, among=among, **lists)
         if not n_candidates or X is None:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors

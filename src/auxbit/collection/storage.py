@@ -29,14 +29,14 @@ import numpy as np
 
 from auxbit.core import files
 from auxbit.core.checks import Array, Bytes, Ids
+from auxbit.core.decoders import only_for_decoder
 from auxbit.core.files import BINARY, WriterLock
-from auxbit.core.maps import only_for_decoder
 from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
 
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
-FORMAT = 3
+FORMAT, OLDEST = 4, 3  # that is written, and the oldest that is read
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
 CHUNK = 2**16  # bytes of a flat file that share a checksum
 LANES = 64  # codes of a block, see index/codes.py
@@ -107,7 +107,8 @@ class State:
     type they are kept in; None for none. coding, mu : how the model encodes. ids : "integer", "text" or
     "uuid", None while there are none; own_ids : whether some items have ids other than their numbers.
     trained : the model was fitted to the items with smaller numbers. updated : the last commit that changed
-    metadata of items. last_codes : the codes of the last block, which is not full, in planes.
+    metadata of items. lists : into which an index divides codes for Hamming distances; those of codes for the
+    decoder are the model's, and take list_bits of the n_bits. last_codes : the codes of the last block, which is not full, in planes.
     about : a JSON object of whoever uses the collection, such as the recipe of pictures.
     """
 
@@ -130,6 +131,8 @@ class State:
     updated: int = 0
     generation: int = 0
     commit: int = 0
+    lists: int | None = None
+    list_bits: int = 0
     last_codes: bytes = b""
     about: str | None = None
     auxbit_version: str = ""
@@ -371,7 +374,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
         raise CollectionError(f"{path} is a database, but not of a collection of auxbit.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version < FORMAT:
+    if version < OLDEST:
         raise CollectionError(f"{path.parent} {OLDER}")
     if version > FORMAT:
         raise CollectionError(

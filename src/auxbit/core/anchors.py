@@ -112,12 +112,21 @@ def choose_anchors(X: Float32, n_anchors: int, workers: Workers, rng: np.random.
 
 
 def _k_means_step(X: Float32, centres: Float32, workers: Workers) -> Float32:
-    """The mean of the rows that are nearest to each centre; a centre without rows stays."""
+    owners = np.empty(len(X), dtype=np.int64)
+
+    def assign(rows: slice) -> None:
+        owners[rows] = nearest_anchors(X[rows], centres, 1)[1][:, 0]
+
+    workers.run(assign, len(X))
+    return means_of(X, owners, centres, workers)
+
+
+def means_of(X: Float32, owners: Ids, centres: Float32, workers: Workers) -> Float32:
+    """The mean of the rows that each centre owns, (m, D); a centre without rows stays."""
 
     def members(rows: slice) -> tuple[Float64, Float64]:
         sums, counts = np.zeros(centres.shape), np.zeros(len(centres))
-        _, ids = nearest_anchors(X[rows], centres, 1)
-        _add_rows(X[rows], ids[:, 0], sums, counts)
+        _add_rows(X[rows], owners[rows], sums, counts)
         return sums, counts
 
     sums, counts = workers.sum(members, len(X))

@@ -5,8 +5,8 @@ for table look-ups the vectors are LLVM's generic ones: any processor runs them,
 are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
-the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, core/maps,
-hashers/spherical, quantiser/kernels), or remove their __pycache__.
+the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
+core/maps, hashers/spherical, quantiser/kernels), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """

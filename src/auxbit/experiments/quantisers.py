@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from auxbit.core.checks import Array, Float32, Ids, Packed
-from auxbit.core.maps import MAX_BITS, TableDecoder, bytes_per_code, check_n_bits, check_packed, pack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import MAX_BITS, bytes_per_code, check_n_bits, check_packed, pack
 from auxbit.core.parallel import block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher

@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, PathLike, check_squares
-from auxbit.core.maps import (
+from auxbit.core.decoders import (
     VALUES,
     Decoder,
     LinearDecoder,
-    LinearEncoder,
+    ListDecoder,
+    TableDecoder,
     byte_contributions,
-    bytes_per_code,
-    check_packed,
     only_for_decoder,
     refuse_hamming,
 )
+from auxbit.core.maps import LinearEncoder, bytes_per_code, check_packed
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats
@@ -117,6 +117,10 @@ def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None
 
 
 def _refuse_lifted(form: str, decoder: Decoder | None) -> None:
+    if isinstance(decoder, ListDecoder) and form == "additive":
+        raise InvalidInput(
+            "codes with lists have no FAISS form: fit a model without them, fit_decoder(X, lists=None)."
+        )
     if form != "binary" and decoder is not None and decoder.lift:
         raise InvalidInput(
             f"the {form} form takes rows and queries alike, and a model with lift=True changes them "
@@ -222,6 +226,7 @@ def _tables(decoder: Decoder) -> Float32:
     """(M, 256, D); values of a last byte that differ only in bits beyond n_bits have the same vector."""
     if isinstance(decoder, LinearDecoder):
         return _float32(byte_contributions(decoder))
+    assert isinstance(decoder, TableDecoder)
     tables, used = decoder.tables.copy(), decoder.n_bits % 8
     if used:
         tables[-1] = tables[-1, np.arange(VALUES) % (1 << used)]

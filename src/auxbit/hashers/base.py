@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -31,14 +31,12 @@ from auxbit.core.checks import (
     check_integer,
     warn,
 )
+from auxbit.core.decoders import Decoder, LinearDecoder, ListDecoder, TableDecoder
 from auxbit.core.files import Format, checksum
 from auxbit.core.maps import (
     MAX_BITS,
-    Decoder,
     Encoder,
-    LinearDecoder,
     Scaling,
-    TableDecoder,
     bytes_per_code,
     check_n_bits,
     check_packed,
@@ -53,7 +51,8 @@ from auxbit.data.vectors import as_rows
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
-from auxbit.quantiser.fit import KINDS, Turned, fit_decoder
+from auxbit.quantiser.fit import KINDS, Turned, fit_decoder, fit_lists
+from auxbit.quantiser.lists import number_of_lists
 
 # ---- What a model was trained on: codes and error of a sample, to compare later rows with
 
@@ -279,8 +278,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         warn_of_few_codes(scaling.exactly(sample), found, decoder.n_bits, places)
 
     def fit_decoder(
-        self, X: npt.ArrayLike, decoder: str = "auto", *, mu: float = 0.0, n_iter: int | None = None,
-        callback: Turned | None = None,
+        self, X: npt.ArrayLike, decoder: str = "auto", *, mu: float = 0.0, lists: str | int | None = None,
+        n_iter: int | None = None, callback: Turned | None = None,
     ) -> Self:  # fmt: skip
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
@@ -293,26 +292,40 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             better on rows held out of a short fit. `decoder_` is a LinearDecoder or a TableDecoder.
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
+        lists : divide rows into that many lists, for mu=0 alone; "auto": about 1.5·√n for the n rows of X,
+            none below 50,000; None: none. A code then begins with the number of its list, in one to three
+            bytes more. An index searches the lists near a query only, and the same bits tell more of a row.
         callback : called after each turn with its number, from 1, and the number of turns.
 
         All or nothing: if it fails, the model stays as it was.
         """
         check_kind(decoder)
         with self._all_or_nothing():
-            self._adopt_best_decoder(self._rows(X), decoder, mu, n_iter, callback)
+            raw = self._rows(X)
+            self._adopt_best_decoder(raw, decoder, mu, n_iter, callback, number_of_lists(lists, len(raw)))
         return self
 
     def _adopt_best_decoder(
-        self, raw: Array, kind: str, mu: float, n_iter: int | None, callback: Turned | None = None
-    ) -> None:
+        self, raw: Array, kind: str, mu: float, n_iter: int | None, callback: Turned | None = None,
+        n_lists: int = 0,
+    ) -> None:  # fmt: skip
         mu = check_mu(mu)
+        if mu and n_lists:
+            raise InvalidParameter("lists", n_lists, "None beside mu", "Lists are for free codes, mu=0.")
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
         H, rng = self._hash_codes(raw), self._generator()
-        f = self.decoder_.in_scale_of(self.scaling_)
+        present = self.decoder_.in_scale_of(self.scaling_)
+        f = present.inner if isinstance(present, ListDecoder) else present
         with Workers(self.n_jobs) as workers:
             rows = within_reach(self.scaling_.apply_all(raw, workers))
-            fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
-        self.decoder_ = replace(fitted.in_units_of(self.scaling_), mu=mu)
+            fitted: Decoder
+            if n_lists:
+                can_ask = not self.scaling_.lift  # by inner product queries have another last coordinate
+                how = (n_lists, n_iter, workers, rng, callback)
+                fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask)
+            else:
+                fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
+        self.decoder_ = fitted.in_units_of(self.scaling_).of_mu(mu)
         some = raw[sample_rows(len(raw))]
         optimal = self._optimal_codes(some, mu)
         self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)
@@ -354,13 +367,14 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         for name in ("n_bits", "encoder_", "scaling_", "decoder_", "n_features_in_"):
             setattr(needed, name, getattr(self, name))
         needed.n_jobs = 1  # several blocks are computed at once
-        width = self._n_features_out if method == "transform" else bytes_per_code(self._n_features_out)
+        bits = self._n_features_out if method == "transform" else self.code_bits(options["coding"])
+        width = bits if method == "transform" else bytes_per_code(bits)
         return map_rows(X, partial(getattr(needed, method), **options), self.n_features_in_, width)
 
     def _optimal_codes(self, raw: Array, mu: float) -> Packed:
         """The codes of coding="optimal", of rows that are validated."""
-        H = self._hash_codes(raw)
-        coder, out = self._coder(mu), np.empty_like(H)
+        coder, H = self._coder(mu), self._hash_codes(raw)
+        out = np.empty((len(raw), bytes_per_code(self.decoder_.n_bits)), dtype=np.uint8)
 
         def fill(rows: slice) -> None:
             out[rows] = coder.solve(within_reach(self.scaling_.apply(raw[rows])), H[rows], H[rows])
@@ -385,6 +399,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """The decoder's reconstruction f(z), in the units of X. Z : (n, n_bits) of 0/1 → (n, D)."""
         check_is_fitted(self)
         codes, width = pack(Z), np.shape(Z)[1]
+        if isinstance(self.decoder_, ListDecoder):
+            raise InvalidInput("the decoder has lists, and bits alone have none: decode(codes) takes both.")
         if width != self._n_features_out:
             raise InvalidInput(f"Z has {width} columns, expected {self._n_features_out} bits.")
         return self._without_lift(self.decoder_(unpack(codes, width)))
@@ -392,7 +408,11 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def decode(self, codes: npt.ArrayLike) -> Float64:
         """The decoder's reconstruction of packed codes. codes : (n, ceil(n_bits/8)) uint8 → (n, D)."""
         check_is_fitted(self)
-        return self._without_lift(self.decoder_.decode(check_packed(codes, self._n_features_out)))
+        return self._without_lift(self.decoder_.decode(check_packed(codes, self.decoder_.n_bits)))
+
+    def code_bits(self, coding: str) -> int:
+        """Of the codes that `encode` makes: with lists, optimal ones have a number in addition."""
+        return self.decoder_.n_bits if coding == "optimal" else self.decoder_.hash_bits
 
     def _without_lift(self, rows: Float64) -> Float64:
         return rows[:, :-1] if self.scaling_.lift else rows
@@ -454,11 +474,14 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             header["training"], arrays = training.parts()
             tensors |= {f"training.{key}": value for key, value in arrays.items()}
         header["decoder_mu"], version = self.decoder_.mu, LINEAR_VERSION
-        if isinstance(self.decoder_, TableDecoder):
+        inner = self.decoder_.inner if isinstance(self.decoder_, ListDecoder) else self.decoder_
+        if isinstance(inner, TableDecoder):
             # the table of the last byte does not tell how many of its bits are used
-            header["decoder_bits"], version = self.decoder_.n_bits, TABLES_VERSION
-            header["decoder_errors"] = self.decoder_.about_errors()
+            header["decoder_bits"], version = inner.n_bits, TABLES_VERSION
+            header["decoder_errors"] = inner.about_errors()
         version = LIFTED_VERSION if self.scaling_.lift else version
+        if isinstance(self.decoder_, ListDecoder):
+            header["decoder_lists"], version = self.decoder_.about_lists(), LISTS_VERSION
         MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)
 
     def _saved_attributes(self) -> dict[str, Any]:
@@ -498,7 +521,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     @property
     def _n_features_out(self) -> int:
         """The bits of the fitted model, whatever n_bits has been set to since."""
-        return self.decoder_.n_bits
+        return self.decoder_.hash_bits
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -514,9 +537,14 @@ def check_kind(decoder: object) -> None:
 
 # ---- Model files
 
-LINEAR_VERSION, TABLES_VERSION, LIFTED_VERSION = 1, 2, 3  # each is what older versions cannot read
+LINEAR_VERSION, TABLES_VERSION, LIFTED_VERSION, LISTS_VERSION = (
+    1,
+    2,
+    3,
+    4,
+)  # each is what older versions cannot read
 MODEL_FILE = Format(
-    "auxbit model", "model", LIFTED_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
+    "auxbit model", "model", LISTS_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
     ModelFileError,
 )  # fmt: skip
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
+from auxbit.core.decoders import kind_of, only_for_decoder
 from auxbit.core.files import check_output, write_text
-from auxbit.core.maps import TableDecoder, bytes_per_code, check_packed, only_for_decoder, pack, unpack
+from auxbit.core.maps import bytes_per_code, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
@@ -28,6 +29,7 @@ from auxbit.hashers.base import CODINGS, LEARNED_BITS, Hasher
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
+from auxbit.quantiser.lists import ROWS_PER_LIST, number_of_lists
 
 MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
 OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
@@ -38,13 +40,13 @@ TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to tra
 def fit_file(
     source: str, out: PathLike, method: str = "ba", n_bits: int | None = None, *, seed: int = 0,
     coding: str | None = None, mu: float | None = None, decoder: str | None = None,
-    overwrite: bool = False, scheduler: str | None = None, progress: Progress | None = None,
-    out_of_core: dict[str, Any] | None = None, **parameters: Any,
+    lists: str | int | None = None, overwrite: bool = False, scheduler: str | None = None,
+    progress: Progress | None = None, out_of_core: dict[str, Any] | None = None, **parameters: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Fit a method to the rows of a file, and write the model; returns a summary.
 
-    n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder : the codes that the
-    decoder is for, as in Collection.create; by default hash codes. parameters : of the estimator.
+    n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder, lists : the codes that
+    the decoder is for, as in Collection.create; by default hash codes. parameters : of the estimator.
     out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit; given, rows are not read into
     memory. scheduler : the address of a Dask scheduler whose workers read them.
     """
@@ -62,9 +64,8 @@ def fit_file(
         how = dict(out_of_core or {}) | ({} if scheduler is None else {"client": client})
         rows = X if scheduler is None or is_digits(source) else source
         fit_reporting(model, rows, progress, stage=f"fitting {method}", **how)
-    if (coding, mu, decoder) != (None, None, None):
-        few = take_rows(X, sample_rows(len(X), TRAINING_ROWS))
-        suit_coding(model, few, coding, mu, decoder, progress or Silent())
+    if (coding, mu, decoder, lists) != (None, None, None, None):
+        suit_coding(model, X, coding, mu, decoder, lists, progress or Silent())
     seconds = time.perf_counter() - start
     model.save(out, overwrite=overwrite)
     history = [asdict(record) for record in getattr(model, "history_", [])]
@@ -104,15 +105,16 @@ def encode_file(
     coding, mu = coding_of(model, coding, mu)
     X = read_data(source)
     told.stage("encoding", len(X))
-    shape = (len(X), model.n_bits if unpacked else bytes_per_code(model.n_bits))
+    n_bits = model.code_bits(coding)
+    shape = (len(X), n_bits if unpacked else bytes_per_code(n_bits))
     with write_npy_rows(out, shape, np.uint8, overwrite=overwrite) as codes:
         for rows, block in _encoded(model, X, source, coding, mu, queries):
-            codes[rows] = unpack(block, model.n_bits) if unpacked else block
+            codes[rows] = unpack(block, n_bits) if unpacked else block
             told.advance(rows.stop - rows.start)
     differ = queries if model.scaling_.lift else None
-    made = CodesMade(coding, mu, model.fingerprint(coding), model.n_bits, differ)
+    made = CodesMade(coding, mu, model.fingerprint(coding), n_bits, differ)
     write_text(_about_codes(out), json.dumps(asdict(made)) + "\n")
-    told_of = {"n_rows": shape[0], "n_bits": model.n_bits, "bytes_per_row": shape[1], "coding": coding}
+    told_of = {"n_rows": shape[0], "n_bits": n_bits, "bytes_per_row": shape[1], "coding": coding}
     return {"codes": str(out)} | told_of | {"mu": mu}
 
 
@@ -378,24 +380,28 @@ def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str,
 
 
 def suit_coding(
-    model: Hasher, X: Array | None, coding: str | None, mu: float | None, decoder: str | None,
-    progress: Progress,
+    model: Hasher, X: Any, coding: str | None, mu: float | None, decoder: str | None,
+    lists: str | int | None, progress: Progress,
 ) -> tuple[str, float]:  # fmt: skip
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
-    asked = decoder is not None or mu is not None
+    asked = decoder is not None or mu is not None or lists is not None
     coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
     if coding == "hash" and decoder is not None:
         raise InvalidParameter("decoder", decoder, "one for optimal codes", "Drop --coding hash.")
     if coding == "optimal":
-        some = None if X is None else X[sample_rows(len(X), TRAINING_ROWS)]
-        suit_decoder(model, some, mu, decoder, progress)
+        suit_decoder(model, X, mu, decoder, lists, progress)
     return coding, mu
 
 
-def suit_decoder(model: Hasher, X: Array | None, mu: float, kind: str | None, progress: Progress) -> None:
-    """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none."""
-    present = "tables" if isinstance(model.decoder_, TableDecoder) else "linear"
-    if model.decoder_.mu == mu and kind in (None, "auto", present):
+def suit_decoder(
+    model: Hasher, X: Any, mu: float, kind: str | None, lists: str | int | None, progress: Progress
+) -> None:
+    """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none.
+
+    lists : as in fit_decoder, by the number of all rows of X; None: as the decoder has them, else none.
+    """
+    n_lists, (present, known) = 0 if X is None else number_of_lists(lists, len(X)), kind_of(model.decoder_)
+    if model.decoder_.mu == mu and kind in (None, "auto", present) and lists in (None, known):
         return
     if X is None:
         raise InvalidInput(
@@ -403,4 +409,5 @@ def suit_decoder(model: Hasher, X: Array | None, mu: float, kind: str | None, pr
             "fit one to, or drop --coding, --mu and --decoder."
         )
     progress.stage("fitting the decoder", None)
-    model.fit_decoder(X, kind or "auto", mu=mu)
+    some = take_rows(X, sample_rows(len(X), max(TRAINING_ROWS, ROWS_PER_LIST * n_lists)))
+    model.fit_decoder(some, kind or "auto", mu=mu, lists=n_lists or None)

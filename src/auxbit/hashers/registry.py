@@ -20,8 +20,9 @@ from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
 
 if TYPE_CHECKING:
     from auxbit.core.checks import PathLike
+    from auxbit.core.decoders import Decoder
     from auxbit.core.files import Tensors
-    from auxbit.core.maps import Decoder, Scaling
+    from auxbit.core.maps import Scaling
     from auxbit.core.progress import Progress
     from auxbit.hashers.base import Hasher
 
@@ -280,7 +281,7 @@ def load(path: PathLike) -> Hasher:
 
 def _decoder(tensors: Tensors, header: dict[str, Any], scaling: Scaling, sizes: dict[str, int]) -> Decoder:
     """The decoder of either kind; a file with tables has the number of bits beside them."""
-    from auxbit.core.maps import decoder_from
+    from auxbit.core.decoders import decoder_from
 
     parts = _within("decoder.", tensors)
     if "tables" in parts:
@@ -288,6 +289,7 @@ def _decoder(tensors: Tensors, header: dict[str, Any], scaling: Scaling, sizes: 
         about["errors"] = header.get("decoder_errors")
     else:
         about = {"class": "LinearDecoder", "n_bits": parts["A"].shape[-1]}
+    about["lists"] = header.get("decoder_lists")
     if "decoder_mu" in header:
         about["mu"] = header["decoder_mu"]
     elif "training" in header:  # of a version that kept it there alone

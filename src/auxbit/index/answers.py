@@ -261,7 +261,7 @@ def search_files(
     codes, by their shape or by `codes`. mode : "hamming", or "asymmetric", by the decoder, all codes or the
     `shortlist` of the nearest by Hamming distance; by default what the codes are for.
     """
-    from auxbit.core.maps import refuse_hamming
+    from auxbit.core.decoders import refuse_hamming
     from auxbit.hashers.files import codes_of, read_vectors_for
     from auxbit.index.hamming import HammingIndex  # answers of other searches need none of these
 
@@ -272,8 +272,8 @@ def search_files(
         mode = "asymmetric" if radius is None and made.coding == "optimal" else "hamming"
     by_decoder = mode == "asymmetric"
     index = HammingIndex(
-        model.n_bits, decoder=model.decoder_ if by_decoder else None, coding=made.coding, mu=made.mu,
-        n_jobs=n_jobs,
+        model.code_bits(made.coding), decoder=model.decoder_ if by_decoder else None, coding=made.coding,
+        mu=made.mu, n_jobs=n_jobs,
     )  # fmt: skip
     if not by_decoder:
         remedy = "Drop --mode and --radius, or add --coding hash."

@@ -1,7 +1,7 @@
 """Asymmetric search: codes z by ‖x − f(z)‖², with the query x left as it is.
 
 The distance that orders codes is d(z) = ((norm + T[0, byte 0]) + T[1, byte 1]) + ..., in float32, with the
-norm ‖f(z) − b‖² and the tables T of the query, as core/maps.py makes them; equal distances are ordered by
+norm ‖f(z) − b‖² and the tables T of the query, as core/decoders.py makes them; equal distances are ordered by
 position. The squared distance that is returned is d(z) plus the query's offset, at least 0. Every way of
 searching gives exactly these answers.
 """
@@ -61,12 +61,12 @@ def rerank_rows(
     for q in range(len(shortlist)):
         listed, table, nearest, where = shortlist[q], tables[q], distances[q], positions[q]
         for i in range(len(listed)):  # by themselves, so that many codes are fetched at a time
-            near[i] = _code_distance(planes, norms, table, max(listed[i], 0))
+            near[i] = code_distance(planes, norms, table, max(listed[i], 0))
         count = 0
         for i in range(len(listed)):
             if listed[i] >= 0 and (count < len(nearest) or near[i] <= nearest[0]):
-                count = _offer(nearest, where, count, near[i], listed[i])
-        _put_in_order(nearest, where, count)
+                count = offer(nearest, where, count, near[i], listed[i])
+        in_order(nearest, where, count)
 
 
 @kernel
@@ -118,7 +118,7 @@ def scan_blocks(
                 if wide and widest[q] > 0:
                     units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
                 round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
-            limit, of = _limit(left, units[q], highest), q * rounded.shape[1]
+            limit, of = limit_of(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
                 at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
                 # the same call four times: the kind of look-up must be known when it is compiled
@@ -138,19 +138,19 @@ def scan_blocks(
                         continue
                     while mask:
                         position = (block + u) * LANES + lowest_bit(mask)
-                        distance = _code_distance(planes, norms, table, position)
+                        distance = code_distance(planes, norms, table, position)
                         if distance < nearest[0]:  # an equal one of a later position is farther
                             _sift(nearest, where, len(nearest), distance, position)
                         mask &= mask - np.uint64(1)
                 left = np.float64(nearest[0]) + slack[q] - bases[q]
-                limit = _limit(left, units[q], highest)
+                limit = limit_of(left, units[q], highest)
                 block += TILE
     for q in range(n_queries):
-        _put_in_order(distances[q], positions[q], counts[q])
+        in_order(distances[q], positions[q], counts[q])
 
 
 @kernel
-def _limit(left: float, units: float, highest: int) -> int:
+def limit_of(left: float, units: float, highest: int) -> int:
     """The largest sum of rounded entries of a code that may be nearer; −1: none can be."""
     if not left > 0:
         return -1
@@ -167,7 +167,7 @@ def _offer_block(
     if popcount(mask) < CROWD:
         while mask:
             position = start + lowest_bit(mask)
-            count = _offer(nearest, where, count, _code_distance(planes, norms, table, position), position)
+            count = offer(nearest, where, count, code_distance(planes, norms, table, position), position)
             mask &= mask - np.uint64(1)
         return count
     for lane in range(LANES):
@@ -177,12 +177,12 @@ def _offer_block(
             buffer[lane] += table[j, planes[block, j, lane]]
     for lane in range(LANES):
         if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or buffer[lane] < nearest[0]):
-            count = _offer(nearest, where, count, buffer[lane], start + lane)
+            count = offer(nearest, where, count, buffer[lane], start + lane)
     return count
 
 
 @kernel
-def _code_distance(planes: Bytes, norms: Float32, table: Float32, position: int) -> Any:
+def code_distance(planes: Bytes, norms: Float32, table: Float32, position: int) -> Any:
     block, lane = position // LANES, position % LANES
     total = norms[position]
     for j in range(planes.shape[1]):
@@ -199,7 +199,7 @@ def _after(distance: Any, position: int, other: Any, other_position: int) -> boo
 
 
 @kernel
-def _offer(distances: Float32, positions: Positions, count: int, distance: Any, position: int) -> int:
+def offer(distances: Float32, positions: Positions, count: int, distance: Any, position: int) -> int:
     """Put a code into a heap of k if it is among the nearest; return how many the heap holds."""
     k = len(distances)
     if count == k:
@@ -236,7 +236,7 @@ def _sift(distances: Float32, positions: Positions, size: int, distance: Any, po
 
 
 @kernel
-def _put_in_order(distances: Float32, positions: Positions, count: int) -> None:
+def in_order(distances: Float32, positions: Positions, count: int) -> None:
     """Turn the heap into a list, nearest first, and pad it with ∞ and −1."""
     for last in range(count - 1, 0, -1):
         distance, position = distances[last], positions[last]
@@ -315,7 +315,7 @@ def _scan(
 ) -> None:  # fmt: skip
     """The k nearest of a few queries among some blocks, into (q, k) distances and positions."""
     n_queries, width, _ = tables.shape
-    bits, slack = _bounds(tables, norms) if len(blocks) > BOUNDED_BLOCKS else (0, np.zeros(n_queries))
+    bits, slack = bounds_of(tables, norms) if len(blocks) > BOUNDED_BLOCKS else (0, np.zeros(n_queries))
     n_exact = EXACT_BLOCKS if bits else len(blocks)
     bits = bits or 8
     wide = n_tables(width, bits, wide=False) > WIDE_TABLES
@@ -330,7 +330,7 @@ def _scan(
     )  # fmt: skip
 
 
-def _bounds(tables: Float32, norms: CodeNorms) -> tuple[int, Float64]:
+def bounds_of(tables: Float32, norms: CodeNorms) -> tuple[int, Float64]:
     """Bits that are looked up at once, 0 for none, and how far a distance can be below its bound, (q,)."""
     n_queries, width, _ = tables.shape
     sizes, spreads, residuals = np.empty((3, n_queries))

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Ids, Packed, Positions, check_squares
-from auxbit.core.maps import Decoder, bytes_per_code
+from auxbit.core.decoders import Decoder, ListDecoder
+from auxbit.core.maps import bytes_per_code
 from auxbit.errors import InvalidInput
 
 Planes = npt.NDArray[np.uint8]  # (n_blocks, width, 64)
@@ -37,6 +38,7 @@ class CodeBlocks:
     def __init__(self, n_bits: int) -> None:
         self.n_bits, self.width = n_bits, bytes_per_code(n_bits)
         self.size = self.version = 0
+        self.changed, self.watched = np.zeros(0, dtype=np.int64), 0  # as in `watch`
         self._planes, self._ours = aligned_zeros((0, self.width, LANES)), True
 
     @classmethod
@@ -109,6 +111,12 @@ class CodeBlocks:
         self.reserve(self.size)
         self._planes[positions // LANES, :, positions % LANES] = codes
         self.version += 1
+        if self.watched:
+            self.changed = np.union1d(self.changed, positions[positions < self.watched])
+
+    def watch(self) -> None:
+        """Note from now on which of the first `watched` positions get other codes; at first, of none."""
+        self.changed, self.watched = np.zeros(0, dtype=np.int64), 0
 
     def take(self, positions: Positions) -> Packed:
         """The packed codes at these positions, (m, width)."""
@@ -468,6 +476,11 @@ class CodeNorms:
         return (np.searchsorted(self.floors, norms, side="right") - 1).astype(np.uint8)
 
 
+def norms_for(decoder: Decoder | None) -> CodeNorms | None:
+    """Norms by position, if a search by this decoder needs them; those of lists are sorted with the codes."""
+    return None if decoder is None or isinstance(decoder, ListDecoder) else CodeNorms(decoder)
+
+
 # ---- All of it together
 
 
@@ -493,7 +506,7 @@ class CodeStore:
     def __init__(self, n_bits: int, decoder: Decoder | None) -> None:
         self.n_bits, self.decoder = n_bits, decoder
         self.codes, self.ids, self.alive = CodeBlocks(self.n_bits), IdTable(), LaneSet()
-        self.norms = None if self.decoder is None else CodeNorms(self.decoder)
+        self.norms = norms_for(decoder)
 
     @classmethod
     def of(cls, codes: CodeBlocks, ids: IdTable, alive: LaneSet) -> CodeStore:
@@ -513,10 +526,11 @@ class CodeStore:
 
     def attach(self, decoder: Decoder) -> None:
         """Compute the norms that asymmetric search with this decoder needs."""
-        norms = CodeNorms(decoder)
-        norms.reserve(self.codes.size)
-        for start in range(0, self.codes.size, ATTACHED):
-            norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, self.codes.size))))
+        norms = norms_for(decoder)
+        if norms is not None:
+            norms.reserve(self.codes.size)
+            for start in range(0, self.codes.size, ATTACHED):
+                norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, self.codes.size))))
         self.decoder, self.norms = decoder, norms
 
     def add(self, packed: Packed, ids: Ids | None, upsert: bool) -> None:

@@ -24,6 +24,7 @@ from auxbit.core.checks import (
     Bytes,
     Distances,
     Ids,
+    Mask,
     Packed,
     PathLike,
     Positions,
@@ -31,17 +32,9 @@ from auxbit.core.checks import (
     check_integer,
     check_squares,
 )
+from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts, refuse_hamming
 from auxbit.core.files import Format, Tensors, check_layout
-from auxbit.core.maps import (
-    Decoder,
-    bytes_per_code,
-    check_n_bits,
-    check_packed,
-    decoder_from,
-    decoder_parts,
-    refuse_hamming,
-    to_words,
-)
+from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed, to_words
 from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
 from auxbit.core.progress import html_table
 from auxbit.data.vectors import as_rows
@@ -56,9 +49,12 @@ from auxbit.index.codes import (
     CodeStore,
     LaneMasks,
     all_lanes,
+    as_bools,
     check_ids,
     nearest_first,
 )
+from auxbit.index.lists import RECALL, ListSearch
+from auxbit.quantiser.lists import check_lists, number_of_lists
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -289,10 +285,35 @@ FORMER_KINDS = ("hnsw", "ivf")  # of index files: FAISS's approximate indexes, o
 MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
 TABLE_BYTES = 2**28  # of the tables of queries that are searched by the decoder at once
+LISTED_QUERIES = 2**13  # whose distances to centroids are held at once
 
+LISTS_VERSION = 2  # which versions without lists cannot read
 INDEX = Format(
-    "auxbit index", "index", 1, "an auxbit index", "Indexes are made by HammingIndex.save.", IndexFileError
+    "auxbit index",
+    "index",
+    LISTS_VERSION,
+    "an auxbit index",
+    "Indexes are made by HammingIndex.save.",
+    IndexFileError,
 )
+
+
+def check_probes(probes: object, recall: object, has_lists: bool) -> None:
+    """Refuse what is no number of lists to search, and no part of the answers to find."""
+    if recall is not None and (
+        isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1
+    ):
+        raise InvalidParameter("recall", recall, "a part of the answers, above 0 and up to 1", "Try 0.95.")
+    if probes is None or probes == "all":
+        return
+    if recall is not None:
+        raise InvalidInput("probes says how many lists are searched, and recall how many follow: give one.")
+    check_integer("probes", probes, 1, None, 'Or "all".')
+    if not has_lists:
+        raise InvalidInput(
+            "probes is a number of lists, and there are none: every search looks at all codes. Lists are "
+            "made by fit_decoder(X, lists=…) of a model, or of hash codes by HammingIndex(n_bits, lists=…)."
+        )
 
 
 def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) -> tuple[str, float]:
@@ -328,13 +349,13 @@ class HammingIndex:
     def __init__(
         self, n_bits: int | None = None, *, model: Hasher | None = None, kind: str = "auto",
         decoder: Decoder | None = None, coding: str | None = None, mu: float | None = None,
-        n_jobs: int | None = None,
+        lists: str | int | None = None, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
         self.model: str | None = None
         if model is not None:
             if n_bits is not None or decoder is not None or not hasattr(model, "decoder_"):
                 raise InvalidInput("model must be a fitted hasher, in place of n_bits and decoder.")
-            n_bits = model.decoder_.n_bits
+            n_bits = model.code_bits(coding or model.decoder_.coding)
             decoder = None if coding == "hash" and model.decoder_.mu == 0 else model.decoder_
         self.n_bits = check_n_bits(n_bits)
         if not isinstance(kind, str) or kind not in KINDS:
@@ -353,6 +374,18 @@ class HammingIndex:
         self._guard = Guard()
         self._store = CodeStore(self.n_bits, decoder)
         self._exact = ExactSearch(kind, self.n_bits)
+        self._lists = self._list_search(decoder, lists)
+
+    def _list_search(self, decoder: Decoder | None, lists: str | int | None) -> ListSearch | None:
+        check_lists(lists)
+        if isinstance(decoder, ListDecoder):
+            if lists not in (None, "auto", len(decoder.centroids)):
+                has = f"{len(decoder.centroids)}, as the model has them"
+                raise InvalidParameter("lists", lists, has, "fit_decoder(X, lists=…) makes others.")
+            return ListSearch(self.n_bits, decoder, None)
+        if lists is not None:
+            self._check_hamming()  # other codes can be divided by their model alone
+        return None if lists is None else ListSearch(self.n_bits, None, lists)
 
     @classmethod
     def over(cls, store: CodeStore, **how: Any) -> Self:
@@ -369,6 +402,7 @@ class HammingIndex:
             store = copy.deepcopy(self._store)
         # a copy makes again what is derived from the codes, and has a guard of its own
         how: dict[str, Any] = {"kind": self.kind, "coding": self.coding, "mu": self.mu, "n_jobs": self.n_jobs}
+        how["lists"] = None if self._lists is None else self._lists.lists
         return partial(type(self).over, **how), (store,), {"model": self.model}
 
     def __len__(self) -> int:
@@ -382,12 +416,14 @@ class HammingIndex:
 
     def __repr__(self) -> str:
         holds = f"{len(self):,} codes, {self.nbytes:,} bytes, {'no' if self.decoder is None else 'a'} decoder"
+        holds += f", {self.n_lists:,} lists" if self.n_lists else ""
         return f"HammingIndex(n_bits={self.n_bits}, kind={self.kind!r}, coding={self.coding!r}): {holds}"
 
     def _repr_html_(self) -> str:
         decoder = "none" if self.decoder is None else type(self.decoder).__name__
         facts = [("bits", f"{self.n_bits:,}"), ("codes", f"{len(self):,}"), ("bytes", f"{self.nbytes:,}")]
         facts += [("kind", self.kind), ("coding", self.coding), ("decoder", decoder)]
+        facts += [("lists", f"{self.n_lists:,}")] if self.n_lists else []
         return html_table("HammingIndex", [], facts)
 
     def _check_hamming(self) -> None:
@@ -400,7 +436,12 @@ class HammingIndex:
     @property
     def nbytes(self) -> int:
         """The bytes that codes, ids and norms take, mapped from files or in memory."""
-        return self._store.nbytes
+        return self._store.nbytes + (0 if self._lists is None else self._lists.nbytes)
+
+    @property
+    def n_lists(self) -> int:
+        """How many lists it has; 0: a search looks at all codes. Lists of hash codes are made by a search."""
+        return 0 if self._lists is None else self._lists.n_lists
 
     @property
     def decoder(self) -> Decoder | None:
@@ -427,6 +468,8 @@ class HammingIndex:
         """
         packed = check_packed(codes, self.n_bits)
         given = None if ids is None else check_ids(ids, len(packed))
+        if isinstance(self.decoder, ListDecoder):
+            self.decoder.split(packed)  # refuses numbers of lists that are not there
         with self._guard.writing():
             self._store.add(packed, given, upsert)
 
@@ -441,6 +484,8 @@ class HammingIndex:
         coding_for(decoder, self.coding, self.mu)
         with self._guard.writing():
             self._store.attach(decoder)
+            if isinstance(decoder, ListDecoder):
+                self._lists = self._list_search(decoder, None)
 
     @contextmanager
     def reading(self) -> Iterator[CodeStore]:
@@ -455,35 +500,55 @@ class HammingIndex:
             yield self._store
 
     def search(
-        self, query_codes: npt.ArrayLike, k: int = 10, *, among: Among = None
-    ) -> tuple[Distances, Ids]:
+        self, query_codes: npt.ArrayLike, k: int = 10, *, among: Among = None,
+        probes: int | str | None = None, recall: float | None = None,
+    ) -> tuple[Distances, Ids]:  # fmt: skip
         """The k nearest codes to each query, ordered by distance, then position of insertion.
 
         query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. If there are
         fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
         these, a list of ids (some may be missing), or one truth value per code in the order of `ids`.
+
+        With lists: probes : how many of them, the nearest to a query, are searched, or "all"; or recall :
+        which part of the k nearest is to lie in them (0.98), from which their number follows, as queries
+        that were held out told when the lists were made.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         self._check_hamming()
+        check_probes(probes, recall, self._lists is not None)
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-            distances, found = self._nearest(queries, k, among, workers)
-            return distances, self._store.ids.at(found)
+            if self._by_lists(workers):
+                distances, found = self._listed(queries, k, probes, recall, among, workers)
+                whole = np.where(found >= 0, distances, 0).astype(np.int32)
+                whole[found < 0] = scan.PADDING_DISTANCE
+                return whole, self._store.ids.at(found)
+            near, found = self._nearest(queries, k, among, workers)
+            return near, self._store.ids.at(found)
 
     def search_radius(
-        self, query_codes: npt.ArrayLike, r: int, *, among: Among = None
-    ) -> tuple[Ids, Distances, Ids]:
+        self, query_codes: npt.ArrayLike, r: int, *, among: Among = None,
+        probes: int | str | None = None, recall: float | None = None,
+    ) -> tuple[Ids, Distances, Ids]:  # fmt: skip
         """All codes within distance r, inclusive, ordered by distance, then position of insertion.
 
         Returns lims (q+1,) int64, distances int32, ids int64, FAISS's layout: the answers to query i are
-        those from lims[i] up to lims[i+1].
+        those from lims[i] up to lims[i+1]. probes, recall : as in `search`, the recall of its ten nearest.
         """
         r = check_integer("r", r, 0, None, "Try r=2.")
         self._check_hamming()
+        check_probes(probes, recall, self._lists is not None)
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-            codes, allowed, chosen = self._store.selection(among)
             r = min(r, self.n_bits)
+            if self._by_lists(workers):
+                assert self._lists is not None
+                parts, wanted = (self._store.codes, self._store.alive), self._allowed(among)
+                self._lists.up_to_date(*parts, workers)
+                n = self._n_probes(10, probes, recall, wanted)
+                lims, distances, positions = self._lists.within(*parts, queries, r, n, wanted, workers)
+                return lims, distances, self._store.ids.at(positions)
+            codes, allowed, chosen = self._store.selection(among)
             if chosen is None:
                 lims, distances, positions = self._exact.within(codes, allowed, queries, r, workers)
             else:
@@ -493,7 +558,8 @@ class HammingIndex:
 
     def search_asymmetric(
         self, X: npt.ArrayLike, k: int = 10, *, query_codes: npt.ArrayLike | None = None,
-        shortlist: int | None = None, among: Among = None,
+        shortlist: int | None = None, among: Among = None, probes: int | str | None = None,
+        recall: float | None = None, sure_of: int | None = None,
     ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
@@ -502,9 +568,22 @@ class HammingIndex:
         int64, ordered by distance, then position of insertion. With
         query_codes=hasher.encode(X) in two stages: the `shortlist`, by default the 10 k nearest in Hamming
         distance, is ranked again by the decoder. Missing answers: id -1 at distance inf.
+        probes, recall : as in `search`; the recall is that of the first `sure_of`, by default of all k.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows = self._query_rows(X)
+        check_probes(probes, recall, self._lists is not None)
+        if self._lists is not None and isinstance(self.decoder, ListDecoder):
+            if query_codes is not None:
+                raise InvalidInput("a search of lists takes no query_codes: give X alone.")
+            with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
+                answers = [
+                    self._listed(rows[some], k, probes, recall, among, workers, sure_of)
+                    for some in list(block_slices(len(rows), LISTED_QUERIES)) or [slice(0, 0)]
+                ]
+                distances = np.concatenate([each for each, _ in answers])
+                found = np.concatenate([each for _, each in answers])
+                return np.maximum(distances, np.float32(0)), self._store.ids.at(found)
         if shortlist is not None:
             remedy = f"It must hold the k={k} answers."
             shortlist = check_integer("shortlist", shortlist, k, MOST_ANSWERS, remedy)
@@ -558,13 +637,15 @@ class HammingIndex:
             tensors: Tensors = {"codes": store.codes.take(present)}
             header: dict[str, Any] = {"n_bits": self.n_bits, "kind": self.kind, "options": {}}
             header |= {"coding": self.coding, "mu": self.mu, "model": self.model}
+            header["lists"] = None if self._lists is None else self._lists.lists
             header |= {"next_id": store.ids.next_id, "decoder": None}
         if not np.array_equal(ids, np.arange(len(ids))):
             tensors["ids"] = ids
         if self.decoder is not None:
             header["decoder"], parts = decoder_parts(self.decoder)
             tensors |= {f"decoder.{key}": value for key, value in parts.items()}
-        INDEX.write(path, header, tensors, overwrite=overwrite)
+        version = 1 if self._lists is None else LISTS_VERSION
+        INDEX.write(path, header, tensors, version=version, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: PathLike, *, n_jobs: int | None = None) -> Self:
@@ -579,7 +660,8 @@ class HammingIndex:
             parts = {key[8:]: value for key, value in tensors.items() if key.startswith("decoder.")}
             decoder = None if header["decoder"] is None else decoder_from(header["decoder"], parts)
             kind = "auto" if kind in FORMER_KINDS else kind
-            how = {"coding": header.get("coding"), "mu": header.get("mu")}  # None: of an older version
+            # None: of an older version
+            how = {"coding": header.get("coding"), "mu": header.get("mu"), "lists": header.get("lists")}
             index = cls(n_bits, kind=kind, decoder=decoder, n_jobs=n_jobs, **how)
             index.model = header.get("model")
             index.add(arrays["codes"], arrays.get("ids"))
@@ -614,6 +696,47 @@ class HammingIndex:
         _, near = self._nearest(queries, listed, among, workers)
         return asymmetric.rerank(*codes, tables, offsets, near, k, workers)
 
+    def _by_lists(self, workers: Workers) -> bool:
+        """Whether there are lists of hash codes to search, which are made if need be."""
+        if self._lists is None or self._lists.decoder is not None:
+            return False
+        return number_of_lists(self._lists.lists, self._store.codes.size) > 0 and len(self) > 0
+
+    def _allowed(self, among: Among) -> Mask | None:
+        """One truth value per position, of codes that may be returned; None: all that are there."""
+        if among is None:
+            return None
+        _, masks, _ = self._store.selection(among, copy_few=False)
+        return as_bools(masks, self._store.codes.size)
+
+    def _n_probes(self, k: int, probes: int | str | None, recall: float | None, allowed: Mask | None) -> int:
+        """How many lists to search."""
+        assert self._lists is not None
+        if probes is not None:
+            return self._lists.n_lists if probes == "all" else min(int(probes), self._lists.n_lists)
+        n_allowed = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        return self._lists.coverage.probes(RECALL if recall is None else recall, k, n_allowed)
+
+    def _listed(
+        self, asked: Array, k: int, probes: int | str | None, recall: float | None, among: Among,
+        workers: Workers, sure_of: int | None = None,
+    ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
+        """Distances and positions of the k nearest in the lists nearest to each query."""
+        assert self._lists is not None
+        codes, alive, allowed = self._store.codes, self._store.alive, self._allowed(among)
+        self._lists.up_to_date(codes, alive, workers)  # tells how many lists are wanted
+        n_probes = self._n_probes(min(k, sure_of or k), probes, recall, allowed)
+        return self._lists.nearest(codes, alive, asked, k, n_probes, allowed, workers)
+
+    def probes_for(self, recall: float = RECALL, k: int = 10) -> int:
+        """How many lists a search looks at, so that this part of the k nearest lies in them."""
+        check_probes(None, recall, self._lists is not None)
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
+            if self._lists is None or not len(self):
+                raise InvalidInput("the index has no lists, or no codes: every search looks at all codes.")
+            self._lists.up_to_date(self._store.codes, self._store.alive, workers)
+            return self._n_probes(check_integer("k", k, 1), None, recall, None)
+
     def _norms(self) -> CodeNorms:
         if self._store.norms is None:
             remedy = "HammingIndex(n_bits, decoder=hasher.decoder_)"
@@ -622,7 +745,8 @@ class HammingIndex:
 
     def _query_rows(self, X: npt.ArrayLike) -> Array:
         """The queries as an array that the decoder can be compared with, (q, D)."""
-        rows, n_dims = np.asarray(as_rows(X)), self._norms().decoder.n_features
+        decoder = self.decoder if isinstance(self.decoder, ListDecoder) else self._norms().decoder
+        rows, n_dims = np.asarray(as_rows(X)), decoder.n_features
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from auxbit.core.checks import Array, Bits, Float32, Ids, PathLike
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, bytes_per_code, unpack
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, unpack
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
 from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter

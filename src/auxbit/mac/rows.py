@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed
+from auxbit.core.decoders import LinearDecoder
 from auxbit.core.maps import (
     CHUNK,
-    LinearDecoder,
     LinearEncoder,
     Scaling,
     bytes_per_code,

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, Packed
-from auxbit.core.maps import LinearDecoder, LinearEncoder, pack_bools, unpack
+from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking
 from auxbit.mac.h_step import (

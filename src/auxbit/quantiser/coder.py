@@ -16,19 +16,20 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.maps import (
+from auxbit.core.decoders import (
     VALUES,
     Decoder,
     LinearDecoder,
+    ListDecoder,
     TableDecoder,
     byte_contributions,
-    pack_bools,
-    unpack,
 )
+from auxbit.core.maps import pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels
 from auxbit.quantiser.kernels import Panels, row_products, tile_products, to_panels
+from auxbit.quantiser.lists import Centroids
 
 # ---- The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation
 #
@@ -231,6 +232,19 @@ def independent_parts(tables: Float64) -> list[npt.NDArray[np.intp]]:
     return [np.flatnonzero(label == each) for each in range(label.max() + 1)] if M else []
 
 
+class ListCoder(Coder):
+    """Codes of what is left of rows, behind the numbers of their lists."""
+
+    def __init__(self, f: ListDecoder, inner: Coder) -> None:
+        """Inner : the coder for what is left."""
+        self.f, self.inner, self.centroids = f, inner, Centroids(f.centroids)
+
+    def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
+        """The codes of some rows; H and start have no list's number."""
+        owners = self.centroids.nearest(X)
+        return self.f.joined(owners, self.inner.solve(X - self.f.centres[owners], H, start))
+
+
 def table_coder(tables: Float64, b: Float64, n_bits: int, mu: float, effort: float) -> Coder:
     """The coder for tables, (M, 256, D) float64, by the number of bytes."""
     if len(tables) <= EXACT_BYTES:
@@ -302,6 +316,8 @@ def check_mu(mu: object) -> float:
 
 def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
     """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
+    if isinstance(f, ListDecoder):
+        return ListCoder(f, coder_of(f.inner, mu, effort))
     if isinstance(f, LinearDecoder):
         if f.n_bits > 8 * EXACT_BYTES:
             return LinearCoder(f, mu, effort)

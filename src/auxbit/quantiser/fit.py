@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from auxbit.core.anchors import choose_anchors, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.maps import VALUES, Decoder, LinearDecoder, TableDecoder, bytes_per_code, unpack
+from auxbit.core.decoders import VALUES, LinearDecoder, ListDecoder, Plain, TableDecoder
+from auxbit.core.maps import bytes_per_code, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
 from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
+from auxbit.quantiser.lists import ASKED, ASKED_SHARE, SHARE, Centroids, coverage_of, find_centroids
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
 
@@ -53,24 +55,50 @@ def table_step(
 # ---- Codes and decoder in turn
 
 Turned = Callable[[int, int], object]
+Taken = tuple[Float32, npt.NDArray[np.int64]]  # centres, (m, D), and which of them was taken from each row
 
 KINDS = ("linear", "tables", "auto")
 TURNS = 15
 EFFORT, TABLES_EFFORT = 0.5, 0.2  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
+TABLE_ROWS = 100_000  # of more rows, so many are enough for a decoder with lists
+
+
+def fit_lists(
+    X: Float32, H: Packed, f: Plain, kind: str, n_lists: int, n_iter: int | None, workers: Workers,
+    rng: np.random.RandomState, callback: Turned | None = None, *, can_ask: bool = True,
+) -> ListDecoder:  # fmt: skip
+    """A decoder with lists, for the best codes of what is left of rows. The others as in fit_decoder.
+
+    Some rows are held out, to ask in which lists neighbours are; of many, some are enough for the decoder.
+    can_ask : whether queries are like rows.
+    """
+    order = rng.permutation(len(X))
+    n_asked = min(ASKED, len(X) // ASKED_SHARE) if can_ask else 0
+    asked, rest = X[order[:n_asked]], X[np.sort(order[n_asked:])]
+    centroids = Centroids(find_centroids(rest, n_lists, workers, rng))
+    coverage = coverage_of(asked, rest, centroids, workers)
+    empty = ListDecoder(f, centroids.centroids, SHARE, coverage)
+    some = np.sort(order[n_asked:][:TABLE_ROWS])
+    rows, H = X[some], H[some]
+    owners = centroids.nearest_of_all(rows, workers)
+    rows -= empty.centres[owners]
+    inner = fit_decoder(rows, H, f, kind, 0.0, n_iter, workers, rng, callback, (empty.centres, owners))
+    return replace(empty, inner=inner)
 
 
 def fit_decoder(
-    X: Float32, H: Packed, f: Decoder, kind: str, mu: float, n_iter: int | None, workers: Workers,
-    rng: np.random.RandomState, callback: Turned | None = None,
-) -> Decoder:  # fmt: skip
+    X: Float32, H: Packed, f: Plain, kind: str, mu: float, n_iter: int | None, workers: Workers,
+    rng: np.random.RandomState, callback: Turned | None = None, taken: Taken | None = None,
+) -> Plain:  # fmt: skip
     """A decoder of this kind for its best codes at this μ. X : (n, D) scaled, H : h(X), f : a start.
 
     kind : "linear", "tables", or "auto": the one whose codes have the lower cost on rows held out.
     callback : called after each turn with its number, from 1, and how many there will be.
+    taken : what was taken from the rows, which a search adds again.
     """
     n_iter = n_iter or TURNS
-    free = FreeTables(X, f.n_bits, workers, rng) if mu == 0 and kind != "linear" else None
+    free = FreeTables(X, f.n_bits, workers, rng, taken) if mu == 0 and kind != "linear" else None
     if kind == "auto":
         kind = choose_kind(X, H, f, mu, workers, rng, free)
     if kind == "tables" and free is not None:
@@ -83,12 +111,12 @@ def fit_decoder(
     return f
 
 
-def _effort(f: Decoder) -> float:
+def _effort(f: Plain) -> float:
     """Of the search for codes between two steps of the decoder."""
     return EFFORT if isinstance(f, LinearDecoder) else TABLES_EFFORT
 
 
-def _first_decoder(X: Float32, H: Packed, f: Decoder, kind: str, workers: Workers) -> Decoder:
+def _first_decoder(X: Float32, H: Packed, f: Plain, kind: str, workers: Workers) -> Plain:
     """What is alternated from h(x): the present decoder, as one of this kind."""
     if kind == "linear" and isinstance(f, TableDecoder):
         return f_step(decoder_sums(X, unpack(H, f.n_bits), workers))
@@ -96,8 +124,8 @@ def _first_decoder(X: Float32, H: Packed, f: Decoder, kind: str, workers: Worker
 
 
 def alternate_codes(
-    X: Float32, H: Packed, f: Decoder, codes: Packed, mu: float, n_iter: int, workers: Workers
-) -> Iterator[tuple[Decoder, Packed]]:
+    X: Float32, H: Packed, f: Plain, codes: Packed, mu: float, n_iter: int, workers: Workers
+) -> Iterator[tuple[Plain, Packed]]:
     """Codes for the decoder, then by least squares the decoder for the codes; yields both after each turn.
 
     X : (n, D) scaled, H : (n, M) h(X); codes : (n, M) to begin with, for which f is fitted already.
@@ -119,7 +147,7 @@ TRIED_TURNS = 2
 
 
 def choose_kind(
-    X: Float32, H: Packed, f: Decoder, mu: float, workers: Workers, rng: np.random.RandomState,
+    X: Float32, H: Packed, f: Plain, mu: float, workers: Workers, rng: np.random.RandomState,
     free: FreeTables | None = None,
 ) -> str:  # fmt: skip
     """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² of rows held out, by a short fit of each.
@@ -180,7 +208,7 @@ SHORTENED_TURNS = 3  # after which tables for so many bits fewer are compared
 ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
 ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 MOST_LEVEL_TURNS = 100
-ASKED, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
+JUDGES, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
 ASKED_AT_ONCE = 64
 NOTED = 4096  # rows that tell how much codes leave
 
@@ -191,7 +219,11 @@ class FreeTables:
     Making one chooses a start by short fits, which tell its cost: the error that new rows would have.
     """
 
-    def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
+    def __init__(
+        self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState,
+        taken: Taken | None = None,
+    ) -> None:  # fmt: skip
+        self.taken = taken
         total = workers.sum(lambda rows: (X[rows].sum(axis=0, dtype=np.float64),), len(X))[0]
         self.X, self.b, self.n_bits, self.workers, self.rng = X, total / len(X), n_bits, workers, rng
         width = bytes_per_code(n_bits)
@@ -224,7 +256,7 @@ class FreeTables:
         f, codes = self._whole(self.n_bits)
         if len(self.X) * HELD < LEAST_HELD:
             return f
-        errors = _Errors(self.X, self.workers, self.rng)
+        errors = _Errors(self.X, self.taken, self.workers, self.rng)
         f, found = errors.added(f, codes, 0)
         if (self.n_bits - 1) % 8 < ERROR_BITS:
             return f
@@ -312,12 +344,14 @@ class _Errors:
     none: what finds most is taken.
     """
 
-    def __init__(self, X: Float32, workers: Workers, rng: np.random.RandomState) -> None:
-        n_asked = min(int(HELD * len(X)), ASKED)
+    def __init__(self, X: Float32, taken: Taken | None, workers: Workers, rng: np.random.RandomState) -> None:
+        n_asked = min(int(HELD * len(X)), JUDGES)
         order = rng.permutation(len(X))
         self.X, self.workers = X, workers
-        self.asked, self.stored = X[order[:n_asked]], order[n_asked : n_asked + SEARCHED]
-        rows = X[self.stored]
+        asked, self.stored = order[:n_asked], order[n_asked : n_asked + SEARCHED]
+        centres, owners = taken or (np.zeros((1, X.shape[1]), np.float32), np.zeros(len(X), np.int64))
+        self.asked, self.taken = X[asked] + centres[owners[asked]], centres[owners[self.stored]]
+        rows = X[self.stored] + self.taken
         self.k, self.true = min(NEAREST, len(rows)), np.empty((n_asked, len(rows)), dtype=bool)
         norms = np.square(rows).sum(axis=1)
 
@@ -353,7 +387,10 @@ class _Errors:
 
     def _found(self, f: TableDecoder, codes: Packed) -> Float64:
         """How many of the true neighbours are found with each weight of the errors."""
-        F, expected = f.decode(codes).astype(np.float32), f.expected(codes).astype(np.float32)
+        F, expected = (
+            (f.decode(codes) + self.taken).astype(np.float32),
+            f.expected(codes).astype(np.float32),
+        )
         norms = np.square(F).sum(axis=1)
 
         def search(some: slice) -> tuple[Float64]:

@@ -1,0 +1,549 @@
+"""Decoders f(z), from codes back to rows, and what a search by ‖x − f(z)‖ needs of them.
+
+A linear decoder has one vector per bit; a decoder of tables a free vector for each value of each byte. The
+linear one is the special case in which the 256 vectors of a byte are the sums of eight columns. A decoder
+with lists has one of these, and a centroid per list: the first bytes of a code are the number of its list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.checks import Float32, Float64, Packed, check_integer, check_positive
+from auxbit.core.files import check_layout
+from auxbit.core.maps import (
+    LARGEST_FLOAT32,
+    Scaling,
+    bytes_per_code,
+    check_n_bits,
+    decoded_rows,
+    pack,
+    unpack,
+    without_derived,
+)
+from auxbit.core.parallel import kernel
+from auxbit.errors import InvalidInput
+
+# ---- Two kinds of decoder
+#
+# ‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: one offset per query, one table entry per byte
+# of the code (for both kinds the middle term is a sum over bytes), one norm per code.
+
+VALUES = 256  # of a byte
+NORM_ROWS = 4096  # codes whose norms are taken at once
+NORM_BITS = 2**22  # of these codes: 32 MB of float64
+
+
+class _Reconstruction:
+    """What both kinds of decoder share."""
+
+    LAYOUT: ClassVar[str]  # as in Encoder
+    b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
+    normalize: bool
+    lift: float  # of the rows that it reconstructs, as in Scaling
+    mu: float | None  # of the optimal codes that it is fitted to; None: it is fitted to hash codes
+
+    def centred(self, X: npt.NDArray[Any]) -> Float64:
+        """X − b, for queries X as f reconstructs rows."""
+        return decoded_rows(X, self.normalize, self.lift) - self.b
+
+    @property
+    def n_features(self) -> int:
+        """The numbers of a query."""
+        return len(self.b) - (self.lift > 0)
+
+    @property
+    def coding(self) -> str:
+        """The codes that it is for: "hash" or "optimal"."""
+        return "hash" if self.mu is None else "optimal"
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        raise NotImplementedError
+
+    @cached_property
+    def _reach(self) -> float:
+        return max(
+            float(np.abs(each).max()) for name, each in self.tensors().items() if name in ("A", "tables")
+        )
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude among the numbers that are added to b."""
+        return self._reach
+
+    def of_mu(self, mu: float) -> Self:
+        """The same, for optimal codes at this μ."""
+        return replace(self, mu=mu)  # type: ignore[type-var]
+
+    def expected(self, codes: Packed) -> Float64:
+        """The ‖x − f(z)‖² that search expects of rows with these codes, (n, M) → (n,); 0: it is not known."""
+        return np.zeros(len(codes))
+
+    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
+        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
+        return _squared_lengths(self.centred(X))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_derived(vars(self))
+
+
+@dataclass(frozen=True)
+class LinearDecoder(_Reconstruction):
+    """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
+
+    LAYOUT = "A float64 D L; b float64 D"
+
+    A: Float64
+    b: Float64
+    normalize: bool = False
+    mu: float | None = None
+    lift: float = 0.0
+
+    @property
+    def n_bits(self) -> int:
+        """L, the bits per code."""
+        return int(self.A.shape[1])
+
+    @property
+    def hash_bits(self) -> int:
+        """Of the codes of h beside it."""
+        return self.n_bits
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return Z @ self._rows + self.b
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
+        return self(unpack(codes, self.n_bits))
+
+    def in_units_of(self, scaling: Scaling) -> LinearDecoder:
+        """The same decoder for data before `scaling`."""
+        b = self.b * scaling.scale + scaling.mean
+        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize, lift=scaling.lift)
+
+    def in_scale_of(self, scaling: Scaling) -> LinearDecoder:
+        """Undo `in_units_of`."""
+        return LinearDecoder(self.A / scaling.scale, (self.b - scaling.mean) / scaling.scale)
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀAz for each query and each value of each byte of z. X : (q, D) → (q, ceil(L/8), 256)."""
+        width = bytes_per_code(self.n_bits)
+        terms = np.zeros((len(X), width * 8))
+        terms[:, : self.n_bits] = -2 * (self.centred(X) @ self.A)
+        tables = np.empty((len(X), width, VALUES), dtype=np.float32)
+        _sums_of_subsets(terms.reshape(-1, 8), tables.reshape(-1, VALUES))
+        return tables
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
+        D, L = self.A.shape
+        gram = self.A.T @ self.A if L <= D else None  # with more bits than dimensions Az itself is cheaper
+        out = np.empty(len(codes), dtype=np.float32)
+        step = max(1, min(NORM_ROWS, NORM_BITS // L))
+        for start in range(0, len(codes), step):
+            Z = unpack(codes[start : start + step], L).astype(np.float64)
+            if gram is None:
+                out[start : start + step] = _squared_lengths(Z @ self._rows)
+            else:
+                out[start : start + step] = np.einsum("nl,nl->n", Z @ gram, Z)
+        return out
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        return {"A": self.A, "b": self.b}
+
+    @cached_property
+    def _rows(self) -> Float64:
+        return np.ascontiguousarray(self.A.T)
+
+
+@dataclass(frozen=True)
+class TableDecoder(_Reconstruction):
+    """f(z) = b + Σ_j T_j[byte j of z]. tables : (M, 256, D) float32, b : (D,) float64.
+
+    In a last byte of fewer bits only the values that they can have are ever looked up.
+    errors : (M, 256) float64, the part of each value of each byte in the error ‖x − f(z)‖² that a row is
+    expected to have; None: not known. Search adds it, times error_weight, to ‖query − f(z)‖², so that rows
+    which their codes tell little of do not seem too near. The last error_bits of a code are for it alone: the
+    tables have the same vectors for all their values.
+    """
+
+    LAYOUT = "tables float32 M 256 D; b float64 D"
+    ERRORS = "; errors float64 M 256"
+
+    tables: Float32
+    b: Float64
+    n_bits: int
+    normalize: bool = False
+    mu: float | None = None
+    lift: float = 0.0
+    errors: Float64 | None = None
+    error_weight: float = 1.0
+    error_bits: int = 0
+
+    @property
+    def hash_bits(self) -> int:
+        """Of the codes of h beside it."""
+        return self.n_bits
+
+    @property
+    def error_place(self) -> int:
+        """Where in the last byte the error_bits begin; the bits below are for the tables."""
+        return (self.n_bits - self.error_bits) % 8
+
+    @classmethod
+    def of(cls, linear: LinearDecoder) -> TableDecoder:
+        """The same function as a linear decoder's."""
+        tables = byte_contributions(linear).astype(np.float32)
+        return cls(tables, linear.b, linear.n_bits, linear.normalize, lift=linear.lift)
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return self.decode(pack(Z))
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, M) → (n, D)."""
+        out = np.repeat(self.b[None], len(codes), axis=0)
+        for j in range(codes.shape[1]):
+            out += self.tables[j, codes[:, j]]
+        return out
+
+    def in_units_of(self, scaling: Scaling) -> TableDecoder:
+        """The same decoder for data before `scaling`; InvalidInput if float32 cannot hold its tables."""
+        b, reach = self.b * scaling.scale + scaling.mean, self.reach * scaling.scale
+        if not (reach <= LARGEST_FLOAT32 and (reach == 0 or reach >= np.finfo(np.float32).tiny)):
+            raise InvalidInput(
+                f"the tables of this decoder would have numbers of up to {reach:.3g}, which float32 cannot "
+                'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
+            )
+        tables = (self.tables * scaling.scale).astype(np.float32)
+        errors = None if self.errors is None else self.errors * scaling.scale**2
+        units = replace(self, normalize=scaling.normalize, lift=scaling.lift, mu=None)
+        return replace(units, tables=tables, b=b, errors=errors)
+
+    def in_scale_of(self, scaling: Scaling) -> TableDecoder:
+        """Undo `in_units_of`."""
+        b = (self.b - scaling.mean) / scaling.scale
+        tables = (self.tables / scaling.scale).astype(np.float32)
+        errors = None if self.errors is None else self.errors / scaling.scale**2
+        return replace(self, tables=tables, b=b, errors=errors, normalize=False, lift=0.0, mu=None)
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀT_j[v] for each query, byte and value. X : (q, D) → (q, M, 256) float32."""
+        products = self.centred(X) @ self._columns
+        return np.asarray(-2 * products, dtype=np.float32).reshape(len(X), len(self.tables), VALUES)
+
+    @cached_property
+    def _columns(self) -> Float64:
+        """All vectors as columns, (D, M·256); kept: converting takes longer than a product."""
+        return self.tables.reshape(-1, self.tables.shape[2]).astype(np.float64).T
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, and the error that is expected of them, (n, M) → (n,) float32."""
+        out = np.empty(len(codes), dtype=np.float32)
+        for start in range(0, len(codes), NORM_ROWS):
+            some = codes[start : start + NORM_ROWS]
+            norms = _squared_lengths(self.decode(some) - self.b)
+            out[start : start + NORM_ROWS] = norms if self.errors is None else norms + self.expected(some)
+        return out
+
+    def expected(self, codes: Packed) -> Float64:
+        """What search adds for the errors of codes, (n, M) → (n,)."""
+        return self.error_weight * np.maximum(self.errors_of(codes), 0.0)
+
+    def errors_of(self, codes: Packed) -> Float64:
+        """The sum of the parts of their values of bytes in the error, (n, M) → (n,)."""
+        out = np.zeros(len(codes))
+        if self.errors is not None:
+            for j in range(codes.shape[1]):
+                out += self.errors[j, codes[:, j]]
+        return out
+
+    def about_errors(self) -> dict[str, Any] | None:
+        """What a header for JSON says of the errors."""
+        return None if self.errors is None else {"weight": self.error_weight, "bits": self.error_bits}
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        tensors: dict[str, npt.NDArray[Any]] = {"tables": self.tables, "b": self.b}
+        return tensors if self.errors is None else tensors | {"errors": self.errors}
+
+
+# ---- Lists
+
+LEARNED_KS = (1, 3, 10, 30, 100, 300, 1000)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which part of the nearest neighbours of queries lies in their first lists, on average.
+
+    parts : (ks, K) float64, rising along a row; each row is for another number of neighbours, the first of
+    LEARNED_KS; n_rows : among so many rows. Of rows ten times as many, a tenth is as far away.
+    """
+
+    parts: Float64
+    n_rows: int
+
+    @classmethod
+    def unknown(cls, n_lists: int) -> Coverage:
+        """What is known without queries."""
+        return cls(np.ones((0, n_lists)), 0)
+
+    @classmethod
+    def of(cls, ranks: npt.NDArray[np.integer[Any]], n_lists: int, n_rows: int) -> Coverage:
+        """Ranks : (q, k), which of a query's lists, from 0, each of its neighbours is in, nearest first."""
+        ks = [k for k in LEARNED_KS if k <= ranks.shape[1]]
+        counts = [np.bincount(ranks[:, :k].ravel(), minlength=n_lists) for k in ks]
+        parts = [np.cumsum(each) / max(1, each.sum()) for each in counts]
+        return cls(np.array(parts).reshape(len(ks), n_lists), n_rows)
+
+    def probes(self, recall: float, k: float, n_rows: int) -> int:
+        """The fewest lists with that part of k neighbours among n_rows; all of them, if it is not known."""
+        row, n_lists = self._row(k, n_rows), int(self.parts.shape[1])
+        if row >= len(self.parts) or recall >= 1:
+            return n_lists
+        return min(int(np.searchsorted(self.parts[row], recall - 1e-9)) + 1, n_lists)
+
+    def recall(self, probes: int, k: float, n_rows: int) -> float | None:
+        """The part of k neighbours among n_rows in so many lists; None: it is not known."""
+        row, n_lists = self._row(k, n_rows), int(self.parts.shape[1])
+        if probes >= n_lists:
+            return 1.0
+        return float(self.parts[row, probes - 1]) if row < len(self.parts) else None
+
+    def _row(self, k: float, n_rows: int) -> int:
+        return int(np.searchsorted(LEARNED_KS, k * self.n_rows / max(n_rows, 1)))
+
+
+@dataclass(frozen=True)
+class ListDecoder(_Reconstruction):
+    """f(l, z) = share·(c_l − c̄) + g(z), c̄ the mean of all c_l: codes are of what is left of a row.
+
+    A row is in the list of the centroid that is nearest to it; the number l is in the first bytes of its
+    code, the lowest first. inner : g; centroids : (K, D) float32.
+    """
+
+    LAYOUT = "centroids float32 K D; coverage float64 R K"
+
+    inner: Plain
+    centroids: Float32
+    share: float
+    coverage: Coverage
+    b: Float64 = field(init=False)
+    normalize: bool = field(init=False)
+    mu: float | None = field(init=False)
+    lift: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("b", "normalize", "mu", "lift"):
+            object.__setattr__(self, name, getattr(self.inner, name))
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a list's number."""
+        return bytes_per_code(max(1, (len(self.centroids) - 1).bit_length()))
+
+    @property
+    def n_bits(self) -> int:
+        """Of a code with its list's number."""
+        return 8 * self.number_bytes + self.inner.n_bits
+
+    @property
+    def hash_bits(self) -> int:
+        """Of the codes of h beside it, which have no list's number."""
+        return self.inner.n_bits
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude among the numbers that are added to b."""
+        return max(self.inner.reach, float(np.abs(self.centres).max()))
+
+    @cached_property
+    def centres(self) -> Float32:
+        """What is taken from the rows of each list before they are coded, (K, D)."""
+        mean = self.centroids.mean(axis=0, dtype=np.float64)
+        return np.asarray(self.share * (self.centroids - mean), dtype=np.float32)
+
+    def split(self, codes: Packed) -> tuple[npt.NDArray[np.int64], Packed]:
+        """The list of each code, (n,), and what follows its number; InvalidInput if there is no such list."""
+        numbers = np.zeros(len(codes), dtype=np.int64)
+        for place in range(self.number_bytes):
+            numbers |= codes[:, place].astype(np.int64) << 8 * place
+        if len(numbers) and numbers.max() >= len(self.centroids):
+            raise InvalidInput(
+                f"codes have the number of list {numbers.max()}, and there are {len(self.centroids)}. "
+                'Codes with lists are those of encode(X, coding="optimal") by the same model.'
+            )
+        return numbers, codes[:, self.number_bytes :]
+
+    def joined(self, numbers: npt.NDArray[np.integer[Any]], rest: Packed) -> Packed:
+        """Codes, of the numbers of their lists, (n,), and what follows."""
+        places = 8 * np.arange(self.number_bytes)
+        return np.hstack([(numbers[:, None] >> places & 255).astype(np.uint8), rest])
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, bytes) → (n, D)."""
+        numbers, rest = self.split(codes)
+        return self.inner.decode(rest) + self.centres[numbers]
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return self.decode(pack(Z))
+
+    def in_units_of(self, scaling: Scaling) -> ListDecoder:
+        """The same decoder for data before `scaling`."""
+        centroids = np.asarray(self.centroids * scaling.scale + scaling.mean, dtype=np.float32)
+        return ListDecoder(self.inner.in_units_of(scaling), centroids, self.share, self.coverage)
+
+    def in_scale_of(self, scaling: Scaling) -> ListDecoder:
+        """Undo `in_units_of`."""
+        centroids = np.asarray((self.centroids - scaling.mean) / scaling.scale, dtype=np.float32)
+        return ListDecoder(self.inner.in_scale_of(scaling), centroids, self.share, self.coverage)
+
+    def of_mu(self, mu: float) -> ListDecoder:
+        """The same, for optimal codes at this μ."""
+        return replace(self, inner=self.inner.of_mu(mu))
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """Those of the inner decoder, which are the same for all lists."""
+        return self.inner.query_tables(X)
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """What a code adds to the query's tables and the offset of its list: ‖g‖² + 2gᵀ(c_l − c̄)·share.
+
+        g is taken without b, and what the inner decoder expects of errors is added. → (n,) float32
+        """
+        numbers, rest = self.split(codes)
+        out = np.empty(len(codes), dtype=np.float32)
+        for start in range(0, len(codes), NORM_ROWS):
+            some = slice(start, start + NORM_ROWS)
+            own = self.centres[numbers[some]].astype(np.float64)
+            g = self.inner.decode(rest[some]) - self.b
+            norms = np.einsum("nd,nd->n", g + 2 * own, g)
+            out[some] = norms + self.inner.expected(rest[some])
+        return out
+
+    def expected(self, codes: Packed) -> Float64:
+        """What search adds for the errors of codes, (n, bytes) → (n,)."""
+        return self.inner.expected(self.split(codes)[1])
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        return self.inner.tensors() | {"centroids": self.centroids, "coverage": self.coverage.parts}
+
+    def about_lists(self) -> dict[str, Any]:
+        """What a header for JSON says of the lists."""
+        return {"share": self.share, "rows": self.coverage.n_rows}
+
+
+Plain = LinearDecoder | TableDecoder
+Decoder = Plain | ListDecoder
+
+
+def kind_of(decoder: Decoder) -> tuple[str, int]:
+    """What fit_decoder calls it, "linear" or "tables", and how many lists it has."""
+    inner, n_lists = decoder, 0
+    if isinstance(decoder, ListDecoder):
+        inner, n_lists = decoder.inner, len(decoder.centroids)
+    return "tables" if isinstance(inner, TableDecoder) else "linear", n_lists
+
+
+def only_for_decoder(coding: str, mu: float) -> bool:
+    """Whether such codes are for the decoder alone: Hamming distances between them mean nothing."""
+    return coding == "optimal" and mu == 0
+
+
+def refuse_hamming(holder: str, coding: str, mu: float, remedy: str) -> None:
+    """Refuse to compare such codes by Hamming distance, if that means nothing."""
+    if only_for_decoder(coding, mu):
+        raise InvalidInput(
+            f"{holder} holds optimal codes, chosen for the decoder alone: Hamming distances between them "
+            f"mean nothing. {remedy}"
+        )
+
+
+def byte_contributions(linear: LinearDecoder) -> Float64:
+    """Σ of the columns of A for the bits of each value of each byte, (M, 256, D) float64."""
+    width = bytes_per_code(linear.n_bits)
+    columns = np.zeros((width * 8, len(linear.A)))
+    columns[: linear.n_bits] = linear.A.T
+    return np.ascontiguousarray(_patterns().astype(np.float64) @ columns.reshape(width, 8, -1))
+
+
+@kernel
+def _sums_of_subsets(terms: Float64, out: Float32) -> None:
+    """The sum of the terms, (n, 8), that each value of a byte has a bit for, (n, 256)."""
+    sums = np.zeros(VALUES)
+    for row in range(len(terms)):
+        for bit in range(8):
+            n = 1 << bit
+            for value in range(n):
+                sums[n + value] = sums[value] + terms[row, bit]
+        for value in range(VALUES):
+            out[row, value] = sums[value]
+
+
+def _patterns() -> npt.NDArray[np.uint8]:
+    """The eight bits of each value of a byte, (256, 8)."""
+    return np.unpackbits(np.arange(VALUES, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+
+
+def _squared_lengths(rows: Float64) -> Float32:
+    lengths: Float64 = np.einsum("nd,nd->n", rows, rows)
+    return lengths.astype(np.float32)
+
+
+def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """What a file keeps of a decoder: a header for JSON, and arrays."""
+    inner = decoder.inner if isinstance(decoder, ListDecoder) else decoder
+    about = {"class": type(inner).__name__, "n_bits": inner.n_bits, "normalize": decoder.normalize}
+    if isinstance(inner, TableDecoder):
+        about["errors"] = inner.about_errors()
+    if isinstance(decoder, ListDecoder):
+        about["lists"] = decoder.about_lists()
+    return about | {"mu": decoder.mu, "lift": decoder.lift}, decoder.tensors()
+
+
+def decoder_from(
+    header: dict[str, Any], tensors: dict[str, npt.NDArray[Any]], sizes: dict[str, int] | None = None
+) -> Decoder:
+    """The decoder of `decoder_parts`; InvalidInput if it is none, or none of these sizes, as in check_layout.
+
+    A KeyError where something is missing or of another class.
+    """
+    lists = header.get("lists")
+    if lists:
+        sizes, rest = {} if sizes is None else sizes, tensors.copy()
+        own = {name: rest.pop(name) for name in ("centroids", "coverage")}
+        inner = decoder_from(header | {"lists": None}, rest, sizes)
+        check_layout(own, ListDecoder.LAYOUT, sizes, "decoder.")
+        if isinstance(inner, ListDecoder) or not len(own["centroids"]):
+            raise ValueError("a decoder with lists needs a centroid for each of them")
+        coverage = Coverage(own["coverage"], check_integer("rows", lists["rows"], 0))
+        return ListDecoder(inner, own["centroids"], check_positive("share", lists["share"]), coverage)
+    n_bits, normalize = check_n_bits(header["n_bits"]), bool(header["normalize"])
+    kind: type[Plain] = {each.__name__: each for each in (LinearDecoder, TableDecoder)}[header["class"]]
+    sizes = {} if sizes is None else sizes
+    sizes |= {"L": n_bits, "M": bytes_per_code(n_bits)}
+    errors = header.get("errors")
+    layout = kind.LAYOUT + (TableDecoder.ERRORS if errors else "")
+    check_layout(tensors, layout, sizes, "decoder.")
+    mu = header.get("mu", 0.0 if kind is TableDecoder else None)  # files of before do not say it
+    mu, lift = None if mu is None else float(mu), header.get("lift", 0.0)
+    lift = check_positive("lift", lift) if lift else 0.0
+    if kind is TableDecoder:
+        made = TableDecoder(tensors["tables"], tensors["b"], n_bits, normalize, mu, lift)
+        if not errors:
+            return made
+        weight = float(errors["weight"]) and check_positive("errors", errors["weight"])
+        bits = check_integer("error_bits", errors["bits"], 0, (n_bits - 1) % 8)
+        return replace(made, errors=tensors["errors"], error_weight=weight, error_bits=bits)
+    return LinearDecoder(tensors["A"], tensors["b"], normalize, mu, lift)

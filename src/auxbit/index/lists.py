@@ -1,0 +1,624 @@
+"""Search of lists: codes sorted by the list that they are in, of which the ones near a query are scanned.
+
+With a decoder that has lists (core/decoders.py), a code's list is in its first bytes. The distance that
+orders codes is ((norm + T[0, byte 0]) + T[1, byte 1] + …) + the list's offset, in float32; equal ones are
+ordered by position. Hash codes are divided by the distance of their bits to centroids, which are found on
+the codes themselves.
+
+Slots count the codes of a segment, which are sorted. Codes that came since are a segment of their own, as in
+a log of merged runs: a segment is merged with the one before it when it has an eighth of its codes.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.checks import Array, Bytes, Float32, Float64, Packed, Positions, Words
+from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder
+from auxbit.core.maps import unpack
+from auxbit.core.parallel import Workers, block_slices, kernel
+from auxbit.core.simd import TILE, address, first_tile, lowest_bit, popcount
+from auxbit.index.asymmetric import (
+    CHUNK_BYTES,
+    CROWD,
+    LOOSE,
+    WIDE_TABLES,
+    bounds_of,
+    code_distance,
+    in_order,
+    limit_of,
+    offer,
+)
+from auxbit.index.bounds import (
+    NARROW_LIMIT,
+    ROUNDING,
+    VALUES,
+    WIDE_LIMIT,
+    n_tables,
+    round_tables,
+    smallest_sum,
+    split_codes,
+    widest_entry,
+)
+from auxbit.index.codes import (
+    LANES,
+    CodeBlocks,
+    CodeNorms,
+    LaneMasks,
+    LaneSet,
+    aligned_zeros,
+    as_bools,
+    lanes_of,
+    nearest_first,
+)
+from auxbit.index.scan import next_hit
+from auxbit.quantiser.lists import (
+    ASKED,
+    ASKED_SHARE,
+    ROWS_PER_LIST,
+    Centroids,
+    find_centroids,
+    number_of_lists,
+    ranks_of,
+)
+
+# ---- Kernels: the lists nearest to queries, and the nearest codes of these lists
+
+EVERY = np.uint64(2**64 - 1)
+
+
+@kernel
+def nearest_lists(costs: Float32, near: Float32, lists: Positions) -> None:
+    """The lists with the least costs, (q, K), in order, of equals the first, into (q, probes) each."""
+    for q in range(len(costs)):
+        count = 0
+        for number in range(costs.shape[1]):
+            if count < lists.shape[1] or costs[q, number] < near[q, 0]:
+                count = offer(near[q], lists[q], count, costs[q, number], number)
+        in_order(near[q], lists[q], count)
+
+
+@kernel
+def all_in_order(counts: Positions, distances: Float32, positions: Positions) -> None:
+    """Turn the heaps into lists, nearest first."""
+    for q in range(len(counts)):
+        in_order(distances[q], positions[q], counts[q])
+
+
+@kernel
+def exact_offsets(rows: Float64, centres: Float32, lists: Positions, out: Float32) -> None:
+    """‖x − c‖² of rows, (q, D), and the centres of some lists each, (q, probes), in float64."""
+    for q in range(len(rows)):
+        for i in range(lists.shape[1]):
+            total = 0.0
+            for d in range(rows.shape[1]):
+                apart = rows[q, d] - np.float64(centres[lists[q, i], d])
+                total += apart * apart
+            out[q, i] = total
+
+
+@kernel
+def edge_mask(block: int, start: int, stop: int) -> Any:
+    """The lanes of a block that are slots start..stop."""
+    mask = EVERY
+    if block == start // LANES:
+        mask &= EVERY << np.uint64(start % LANES)
+    if block == (stop - 1) // LANES:
+        mask &= EVERY >> np.uint64(LANES - 1 - (stop - 1) % LANES)
+    return mask
+
+
+@kernel
+def scan_lists(
+    planes: Bytes, plane_words: Words, allowed: Words, norms: Float32, level_words: Words, floors: Float32,
+    order: Any, starts: Positions, tables: Float32, slack: Float64, least: Float32, bits: int, wide: bool,
+    pair_lists: Positions, pair_queries: Positions, pair_offsets: Float32, index: Words, rounded: Bytes,
+    counts: Positions, distances: Float32, positions: Positions,
+) -> None:  # fmt: skip
+    """Offer the codes of lists to the k nearest of queries, pair by pair; those of one list come together.
+
+    planes to floors as in asymmetric.scan_blocks, by slots; order : the position of each slot;
+    starts : (K+1,) slots; slack, least : (q,), the least offset of a query's lists; bits : 0 for no bounds;
+    counts : (q,), of heaps of k. Their order is left to the caller.
+    """
+    n_queries, chunk, block_bytes = len(tables), len(index) - TILE, index.shape[1] * LANES
+    n, k, bounded = index.shape[1] - (2 if wide else 1), distances.shape[1], bits > 0
+    bases, widest = np.zeros(n_queries), np.zeros(n_queries)
+    units, ranges = np.zeros(n_queries), np.full(n_queries, np.inf)
+    lowest = np.empty((n_queries, n))
+    buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
+    highest = WIDE_LIMIT if wide else NARROW_LIMIT
+    index_words, entries = index.reshape(-1), rounded.reshape(-1)
+    pair = 0
+    while pair < len(pair_lists):
+        number, end = pair_lists[pair], pair
+        while end < len(pair_lists) and pair_lists[end] == number:
+            end += 1
+        start, stop = starts[number], starts[number + 1]
+        for first in range(start // LANES, -(-stop // LANES) if stop > start else start // LANES, chunk):
+            last, split = min(first + chunk, -(-stop // LANES)), False
+            for p in range(pair, end):
+                q, offset = pair_queries[p], pair_offsets[p]
+                table, nearest, where, count = tables[q], distances[q], positions[q], counts[q]
+                block = first
+                while block < last and (count < k or not bounded):
+                    mask = allowed[block] & edge_mask(block, start, stop)
+                    count = _offer_lanes(
+                        planes, norms, order, table, offset, block, mask, nearest, where, count, buffer
+                    )
+                    block += 1
+                counts[q] = count
+                if block == last:
+                    continue
+                if ranges[q] == np.inf:
+                    bases[q], widest[q] = smallest_sum(table, floors, bits, lowest[q])
+                # tables are rounded for the query's nearest list, in which sums may be the largest
+                left = np.float64(nearest[0]) + slack[q] - least[q] - bases[q]
+                if 0 < left < LOOSE * ranges[q]:
+                    ranges[q] = left
+                    units[q] = highest / left
+                    if wide and widest[q] > 0:
+                        units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
+                    round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
+                left = np.float64(nearest[0]) + slack[q] - offset - bases[q]
+                limit, of = limit_of(left, units[q], highest), q * rounded.shape[1]
+                if limit < 0:
+                    continue
+                if not split:
+                    split_codes(plane_words, level_words, bits, wide, first, last, index)
+                    split = True
+                while block < last and limit >= 0:
+                    at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
+                    # the same call four times: the kind of look-up must be known when it is compiled
+                    if bits == 8 and wide:
+                        found = first_tile(True, True, index_words, at, tiles, n, entries, of, limit, masks)
+                    elif bits == 8:
+                        found = first_tile(True, False, index_words, at, tiles, n, entries, of, limit, masks)
+                    elif wide:
+                        found = first_tile(False, True, index_words, at, tiles, n, entries, of, limit, masks)
+                    else:
+                        found = first_tile(False, False, index_words, at, tiles, n, entries, of, limit, masks)
+                    block += TILE * found
+                    for u in range(min(TILE, last - block)):
+                        mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
+                        count = _offer_lanes(
+                            planes,
+                            norms,
+                            order,
+                            table,
+                            offset,
+                            block + u,
+                            mask,
+                            nearest,
+                            where,
+                            count,
+                            buffer,
+                        )
+                    left = np.float64(nearest[0]) + slack[q] - offset - bases[q]
+                    limit = limit_of(left, units[q], highest)
+                    block += TILE
+        pair = end
+
+
+@kernel
+def _offer_lanes(
+    planes: Bytes, norms: Float32, order: Any, table: Float32, offset: Any, block: int, mask: Any,
+    nearest: Float32, where: Positions, count: int, buffer: Float32,
+) -> int:  # fmt: skip
+    """Offer the codes of a block that are in the mask to a heap; return how many it holds."""
+    start = block * LANES
+    if popcount(mask) < CROWD:
+        while mask:
+            slot = start + lowest_bit(mask)
+            distance = code_distance(planes, norms, table, slot) + offset
+            if count < len(nearest) or distance <= nearest[0]:
+                count = offer(nearest, where, count, distance, int(order[slot]))
+            mask &= mask - np.uint64(1)
+        return count
+    for lane in range(LANES):
+        buffer[lane] = norms[start + lane]
+    for j in range(planes.shape[1]):
+        for lane in range(LANES):
+            buffer[lane] += table[j, planes[block, j, lane]]
+    for lane in range(LANES):
+        distance = buffer[lane] + offset
+        if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or distance <= nearest[0]):
+            count = offer(nearest, where, count, distance, int(order[start + lane]))
+    return count
+
+
+@kernel
+def scan_hash_lists(
+    codes: Bytes, allowed: Words, order: Any, starts: Positions, words: Any, lists: Positions, n_bits: int,
+    counts: Positions, distances: Float32, positions: Positions,
+) -> None:  # fmt: skip
+    """Offer hash codes of lists, (q, probes), to the k nearest of each query by Hamming distance.
+
+    codes : flat planes; words : (q, width) as in index/scan.py.
+    """
+    width, k = words.shape[1], distances.shape[1]
+    codes_at, words_at = address(codes), address(words)
+    block = np.empty(LANES, dtype=np.uint16)
+    for q in range(len(words)):
+        nearest, where, count, query = distances[q], positions[q], counts[q], words_at + 4 * q * width
+        for number in lists[q]:
+            start, stop = starts[number], starts[number + 1]
+            first, last = start // LANES, -(-stop // LANES)
+            if start == stop:
+                continue
+            masks = _list_masks(allowed, start, stop)
+            masks_at, i = address(masks) - 8 * first, first
+            while i < last:
+                most = n_bits if count < k else int(nearest[0])
+                i, hits = next_hit(width, codes_at, masks_at, i, last, query, most, address(block))
+                while hits:
+                    lane = lowest_bit(hits)
+                    hits &= hits - np.uint64(1)
+                    distance = np.float32(block[lane])
+                    if count < k or distance <= nearest[0]:
+                        count = offer(nearest, where, count, distance, int(order[i * LANES + lane]))
+                i += 1
+        counts[q] = count
+
+
+@kernel
+def _list_masks(allowed: Words, start: int, stop: int) -> Words:
+    first, last = start // LANES, -(-stop // LANES)
+    masks = allowed[first:last].copy()
+    masks[0] &= edge_mask(first, start, stop)
+    masks[-1] &= edge_mask(last - 1, start, stop)
+    return masks
+
+
+@kernel
+def within_hash_lists(
+    codes: Bytes, allowed: Words, order: Any, starts: Positions, words: Any, lists: Positions, r: int,
+    counts: Positions, distances: Any, positions: Positions, fill: bool,
+) -> None:  # fmt: skip
+    """Count the hash codes of lists within r of each query; or write them, from counts[q] on."""
+    width = words.shape[1]
+    codes_at, words_at = address(codes), address(words)
+    block = np.empty(LANES, dtype=np.uint16)
+    for q in range(len(words)):
+        query, at = words_at + 4 * q * width, counts[q]
+        for number in lists[q]:
+            start, stop = starts[number], starts[number + 1]
+            first, last = start // LANES, -(-stop // LANES)
+            if start == stop:
+                continue
+            masks = _list_masks(allowed, start, stop)
+            masks_at, i = address(masks) - 8 * first, first
+            while i < last:
+                i, hits = next_hit(width, codes_at, masks_at, i, last, query, r, address(block))
+                while hits:
+                    lane = lowest_bit(hits)
+                    hits &= hits - np.uint64(1)
+                    if fill:
+                        distances[at], positions[at] = block[lane], order[i * LANES + lane]
+                    at += 1
+                i += 1
+        counts[q] = at
+
+
+# ---- Sorted codes
+
+SORTED = 2**18  # codes whose norms are computed at a time
+
+
+class SortedCodes:
+    """Some codes of an index, sorted by list, by position within a list.
+
+    starts : (K+1,) the first slot of each list; order : the position of each slot; norms : None for hash
+    codes.
+    """
+
+    def __init__(
+        self, numbers: Positions, codes: Packed, positions: Positions, n_lists: int, n_bits: int,
+        decoder: ListDecoder | None,
+    ) -> None:  # fmt: skip
+        """Numbers : the list of each code; codes : (n, width), whole; positions : rising."""
+        small = numbers.astype(np.uint16) if n_lists <= 2**16 else numbers  # which numpy sorts by digits
+        by_list = np.argsort(small, kind="stable")
+        self.order = positions[by_list].astype(
+            np.uint32 if len(positions) == 0 or positions[-1] < 2**32 else np.int64
+        )
+        self.starts = np.zeros(n_lists + 1, dtype=np.int64)
+        np.cumsum(np.bincount(numbers, minlength=n_lists), out=self.starts[1:])
+        first = 0 if decoder is None else decoder.number_bytes
+        self.blocks, self.norms = CodeBlocks(n_bits - 8 * first), None
+        self.blocks.reserve(len(codes))
+        if decoder is not None:
+            self.norms = CodeNorms(decoder)
+            self.norms.reserve(len(codes))
+        for some in block_slices(len(codes), SORTED):
+            part = codes[by_list[some]]
+            self.blocks.append(part[:, first:])
+            if self.norms is not None:
+                self.norms.append(part)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that codes, positions and norms take."""
+        norms = 0 if self.norms is None else self.norms.values.nbytes + self.norms.levels.nbytes
+        return self.blocks.planes.nbytes + self.order.nbytes + self.starts.nbytes + norms
+
+    def masks(self, allowed: npt.NDArray[np.bool_]) -> LaneMasks:
+        """By slots, of one truth value per position."""
+        return lanes_of(allowed[self.order])
+
+
+Heaps = tuple[Positions, Float32, Positions]  # counts, (q,), distances and positions, (q, k)
+
+
+def empty_heaps(n_queries: int, k: int) -> Heaps:
+    """Heaps of the k nearest that hold nothing yet."""
+    shape = (n_queries, k)
+    return np.zeros(n_queries, dtype=np.int64), np.empty(shape, np.float32), np.empty(shape, np.int64)
+
+
+# ---- Searches
+
+RECALL = 0.98  # of a search of all lists, if nothing else is asked for
+MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
+QUERY_BLOCK = 256  # queries that share one pass over their lists
+COMPARED = 64  # queries that are compared with all centroids at a time
+FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
+PART_CODES = 2**17  # of lists, that are worth a thread of their own
+PARTS_PER_MOST = 2**27  # pairs of queries and lists at a time
+
+
+class ListSearch:
+    """Searches the lists of an index. decoder : with lists; or None: hash codes, in so many `lists`."""
+
+    def __init__(self, n_bits: int, decoder: ListDecoder | None, lists: str | int | None) -> None:
+        self.n_bits, self.decoder, self.lists = n_bits, decoder, lists
+        self.centroids: Centroids | None = None if decoder is None else Centroids(decoder.centroids)
+        self._building = threading.Lock()
+        self._segments: list[tuple[int, SortedCodes]] = []  # and the first position of each
+        self._of: CodeBlocks | None = None
+        self._covered = 0  # positions
+        self._changed: tuple[int, SortedCodes] | None = None  # and the version of codes that it is of
+        self._masks: dict[int, tuple[Any, LaneMasks]] = {}
+        self.coverage = Coverage.unknown(1) if decoder is None else decoder.coverage
+
+    @property
+    def n_lists(self) -> int:
+        """How many there are; of hash codes none before there are codes."""
+        return 0 if self.centroids is None else len(self.centroids.centroids)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of sorted codes."""
+        return sum(each.nbytes for _, each in self._segments)
+
+    # ---- what is searched
+
+    def up_to_date(self, codes: CodeBlocks, alive: LaneSet, workers: Workers) -> list[SortedCodes]:
+        """The sorted codes: segments, and last of all those that have changed since, if any have."""
+        with self._building:
+            if self._of is not codes or len(codes.changed) * MERGED >= max(codes.size, 1):
+                self._segments, self._covered, self._changed, self._of = [], 0, None, codes
+                codes.watch()
+            first = self._covered
+            while self._segments and first < codes.size:
+                at, segment = self._segments[-1]
+                if (codes.size - first) * MERGED < len(segment):
+                    break
+                first = at
+                self._segments.pop()
+            if first < codes.size:
+                self._sort(codes, first, alive, workers)
+            found = [each for _, each in self._segments]
+            if len(codes.changed):
+                if self._changed is None or self._changed[0] != codes.version:
+                    self._changed = codes.version, self._sorted(codes.take(codes.changed), codes.changed)
+                found.append(self._changed[1])
+            return found
+
+    def _sort(self, codes: CodeBlocks, first: int, alive: LaneSet, workers: Workers) -> None:
+        """Make a segment of the positions from `first` on."""
+        positions = np.arange(first, codes.size)
+        packed = codes.take(positions) if first else codes.packed()
+        if self.decoder is None and not first:
+            self._learn_centroids(packed, workers)
+        self._segments.append((first, self._sorted(packed, positions)))
+        self._covered, self._masks = codes.size, {}
+        codes.watched = codes.size
+        if not first and self.decoder is None:
+            self._learn(codes, alive, workers)
+
+    def _sorted(self, packed: Packed, positions: Positions) -> SortedCodes:
+        numbers = self.numbers_of(packed)
+        return SortedCodes(numbers, packed, positions, self.n_lists, self.n_bits, self.decoder)
+
+    def numbers_of(self, packed: Packed) -> Positions:
+        """The list of each code."""
+        if self.decoder is not None:
+            return self.decoder.split(packed)[0]
+        assert self.centroids is not None
+        rows = (packed[some] for some in block_slices(len(packed), SORTED))
+        found = [self.centroids.nearest(unpack(each, self.n_bits).astype(np.float32)) for each in rows]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def _learn_centroids(self, packed: Packed, workers: Workers) -> None:
+        rng, wanted = np.random.RandomState(0), max(1, number_of_lists(self.lists, len(packed)))
+        some = packed[np.sort(rng.permutation(len(packed))[: ROWS_PER_LIST * wanted])]
+        bits = unpack(some, self.n_bits).astype(np.float32)
+        self.centroids = Centroids(find_centroids(bits, wanted, workers, rng))
+
+    def _learn(self, codes: CodeBlocks, alive: LaneSet, workers: Workers) -> None:
+        """From some of the hash codes: in which of their lists their neighbours are."""
+        (_, segment), present = self._segments[0], as_bools(alive.masks, codes.size)
+        places = np.flatnonzero(present)
+        self.coverage = Coverage.unknown(self.n_lists)
+        if len(places) < ASKED_SHARE:
+            return
+        asked = codes.take(np.sort(np.random.RandomState(0).permutation(places)[:ASKED]))
+        costs, k = self._costs(asked), min(LEARNED_KS[-1], len(places) // ASKED_SHARE) + 1
+        everything = [(segment, segment.masks(present))]
+        _, found = self._search(everything, asked, costs, k, self.n_lists, workers)
+        numbers = self.numbers_of(codes.take(np.maximum(found, 0).ravel())).reshape(found.shape)
+        self.coverage = Coverage.of(ranks_of(costs, numbers)[:, 1:], self.n_lists, len(places))
+
+    def _costs(self, asked: Array) -> Float32:
+        """By which lists are near to queries, (q, K)."""
+        assert self.centroids is not None
+        if self.decoder is None:
+            return self.centroids.costs(unpack(asked, self.n_bits).astype(np.float32))
+        return self.centroids.costs((self.decoder.centred(asked) + self.decoder.b).astype(np.float32))
+
+    def _present(
+        self, codes: CodeBlocks, alive: LaneSet, allowed: npt.NDArray[np.bool_] | None, workers: Workers
+    ) -> list[tuple[SortedCodes, LaneMasks]]:
+        """What is searched, and which slots may be returned. allowed : one truth value per position."""
+        parts, found = self.up_to_date(codes, alive, workers), []
+        n_segments = len(parts) - (len(codes.changed) > 0)
+        key = (alive.size, alive.count, codes.version)
+        for number, part in enumerate(parts):
+            kept = self._masks.get(number)
+            if allowed is None and kept is not None and kept[0] == key:
+                found.append((part, kept[1]))
+                continue
+            present = as_bools(alive.masks, codes.size) if allowed is None else allowed.copy()
+            if number < n_segments:
+                present[codes.changed] = False
+            found.append((part, part.masks(present)))
+            if allowed is None:
+                self._masks[number] = key, found[-1][1]
+        return found
+
+    # ---- searches
+
+    def nearest(
+        self, codes: CodeBlocks, alive: LaneSet, asked: Array, k: int, probes: int,
+        allowed: npt.NDArray[np.bool_] | None, workers: Workers,
+    ) -> tuple[Float32, Positions]:  # fmt: skip
+        """Distances and positions of the k nearest in each query's first lists, (q, k).
+
+        asked : rows, or packed hash codes.
+        """
+        segments = self._present(codes, alive, allowed, workers)
+        costs = self._costs_of_all(asked, workers)
+        return self._search(segments, asked, costs, k, probes, workers)
+
+    def within(
+        self, codes: CodeBlocks, alive: LaneSet, asked: Packed, r: int, probes: int,
+        allowed: npt.NDArray[np.bool_] | None, workers: Workers,
+    ) -> tuple[Positions, npt.NDArray[np.int32], Positions]:  # fmt: skip
+        """The hash codes within r in each query's first lists: lims, distances, positions, as index/scan."""
+        segments = self._present(codes, alive, allowed, workers)
+        lists, _ = self._first_lists(self._costs_of_all(asked, workers), probes)
+        words = asked.astype(np.uint32) * np.uint32(0x01010101)
+        found = []
+        for segment, masks in segments:
+            what = (segment.blocks.planes.reshape(-1), masks, segment.order, segment.starts, words, lists, r)
+            counts = np.zeros(len(asked), dtype=np.int64)
+            within_hash_lists(*what, counts, np.empty(0, np.int32), np.empty(0, np.int64), False)
+            lims = np.concatenate([[0], np.cumsum(counts)])
+            distances, positions = np.empty(lims[-1], np.int32), np.empty(lims[-1], np.int64)
+            within_hash_lists(*what, lims[:-1].copy(), distances, positions, True)
+            found.append((np.repeat(np.arange(len(asked)), counts), distances, positions))
+        queries, distances, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+        order = np.lexsort((positions, distances, queries))
+        lims = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=len(asked)))])
+        return lims, distances[order], positions[order]
+
+    def _costs_of_all(self, asked: Array, workers: Workers) -> Float32:
+        some = list(workers.map(lambda rows: self._costs(asked[rows]), len(asked), COMPARED))
+        return np.concatenate(some) if some else np.zeros((0, self.n_lists), dtype=np.float32)
+
+    def _first_lists(self, costs: Float32, probes: int) -> tuple[Positions, Float32]:
+        shape = (len(costs), min(probes, self.n_lists))
+        lists, near = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+        nearest_lists(costs, near, lists)
+        return lists, near
+
+    def _search(
+        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, costs: Float32, k: int,
+        probes: int, workers: Workers,
+    ) -> tuple[Float32, Positions]:  # fmt: skip
+        n_queries, probes = len(asked), min(probes, self.n_lists)
+        per_job = -(-n_queries // workers.n_jobs)
+        rows = max(1, min(QUERY_BLOCK, per_job, PARTS_PER_MOST // max(1, probes)))
+        n_groups = -(-n_queries // rows)
+        n_codes = sum(len(each) for each, _ in segments) * probes // max(1, self.n_lists)
+        n_parts = max(1, min(-(-workers.n_jobs // max(1, n_groups)), n_codes // PART_CODES))
+        found: list[Any] = [None] * (n_groups * n_parts)
+
+        def search(item: slice) -> None:
+            group, part = divmod(item.start, n_parts)
+            some = slice(group * rows, min((group + 1) * rows, n_queries))
+            lists, _ = self._first_lists(costs[some], probes)
+            heaps = empty_heaps(len(lists), k)
+            self._scan(segments, asked[some], np.ascontiguousarray(lists[:, part::n_parts]), heaps)
+            all_in_order(*heaps)
+            found[item.start] = heaps[1:]
+
+        workers.run(search, n_groups * n_parts, 1)
+        groups = [
+            nearest_first(found[at : at + n_parts], k) if n_parts > 1 else found[at]
+            for at in range(0, len(found), n_parts)
+        ]
+        if not groups:
+            return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
+        return np.concatenate([each[0] for each in groups]), np.concatenate([each[1] for each in groups])
+
+    def _scan(
+        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, lists: Positions, heaps: Heaps
+    ) -> None:
+        if self.decoder is None:
+            words = asked.astype(np.uint32) * np.uint32(0x01010101)
+            for segment, masks in segments:
+                flat = segment.blocks.planes.reshape(-1)
+                scan_hash_lists(flat, masks, segment.order, segment.starts, words, lists, self.n_bits, *heaps)
+            return
+        scan = DecoderScan(self.decoder, asked, lists)
+        for segment, masks in segments:
+            if len(segment):
+                scan.offer(segment, masks, heaps)
+
+
+class DecoderScan:
+    """A block of queries, (q, D), and their lists, (q, probes), to scan by the decoder."""
+
+    def __init__(self, decoder: ListDecoder, asked: Array, lists: Positions) -> None:
+        rows = decoder.centred(asked)
+        self.tables = np.ascontiguousarray(decoder.query_tables(asked), dtype=np.float32)
+        offsets = np.empty(lists.shape, dtype=np.float32)
+        exact_offsets(rows, decoder.centres, lists, offsets)
+        self.least, self.most = offsets.min(axis=1, initial=np.inf), offsets.max(axis=1, initial=0.0)
+        queries = np.repeat(np.arange(len(lists)), lists.shape[1]).reshape(lists.shape)
+        # the nearest lists first, which give a limit; then queries with the same list together
+        order = np.arange(lists.size)
+        if len(lists) >= FEW_QUERIES:
+            later = np.ones(lists.shape, dtype=np.bool_)
+            later[:, :1] = False
+            order = np.lexsort((lists.ravel(), later.ravel()))
+        self.pairs: tuple[Any, Any, Any] = (
+            lists.ravel()[order], queries.ravel()[order], offsets.ravel()[order],
+        )  # fmt: skip
+
+    def offer(self, segment: SortedCodes, masks: LaneMasks, heaps: Heaps) -> None:
+        """Offer the codes of a segment."""
+        assert segment.norms is not None
+        norms, planes, width = segment.norms, segment.blocks.planes, self.tables.shape[1]
+        bits, slack = bounds_of(self.tables, norms)
+        slack += ROUNDING * 4 * (self.most + norms.largest)
+        kind = bits or 8
+        wide = n_tables(width, kind, wide=False) > WIDE_TABLES
+        n, n_first = n_tables(width, kind, wide), 2 if wide else 1
+        chunk = max(1, CHUNK_BYTES // ((n_first + n) * LANES * TILE)) * TILE
+        index = aligned_zeros((chunk + TILE, n_first + n, LANES))
+        rounded = aligned_zeros((len(self.tables), n_first * LANES + n * (VALUES if kind == 8 else LANES)))
+        scan_lists(
+            planes, planes.view(np.uint64), masks, norms.values, norms.levels.view(np.uint64), norms.floors,
+            segment.order, segment.starts, self.tables, slack, self.least, bits, wide, *self.pairs,
+            index.view(np.uint64), rounded, *heaps,
+        )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Collections whose items are divided into lists."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from auxbit import Collection
+from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.evaluate import ground_truth
+
+
+def rows(n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(7).normal(size=(30, 12)) * 3
+    return (centres[rng.integers(0, 30, n)] + rng.normal(size=(n, 12))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lists") / "c.auxbit"
+    X = rows(3000)
+    metadata = [{"part": i % 4} for i in range(len(X))]
+    Collection.create(path, X, bits=32, metadata=metadata, vectors="float32", lists=25, method="lsh").close()
+    return path
+
+
+def recall(ids, true) -> float:
+    return (
+        float(np.mean([len(np.intersect1d(*both)) for both in zip(ids, true, strict=True)])) / true.shape[1]
+    )
+
+
+def test_items_in_lists_are_found(made):
+    X, queries = rows(3000), rows(50, 1)
+    true = ground_truth(X, queries, 10)
+    with Collection(made) as items:
+        assert items.describe()["lists"] == 25
+        assert items.describe()["bits"] == 32
+        assert "codes of 32 bits" in repr(items)
+        assert recall(items.search(queries, 10).ids, true) > 0.9
+        assert recall(items.search(queries, 10, probes="all").ids, true) > 0.97
+        many = ground_truth(X, queries, 200)  # a list has 120 items on average
+        assert recall(items.search(queries, 200, rerank=200, probes=1).ids, many) < 0.9
+        some = items.search(queries, 10, where="part = 2", probes="all")
+        of_part = np.arange(2, 3000, 4)
+        assert recall(some.ids, of_part[ground_truth(X[of_part], queries, 10)]) > 0.97
+        assert items.search(like=5, k=1).ids.tolist() == [5]
+
+
+def test_items_that_came_later_or_are_gone(made, tmp_path):
+    X, new = rows(600), rows(300, 3)
+    with Collection.create(tmp_path / "c", X, bits=24, vectors="float32", lists=10, method="lsh") as items:
+        ids = items.add(new)
+        assert recall(items.search(new[:20], 1, probes="all").ids, ids[:20, None]) == 1
+        items.delete(ids[:10])
+        assert not np.isin(items.search(new[:10], 5, probes="all").ids, ids[:10]).any()
+        items.add(new[:5], ids=ids[20:25], upsert=True)
+        expected = items.search(new, 5, probes="all")
+        items.compact()
+        assert np.array_equal(items.search(new, 5, probes="all").ids, expected.ids)
+    with Collection(tmp_path / "c") as items:
+        assert np.array_equal(items.search(new, 5, probes="all").ids, expected.ids)
+        items.retrain(bits=32)
+        assert items.describe()["lists"] == 10
+        assert items.describe()["bits"] == 32
+        assert recall(items.search(new[30:50], 1, probes="all").ids, ids[30:50, None]) == 1
+
+
+def test_hash_codes_in_lists(tmp_path):
+    X, queries = rows(1500), rows(20, 1)
+    how = {"bits": 32, "method": "lsh", "coding": "hash"}
+    with (
+        Collection.create(tmp_path / "c", X, lists=12, **how) as listed,
+        Collection.create(None, X, **how) as plain,
+    ):
+        for both in zip(listed.search(queries, 7, probes="all"), plain.search(queries, 7), strict=True):
+            assert np.array_equal(*both)
+        assert listed.describe()["lists"] == 12
+        assert len(listed.search_radius(queries, 5, probes="all").ids) == len(
+            plain.search_radius(queries, 5).ids
+        )
+        with pytest.raises(InvalidInput, match="there are none"):
+            plain.search(queries, probes=3)
+
+
+def test_few_rows_have_no_lists_by_themselves(tmp_path):
+    with Collection.create(None, rows(500), bits=16, method="lsh") as items:
+        assert items.describe()["lists"] is None
+    with pytest.raises(InvalidParameter, match="lists"):
+        Collection.create(tmp_path / "c", rows(500), bits=16, method="lsh", lists="some")
+    assert not (tmp_path / "c").exists()
