@@ -91,8 +91,8 @@ def fit(
 
         summary = fit_file(
             data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder,
-            lists=None if lists is None else opt.lists_of(lists), overwrite=force, scheduler=dask, progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters,
-            **parameters_for(metric),
+            lists=None if lists is None else opt.lists_of(lists), overwrite=force, scheduler=dask,
+            progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters, **parameters_for(metric),
         )  # fmt: skip
     if json:
         output.print_json(summary)

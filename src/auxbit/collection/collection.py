@@ -527,8 +527,8 @@ class Collection:
         ids = now.ids_at(positions)
         about = {
             "collection": str(self.path), "items": now.view.alive.count,
-            "bits": now.state.n_bits - now.state.list_bits, "queries": len(asked), "k": None, "radius": None, "mode": "hamming", "rerank": None,
-            "where": None if where is None else str(where),
+            "bits": now.state.n_bits - now.state.list_bits, "queries": len(asked), "k": None, "radius": None,
+            "mode": "hamming", "rerank": None, "where": None if where is None else str(where),
         } | about  # fmt: skip
         if asked.single and not lims:
             distances, ids = distances[0], ids[0]
@@ -663,7 +663,8 @@ class Collection:
         return {
             "collection": str(self.path), "items": now.view.alive.count,
             "bits": state.n_bits - state.list_bits, "lists": lists, "dimensions": state.n_features,
-            "method": method, "metric": metric, "coding": state.coding, "mu": state.mu, "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
+            "method": method, "metric": metric, "coding": state.coding, "mu": state.mu,
+            "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
         }  # fmt: skip
 
     def stats(self) -> Statistics:

@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -629,13 +629,18 @@ class Queries:
         if not wanted:
             n, kind = len(self.codes) if X is None else len(X), np.int32 if X is None else np.float32
             return np.zeros((n, 0), dtype=kind), np.zeros((n, 0), dtype=np.int64)
-        distances: Array
+        asked: Array
+        search: Callable[..., tuple[Array, Positions]]
         if mode == "asymmetric":
             index = view.index(view.model().decoder_)
-            lists = lists | {"sure_of": k}
-            distances, found = index.search_asymmetric(np.asarray(X), wanted, among=among, **lists)
+            asked, search, lists = np.asarray(X), index.search_asymmetric, lists | {"sure_of": k}
         else:
-            distances, found = view.index().search(self.codes, wanted, among=among, **lists)
+            asked, search = self.codes, view.index().search
+        distances, found = search(asked, wanted, among=among, **lists)
+        short = np.flatnonzero(found[:, k - 1] < 0)  # there are so many items, but not in the lists searched
+        if len(short):
+            lists = lists | {"probes": "all", "recall": None}
+            distances[short], found[short] = search(asked[short], wanted, among=among, **lists)
         if not n_candidates or X is None:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors

@@ -108,7 +108,8 @@ class State:
     "uuid", None while there are none; own_ids : whether some items have ids other than their numbers.
     trained : the model was fitted to the items with smaller numbers. updated : the last commit that changed
     metadata of items. lists : into which an index divides codes for Hamming distances; those of codes for the
-    decoder are the model's, and take list_bits of the n_bits. last_codes : the codes of the last block, which is not full, in planes.
+    decoder are the model's, and take list_bits of the n_bits. last_codes : the codes of the last block, which
+    is not full, in planes.
     about : a JSON object of whoever uses the collection, such as the recipe of pictures.
     """
 

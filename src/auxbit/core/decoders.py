@@ -279,6 +279,7 @@ class TableDecoder(_Reconstruction):
 # ---- Lists
 
 LEARNED_KS = (1, 3, 10, 30, 100, 300, 1000)
+CAUTION = 2  # times the neighbours that rows of one density would have
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class Coverage:
     """Which part of the nearest neighbours of queries lies in their first lists, on average.
 
     parts : (ks, K) float64, rising along a row; each row is for another number of neighbours, the first of
-    LEARNED_KS; n_rows : among so many rows. Of rows ten times as many, a tenth is as far away.
+    LEARNED_KS; n_rows : among so many rows. Of more rows, fewer neighbours are as far away.
     """
 
     parts: Float64
@@ -320,7 +321,8 @@ class Coverage:
         return float(self.parts[row, probes - 1]) if row < len(self.parts) else None
 
     def _row(self, k: float, n_rows: int) -> int:
-        return int(np.searchsorted(LEARNED_KS, k * self.n_rows / max(n_rows, 1)))
+        part = self.n_rows / max(n_rows, 1)
+        return int(np.searchsorted(LEARNED_KS, k * (part if part > 1 else min(1.0, CAUTION * part))))
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,16 @@ def _word_at(typing_context: Any, start: Any, i: Any) -> tuple[Any, Any]:
     return types.uint64(types.intp, types.intp), emit
 
 
+def _half(typing_context: Any, word: Any) -> tuple[Any, Any]:
+    """The number of 16 bits, as float32: numba has no such type, and numpy converts one at a time."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), _FLOAT)
+
+    return types.float32(types.uint16), emit
+
+
+half: Any = intrinsic(_half)
 popcount: Any = intrinsic(_popcount)
 lowest_bit: Any = intrinsic(_lowest_bit)
 prefetch: Any = intrinsic(_prefetch)

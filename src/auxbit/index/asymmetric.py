@@ -23,8 +23,9 @@ from auxbit.core.checks import (
     check_finite,
     check_squares,
 )
+from auxbit.core.maps import dot
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.simd import TILE, first_tile, index_bits, lowest_bit, popcount
+from auxbit.core.simd import TILE, first_tile, half, index_bits, lowest_bit, popcount
 from auxbit.index.bounds import (
     NARROW_LIMIT,
     ROUNDING,
@@ -349,34 +350,90 @@ def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tup
 # ---- Candidates ranked by their true distances
 
 
+RANKED_NUMBERS = 2**18  # of vectors that are read at a time
+
+
 def rank_by_vectors(
     X: Array, candidates: Positions, vectors_at: Callable[[Positions], Array], k: int, *, metric: str,
     n_jobs: int | None,
 ) -> tuple[Float32, Positions]:  # fmt: skip
     """The k nearest of each query's candidates by ‖x − y‖², and their positions, (q, k).
 
-    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads. metric : "euclidean"; "cosine",
-    rows are divided by their norms first; or "inner_product", distances are −xᵀy, so that the nearest have
-    the largest product. Equal distances are ordered by position.
+    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads, −1 for none. metric :
+    "euclidean"; "cosine", rows are divided by their norms first; or "inner_product", distances are −xᵀy, so
+    that the nearest have the largest product. Equal distances are ordered by position.
     """
     distances = np.zeros((len(X), k), dtype=np.float32)
     positions = np.zeros((len(X), k), dtype=np.int64)
+    at_once = max(1, RANKED_NUMBERS // max(1, candidates.shape[1] * X.shape[1]))
 
     def rank(rows: slice) -> None:
-        for row in range(rows.start, rows.stop):
-            near = np.sort(candidates[row])
-            y = vectors_at(near).astype(np.float64)  # float16 squares would overflow
-            x = np.asarray(X[row], dtype=np.float64)
-            far = distances_by(metric, x, y)
-            best = np.argsort(far, kind="stable")[:k]
-            largest = 1.0 if metric == "cosine" else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
-            check_squares(far[best], largest)
-            distances[row], positions[row] = far[best], near[best]
+        near = np.sort(candidates[rows], axis=1)
+        y = _as_float32(vectors_at(np.maximum(near, 0).ravel()))
+        x, far = np.asarray(X[rows], dtype=np.float64), np.empty(near.shape)
+        _far(x, y.reshape(*near.shape, -1), metric == "inner_product", metric == "cosine", far)
+        far[near < 0] = np.inf
+        best = np.argsort(far, axis=1, kind="stable")[:, :k]
+        nearest = np.take_along_axis(far, best, axis=1)
+        largest = 1.0 if metric == "cosine" else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
+        check_squares(nearest[np.take_along_axis(near, best, axis=1) >= 0], largest)
+        distances[rows], positions[rows] = nearest, np.take_along_axis(near, best, axis=1)
 
     with Workers(n_jobs) as workers:
         check_finite(X, workers)
-        workers.run(rank, len(X), 1)
+        workers.run(rank, len(X), at_once)
     return distances, positions
+
+
+def _as_float32(rows: Array) -> Float32:
+    if rows.dtype != np.float16:
+        return np.ascontiguousarray(rows, dtype=np.float32)
+    out = np.empty(rows.shape, dtype=np.float32)
+    widen(np.ascontiguousarray(rows).view(np.uint16).reshape(-1), out.reshape(-1))
+    return out
+
+
+@kernel
+def _far(X: Float64, Y: Float32, by_product: bool, by_angle: bool, out: Float64) -> None:
+    """The distances of rows X, (q, D), and their candidates Y, (q, m, D), as distances_by has them."""
+    for q in range(len(X)):
+        x, length = X[q], 1.0
+        if by_angle:
+            length = np.sqrt(dot(x, x))
+            length = length if length > 0 else 1.0
+        x = X[q] / length
+        for i in range(Y.shape[1]):
+            y, own = Y[q, i], 1.0
+            if by_angle:
+                own = np.sqrt(dot(y, y))
+                own = own if own > 0 else 1.0
+            out[q, i] = -dot(x, y) if by_product else squared_distance(x, y, 1.0 / own)
+
+
+@kernel
+def widen(halves: Any, out: Float32) -> None:
+    """float16, given as uint16, as float32."""
+    for i in range(len(halves)):
+        out[i] = half(halves[i])
+
+
+@kernel
+def squared_distance(x: Any, y: Any, scale: float) -> float:
+    """‖x − scale·y‖² in float64 and in one fixed order, as eight sums."""
+    a = b = c = d = e = f = g = h = 0.0
+    whole = len(x) - len(x) % 8
+    for i in range(0, whole, 8):
+        a += (x[i] - scale * y[i]) * (x[i] - scale * y[i])
+        b += (x[i + 1] - scale * y[i + 1]) * (x[i + 1] - scale * y[i + 1])
+        c += (x[i + 2] - scale * y[i + 2]) * (x[i + 2] - scale * y[i + 2])
+        d += (x[i + 3] - scale * y[i + 3]) * (x[i + 3] - scale * y[i + 3])
+        e += (x[i + 4] - scale * y[i + 4]) * (x[i + 4] - scale * y[i + 4])
+        f += (x[i + 5] - scale * y[i + 5]) * (x[i + 5] - scale * y[i + 5])
+        g += (x[i + 6] - scale * y[i + 6]) * (x[i + 6] - scale * y[i + 6])
+        h += (x[i + 7] - scale * y[i + 7]) * (x[i + 7] - scale * y[i + 7])
+    for i in range(whole, len(x)):
+        a += (x[i] - scale * y[i]) * (x[i] - scale * y[i])
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
 
 
 def distances_by(metric: str, x: Float64, y: Float64) -> Float64:

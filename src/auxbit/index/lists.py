@@ -32,6 +32,7 @@ from auxbit.index.asymmetric import (
     in_order,
     limit_of,
     offer,
+    squared_distance,
 )
 from auxbit.index.bounds import (
     NARROW_LIMIT,
@@ -94,11 +95,7 @@ def exact_offsets(rows: Float64, centres: Float32, lists: Positions, out: Float3
     """‖x − c‖² of rows, (q, D), and the centres of some lists each, (q, probes), in float64."""
     for q in range(len(rows)):
         for i in range(lists.shape[1]):
-            total = 0.0
-            for d in range(rows.shape[1]):
-                apart = rows[q, d] - np.float64(centres[lists[q, i], d])
-                total += apart * apart
-            out[q, i] = total
+            out[q, i] = squared_distance(rows[q], centres[lists[q, i]], 1.0)
 
 
 @kernel
@@ -370,6 +367,7 @@ MERGED = 8  # a segment with more than an eighth of the codes of the one before 
 QUERY_BLOCK = 256  # queries that share one pass over their lists
 COMPARED = 64  # queries that are compared with all centroids at a time
 FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
+MANY_PROBES = 16  # lists of which one is searched, or more
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
 PARTS_PER_MOST = 2**27  # pairs of queries and lists at a time
 
@@ -535,6 +533,11 @@ class ListSearch:
         return np.concatenate(some) if some else np.zeros((0, self.n_lists), dtype=np.float32)
 
     def _first_lists(self, costs: Float32, probes: int) -> tuple[Positions, Float32]:
+        if probes * MANY_PROBES > self.n_lists:  # heaps would be slower
+            lists = np.argpartition(costs, min(probes, self.n_lists) - 1, axis=1)[:, :probes].astype(np.int64)
+            near = np.take_along_axis(costs, lists, axis=1)
+            order = np.argsort(near, axis=1, kind="stable")
+            return np.take_along_axis(lists, order, axis=1), np.take_along_axis(near, order, axis=1)
         shape = (len(costs), min(probes, self.n_lists))
         lists, near = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
         nearest_lists(costs, near, lists)
@@ -598,9 +601,10 @@ class DecoderScan:
         # the nearest lists first, which give a limit; then queries with the same list together
         order = np.arange(lists.size)
         if len(lists) >= FEW_QUERIES:
-            later = np.ones(lists.shape, dtype=np.bool_)
-            later[:, :1] = False
-            order = np.lexsort((lists.ravel(), later.ravel()))
+            keys = lists + len(decoder.centroids)
+            keys[:, 0] -= len(decoder.centroids)
+            small = np.uint16 if len(decoder.centroids) <= 2**15 else np.int64  # numpy sorts it by digits
+            order = np.argsort(keys.ravel().astype(small), kind="stable")
         self.pairs: tuple[Any, Any, Any] = (
             lists.ravel()[order], queries.ravel()[order], offsets.ravel()[order],
         )  # fmt: skip
