@@ -8,6 +8,7 @@ import pytest
 from auxbit import Collection
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
+from auxbit.index.lists import SortedCodes
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -90,3 +91,75 @@ def test_few_rows_have_no_lists_by_themselves(tmp_path):
     with pytest.raises(InvalidParameter, match="lists"):
         Collection.create(tmp_path / "c", rows(500), bits=16, method="lsh", lists="some")
     assert not (tmp_path / "c").exists()
+
+
+# ---- the file of sorted codes
+
+
+@pytest.mark.parametrize("coding", ["optimal", "hash"])
+def test_codes_sorted_by_list_are_mapped_not_sorted_again(coding, tmp_path, monkeypatch):
+    X, queries = rows(1200), rows(20, 1)
+    how = {"bits": 32, "method": "lsh", "coding": coding, "lists": 12}
+    with Collection.create(tmp_path / "c", X, **how) as items:
+        expected = items.search(queries, 7, probes=4)
+    assert (tmp_path / "c" / "lists.0").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(SortedCodes, "__init__", None)
+        with Collection(tmp_path / "c") as items:
+            found = items.search(queries, 7, probes=4)
+    assert np.array_equal(found.ids, expected.ids)
+    assert np.array_equal(found.distances, expected.distances)
+
+
+def test_a_file_of_sorted_codes_that_is_damaged_stale_or_gone_is_made_without(tmp_path):
+    X, queries = rows(1200), rows(20, 1)
+    with Collection.create(tmp_path / "c", X, bits=32, method="lsh", lists=12) as items:
+        expected = items.search(queries, 7, probes=4)
+    path = tmp_path / "c" / "lists.0"
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-100] ^= 1
+    for content in (
+        bytes(flipped),
+        whole[: len(whole) // 2],
+        b"",
+        b"nothing",
+        whole.replace(b'"key": "', b'"key": "x'),
+    ):
+        path.write_bytes(content)
+        with Collection(tmp_path / "c", read_only=True) as items:
+            assert np.array_equal(items.search(queries, 7, probes=4).ids, expected.ids)
+    path.unlink()
+    with Collection(tmp_path / "c") as items:
+        assert np.array_equal(items.search(queries, 7, probes=4).ids, expected.ids)
+        items.compact()
+        assert not path.exists()
+        assert (tmp_path / "c" / "lists.1").exists()
+        assert items.check() == []
+
+
+def test_items_added_and_deleted_after_codes_were_sorted(tmp_path):
+    X, new, queries = rows(1200), rows(90, 5), rows(20, 1)
+    with Collection.create(tmp_path / "c", X, bits=32, method="lsh", lists=12) as items:
+        ids = items.add(new)
+        items.delete(ids[::3])
+        items.delete(np.arange(0, 1200, 5))
+        expected = items.search(queries, 9, probes="all")
+    with Collection(tmp_path / "c") as items:
+        assert np.array_equal(items.search(queries, 9, probes="all").ids, expected.ids)
+    with Collection.create(None, X, model=tmp_path / "c" / "model.0.safetensors") as fresh:
+        fresh.add(new)
+        fresh.delete(ids[::3])
+        fresh.delete(np.arange(0, 1200, 5))
+        assert np.array_equal(fresh.search(queries, 9, probes="all").ids, expected.ids)
+
+
+def test_a_disk_that_is_full_keeps_what_was_added(tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("auxbit.index.lists.write_arrays", full)
+    with Collection.create(tmp_path / "c", rows(600), bits=16, method="lsh", lists=5) as items:
+        assert len(items) == 600
+        items.compact()
+    assert not list((tmp_path / "c").glob("lists*"))

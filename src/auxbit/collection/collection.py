@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -57,6 +57,7 @@ BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 DEFAULT_METHOD = "ba"
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
+SORTED_SHARE = 8  # a file that brings more than an eighth of the items has all sorted by list again
 
 Items = list[Row]  # the class has a method of that name
 Groups = list[Array]
@@ -318,6 +319,8 @@ class Collection:
                     check_finite(rows.X, name=rows.name)
                 encode_metadata(rows.metadata, n)
             raise
+        if (self._storage.state.positions - before) * SORTED_SHARE > before:
+            self._keep_lists()
         return np.concatenate(ids) if ids else ids_array([], state.ids)
 
     def delete(self, ids: Any = None, *, where: Any = None) -> int:
@@ -374,7 +377,14 @@ class Collection:
             edit.rewrite(None, advance)
             edit.tidy(repair=self._lenient)
         self._lenient = False
+        self._keep_lists()
         self._storage.shrink()
+
+    def _keep_lists(self) -> None:
+        """Write codes sorted by list beside the others, which searches map; without it they sort them."""
+        if self._storage.state.has_lists:
+            with suppress(OSError), self._reading() as now:  # as a full disk: what was changed is committed
+                now.view.keep_lists()
 
     def retrain(
         self, model: Any = None, *, X: Any = None, bits: int | None = None,
@@ -428,6 +438,7 @@ class Collection:
             else:
                 self._storage.models[str(edit.state.model)] = new
             edit.rewrite(lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
+        self._keep_lists()
         return new
 
     def _trained(

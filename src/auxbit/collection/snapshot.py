@@ -309,9 +309,30 @@ class View:
                 how = {"coding": self.state.coding, "mu": self.state.mu, "n_jobs": self.n_jobs}
                 how["lists"] = self.state.lists
                 self._index = HammingIndex.over(store, **how)
+                if self.state.lists is not None:
+                    self._adopt_lists()
             if decoder is not None and self._index.decoder is not decoder:
                 self._index.attach(decoder)
+                if self.state.list_bits:
+                    self._adopt_lists()
             return self._index
+
+    def _adopt_lists(self) -> None:
+        """Map the codes that lie sorted by list, as far as they do."""
+        if self._storage.folder is not None and self._index is not None and not self._lenient:
+            self._index.adopt_lists(self._storage.folder / self.state.lists_file, self.lists_key)
+
+    @property
+    def lists_key(self) -> str:
+        """Names the codes of this generation."""
+        return f"{self.state.key} {self.state.generation} {self.state.model}"
+
+    def keep_lists(self) -> None:
+        """Write the codes sorted by list, for those who open the collection later."""
+        if self._storage.folder is not None and self.state.has_lists and self.state.positions:
+            decoder = self.model().decoder_ if self.state.list_bits else None
+            path = self._storage.folder / self.state.lists_file
+            self.index(decoder).keep_lists(path, self.lists_key)
 
     def model(self) -> Hasher:
         """The hasher, loaded at first use."""

@@ -164,9 +164,20 @@ class State:
         return 0 if self.vectors is None else (self.n_features or 0) * np.dtype(self.vectors).itemsize
 
     @property
+    def lists_file(self) -> str:
+        """Of codes sorted by list, made from the others; it may be missing."""
+        return f"lists.{self.generation}"
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether items are divided into lists."""
+        return self.list_bits > 0 or self.lists is not None
+
+    @property
     def files(self) -> set[str]:
         """The names of all flat files and of the model."""
-        return {name for name in (self.codes, self.vectors_file, self.model) if name is not None}
+        names = {name for name in (self.codes, self.vectors_file, self.model) if name is not None}
+        return names | ({self.lists_file} if self.has_lists else set())
 
 
 def read_state(connection: sqlite3.Connection, before: State | None = None) -> State:
@@ -598,7 +609,7 @@ class Storage:
             for name in set(kept) - named:
                 del kept[name]
         if self.folder is not None and self._lock is not None and self._lock.held:
-            ours = re.compile(r"(codes|vectors)\.\d+|model\.\d+\.safetensors|\..*\.part")
+            ours = re.compile(r"(codes|vectors|lists)\.\d+|model\.\d+\.safetensors|\..*\.part")
             with contextlib.suppress(OSError, sqlite3.Error), self.reading() as (_, state):
                 for path in self.folder.iterdir():
                     if ours.fullmatch(path.name) and path.name not in state.files:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -422,6 +422,15 @@ class CodeNorms:
         self._norms = np.zeros(0, dtype=np.float32)
         self._levels = np.zeros(0, dtype=np.uint8)
         self._levels_made_at = 0
+
+    @classmethod
+    def mapped(cls, decoder: Decoder, size: int, largest: float, arrays: dict[str, Any]) -> CodeNorms:
+        """Norms, levels and floors that are there already, and are not added to."""
+        made = cls(decoder)
+        made.size = made._levels_made_at = size
+        made.largest, made.floors = largest, arrays["floors"]
+        made._norms, made._levels = arrays["norms"], arrays["levels"].reshape(-1)
+        return made
 
     def __len__(self) -> int:
         return self.size

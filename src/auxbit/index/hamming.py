@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -727,6 +728,18 @@ class HammingIndex:
         self._lists.up_to_date(codes, alive, workers)  # tells how many lists are wanted
         n_probes = self._n_probes(min(k, sure_of or k), probes, recall, allowed)
         return self._lists.nearest(codes, alive, asked, k, n_probes, allowed, workers)
+
+    def keep_lists(self, path: Path, key: str) -> None:
+        """Write the sorted codes to a file, for `adopt_lists` of an index over the same codes, and more."""
+        with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
+            if self._lists is not None:
+                self._lists.save(path, key, self._store.codes, self._store.alive, workers)
+
+    def adopt_lists(self, path: Path, key: str) -> None:
+        """Map what keep_lists has written, if there is something of that key."""
+        with self._guard.reading():
+            if self._lists is not None:
+                self._lists.adopt(path, key, self._store.codes)
 
     def probes_for(self, recall: float = RECALL, k: int = 10) -> int:
         """How many lists a search looks at, so that this part of the k nearest lies in them."""

@@ -11,14 +11,19 @@ a log of merged runs: a segment is merged with the one before it when it has an 
 
 from __future__ import annotations
 
+import json
+import math
 import threading
+import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Array, Bytes, Float32, Float64, Packed, Positions, Words
+from auxbit.core.checks import Array, Bytes, Float32, Float64, Packed, PathLike, Positions, Words
 from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder
+from auxbit.core.files import replacing
 from auxbit.core.maps import unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import TILE, address, first_tile, lowest_bit, popcount
@@ -350,6 +355,65 @@ class SortedCodes:
         """By slots, of one truth value per position."""
         return lanes_of(allowed[self.order])
 
+    def save(self, path: PathLike, about: dict[str, Any], more: dict[str, Array]) -> None:
+        """Write a file that `mapped` maps, atomically. about, more : JSON and arrays that belong to it."""
+        arrays = {"planes": self.blocks.planes, "order": self.order, "starts": self.starts} | more
+        if self.norms is not None:
+            arrays |= {"norms": self.norms.values, "levels": self.norms.levels, "floors": self.norms.floors}
+            about = about | {"largest": self.norms.largest}
+        write_arrays(path, about | {"n_bits": self.blocks.n_bits}, arrays)
+
+    @classmethod
+    def mapped(
+        cls, about: dict[str, Any], arrays: dict[str, Array], decoder: ListDecoder | None
+    ) -> SortedCodes:
+        """What `save` has written, where it lies."""
+        made = cls.__new__(cls)
+        made.order, made.starts, made.norms = arrays["order"], arrays["starts"], None
+        made.blocks = CodeBlocks.mapped(arrays["planes"], about["n_bits"], len(made.order))
+        if decoder is not None:
+            made.norms = CodeNorms.mapped(decoder, len(made.order), about["largest"], arrays)
+        return made
+
+
+# ---- Files of arrays, each on a boundary of 64 bytes
+
+HEAD = 2**12  # bytes for JSON, at least
+
+
+def write_arrays(path: PathLike, about: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Write arrays behind a line of JSON, which knows their places and the checksum of all that follows."""
+    places, end, check = {}, 0, 0
+    for name, array in arrays.items():
+        places[name] = {"at": end, "shape": list(array.shape), "dtype": array.dtype.str}
+        check = zlib.crc32(np.ascontiguousarray(array).data, check)
+        end += -(-array.nbytes // LANES) * LANES
+    text = json.dumps({"about": about, "arrays": places, "checksum": check}).encode() + b"\n"
+    head = -(-max(len(text) + 8, HEAD) // LANES) * LANES
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(head.to_bytes(8, "little") + text.ljust(head - 8, b" "))
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).data)
+            file.write(bytes(-array.nbytes % LANES))
+
+
+def map_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Array]] | None:
+    """What `write_arrays` has written, mapped; None if it is not there, or not whole."""
+    try:
+        content = np.memmap(path, dtype=np.uint8, mode="r")
+        head = int.from_bytes(content[:8].tobytes(), "little")
+        found = json.loads(content[8:head].tobytes())
+        arrays, check = {}, 0
+        for name, place in found["arrays"].items():
+            dtype, shape = np.dtype(place["dtype"]), tuple(place["shape"])
+            start = head + place["at"]
+            flat = content[start : start + dtype.itemsize * math.prod(shape)]
+            arrays[name] = np.asarray(flat).view(dtype).reshape(shape)
+            check = zlib.crc32(np.asarray(flat).data, check)
+        return (found["about"], arrays) if check == found["checksum"] else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
 
 Heaps = tuple[Positions, Float32, Positions]  # counts, (q,), distances and positions, (q, k)
 
@@ -419,6 +483,33 @@ class ListSearch:
                     self._changed = codes.version, self._sorted(codes.take(codes.changed), codes.changed)
                 found.append(self._changed[1])
             return found
+
+    def save(self, path: PathLike, key: str, codes: CodeBlocks, alive: LaneSet, workers: Workers) -> None:
+        """Write all codes as one segment, for `adopt`; key : names the codes, and what they are."""
+        with self._building:
+            self._segments, self._covered, self._of = [], 0, None
+        if not codes.size:
+            return
+        self.up_to_date(codes, alive, workers)
+        more: dict[str, Array] = {"coverage": self.coverage.parts}
+        if self.decoder is None and self.centroids is not None:
+            more["centroids"] = self.centroids.centroids
+        self._segments[0][1].save(path, {"key": key, "rows": self.coverage.n_rows}, more)
+
+    def adopt(self, path: Path, key: str, codes: CodeBlocks) -> None:
+        """Take in what was saved of the first codes, if it is of these; else nothing changes."""
+        found = map_arrays(path)
+        if found is None or found[0].get("key") != key or len(found[1]["order"]) > codes.size:
+            return
+        about, arrays = found
+        with self._building:
+            if self.decoder is None:
+                self.centroids = Centroids(np.array(arrays["centroids"]))
+                self.coverage = Coverage(np.array(arrays["coverage"]), int(about["rows"]))
+            segment = SortedCodes.mapped(about, arrays, self.decoder)
+            self._segments, self._covered, self._of = [(0, segment)], len(segment), codes
+            codes.watch()
+            codes.watched = len(segment)
 
     def _sort(self, codes: CodeBlocks, first: int, alive: LaneSet, workers: Workers) -> None:
         """Make a segment of the positions from `first` on."""
