@@ -87,7 +87,7 @@ def test_hash_codes_in_lists(tmp_path):
 
 def test_few_rows_have_no_lists_by_themselves(tmp_path):
     with Collection.create(None, rows(500), bits=16, method="lsh") as items:
-        assert items.describe()["lists"] is None
+        assert "lists" not in items.describe()
     with pytest.raises(InvalidParameter, match="lists"):
         Collection.create(tmp_path / "c", rows(500), bits=16, method="lsh", lists="some")
     assert not (tmp_path / "c").exists()
@@ -163,3 +163,19 @@ def test_a_disk_that_is_full_keeps_what_was_added(tmp_path, monkeypatch):
         assert len(items) == 600
         items.compact()
     assert not list((tmp_path / "c").glob("lists*"))
+
+
+def test_finer_codes_rank_items_again_without_vectors(tmp_path):
+    X, queries = rows(1500), rows(40, 1)
+    true, found = ground_truth(X, queries, 10), []
+    for refine_bits in (0, 32):
+        how = {"bits": 16, "method": "lsh", "lists": 12, "refine_bits": refine_bits}
+        with Collection.create(tmp_path / str(refine_bits), X, **how) as items:
+            assert items.describe()["refine_bits"] == refine_bits
+            assert items.describe()["bits"] == 16
+            found.append(recall(items.search(queries, 10, probes="all").ids, true))
+    assert found[1] > found[0] + 0.1
+    with Collection(tmp_path / "32") as items:
+        items.retrain(X=X)
+        assert items.describe()["refine_bits"] == 32
+        assert recall(items.search(queries, 10, probes="all").ids, true) > found[0] + 0.1

@@ -118,6 +118,13 @@ def test_a_model_with_lists_is_saved_and_read_back(model, base, tmp_path):
     assert isinstance(decoder_from(header, tensors), ListDecoder)
 
 
+def test_rows_of_a_dask_array_have_the_same_codes(model, base):
+    blocks = pytest.importorskip("dask.array").from_array(base, chunks=(300, 10))
+    lazy = model.encode(blocks, coding="optimal")
+    assert lazy.shape == (700, 4)
+    assert np.array_equal(lazy.compute(scheduler="synchronous"), model.encode(base, coding="optimal"))
+
+
 def test_lists_are_for_free_codes_alone(base):
     model = LSH(16, random_state=0).fit(base)
     with pytest.raises(InvalidParameter, match="Lists are for free codes, mu=0"):
@@ -298,6 +305,43 @@ def test_cosine_and_inner_products_have_lists():
         _, ids = index_of(model, X).search_asymmetric(queries, 10)
         true = ground_truth(X, queries, 10, metric=metric)
         assert np.mean([len(np.intersect1d(*both)) / 10 for both in zip(ids, true, strict=True)]) > 0.5
+
+
+# ---- a second, finer code
+
+
+def test_a_finer_code_tells_what_the_first_leaves(base, queries, tmp_path):
+    X = clustered(2000)
+    plain, model = fitted(16), fitted(16)
+    model.fit_decoder(X, "tables", lists=N_LISTS, refine_bits=16, n_iter=2)
+    codes = model.encode(base, coding="optimal")
+    assert codes.shape == (700, 5)
+    rough = plain.decode(plain.encode(base, coding="optimal"))
+    assert np.square(base - model.decode(codes)).sum() < 0.7 * np.square(base - rough).sum()
+    true = true_distances(model, base, queries.astype(np.float64))
+    index = index_of(model, base)
+    distances, ids = index.search_asymmetric(queries, 10, probes="all")
+    assert np.take_along_axis(true, ids, axis=1) == pytest.approx(distances, rel=1e-4, abs=1e-3)
+    assert (np.diff(distances, axis=1) >= 0).all()
+    wanted = ground_truth(base, queries, 10)
+    of_plain = index_of(plain, base).search_asymmetric(queries, 10, probes="all")[1]
+    found = [
+        np.mean([len(np.intersect1d(*both)) for both in zip(each, wanted, strict=True)])
+        for each in (ids, of_plain)
+    ]
+    assert found[0] > 1.1 * found[1]
+    model.save(tmp_path / "m.safetensors")
+    loaded = auxbit.load(tmp_path / "m.safetensors")
+    assert np.array_equal(loaded.encode(base, coding="optimal"), codes)
+    assert np.array_equal(loaded.decode(codes), model.decode(codes))
+    index.save(tmp_path / "i.index")
+    again = HammingIndex.load(tmp_path / "i.index").search_asymmetric(queries, 10, probes="all")
+    assert np.array_equal(again[1], ids)
+    few = index_of(model, base[:4]).search_asymmetric(queries, 6)
+    assert (few[1][:, 4:] == -1).all()
+    assert np.isinf(few[0][:, 4:]).all()
+    with pytest.raises(InvalidParameter, match="0 without lists"):
+        LSH(16, random_state=0).fit(X).fit_decoder(X, refine_bits=8)
 
 
 # ---- how sure a search is

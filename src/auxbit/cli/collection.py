@@ -56,6 +56,7 @@ def create(
     mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
     lists: opt.Lists = None,
+    refine_bits: opt.RefineBits = 0,
     metric: Annotated[str | None, choice(
         *opt.METRICS, show_default="euclidean, or that of --model", help="Which neighbours codes are for."
     )] = None,
@@ -89,8 +90,8 @@ def create(
                 out, None if codes else data, codes=data if codes else None, model=model, method=method,
                 bits=bits, random_state=seed, metric=metric, vectors_column=vectors_column, **rows,
                 vectors=None if vectors == "none" else vectors, coding=coding, mu=mu, decoder=decoder,
-                lists=opt.lists_of(lists), overwrite=force, n_jobs=jobs, progress=stages,
-                stopped=lambda *at: reached.append(at),
+                lists=opt.lists_of(lists), refine_bits=refine_bits, overwrite=force, n_jobs=jobs,
+                progress=stages, stopped=lambda *at: reached.append(at),
             ) as made,
         ):  # fmt: skip
             facts = made.describe()
@@ -115,7 +116,8 @@ def create(
             *([("ids", f"{facts['ids']}, as {first[0]['id']}")] if first else []),
             *([("metadata", ", ".join(facts["fields"]))] if facts["fields"] else []),
             ("codes", f"{facts['bits']} bits, {facts['coding']}{_searched(facts)}"),
-            *([("lists", f"{facts['lists']:,}")] if facts["lists"] else []),
+            *([("lists", f"{facts['lists']:,}")] if facts.get("lists") else []),
+            *([("finer codes", f"{facts['refine_bits']} bits")] if facts.get("refine_bits") else []),
             ("metric", facts["metric"]),
             ("model", f"{facts['method']}, {source}" if facts["method"] else "none: it holds codes alone"),
             ("vectors", _kept(facts)),

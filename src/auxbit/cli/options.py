@@ -161,6 +161,12 @@ Lists = Annotated[str | None, Option(
 )]  # fmt: skip
 
 
+RefineBits = Annotated[int, Option(
+    "--refine-bits", metavar="N", show_default="0", help="With lists: bits of a second, finer code per row, "
+    "by which what is found is ranked again."
+)]  # fmt: skip
+
+
 def lists_of(given: str | None) -> str | int | None:
     """What --lists says, as Collection.create takes it."""
     if given is None or given == "auto":

@@ -57,6 +57,7 @@ BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 DEFAULT_METHOD = "ba"
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
+MOST_FITTED = 1_000_000  # rows of more than these, to which a hash function is fitted
 SORTED_SHARE = 8  # a file that brings more than an eighth of the items has all sorted by list again
 
 Items = list[Row]  # the class has a method of that name
@@ -108,9 +109,9 @@ class Collection:
         ids: Any = None, metadata: Any = None, vectors_column: str | None = None, codes: Any = None,
         vectors: str | None = None, method: str | None = None, metric: str | None = None,
         coding: str | None = None, mu: float | None = None, decoder: str | None = None,
-        lists: str | int | None = "auto", n_features: int | None = None, random_state: int = 0,
-        overwrite: bool = False, n_jobs: int | None = None, progress: Progress | None = None,
-        stopped: Stopped | None = None,
+        lists: str | int | None = "auto", refine_bits: int = 0, n_features: int | None = None,
+        random_state: int = 0, overwrite: bool = False, n_jobs: int | None = None,
+        progress: Progress | None = None, stopped: Stopped | None = None,
     ) -> Self:  # fmt: skip
         """Make a collection, in a new folder or, with path=None, in memory.
 
@@ -129,6 +130,8 @@ class Collection:
             that of the model, or "auto".
         lists : divide items into that many lists, of which a search looks at those near the query; "auto":
             about 1.5·√n for n rows of 50,000 and more, if a decoder is fitted here to optimal codes.
+        refine_bits : with lists, of a second, finer code per item, by which candidates are ranked again if no
+            vectors are kept.
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
@@ -149,7 +152,8 @@ class Collection:
             raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
         if rows is not None and trains:
             wanted = {"method": method, "random_state": random_state} | parameters_for(metric)
-            model, bits = _new_model(rows, bits, n_jobs, told, **wanted), None
+            most = MOST_FITTED if coding == "hash" or mu else None
+            model, bits = _new_model(rows, most, bits, n_jobs, told, **wanted), None
             if mu is None and decoder is None:
                 coding = coding or default_coding(model.n_bits)
         if model is not None:
@@ -162,7 +166,7 @@ class Collection:
                 X = rows.X
             fits = trains or isinstance(lists, int)
             by_model = lists if fits and not mu and coding != "hash" else None
-            coding, mu = suit_coding(model, X, coding, mu, decoder, by_model, told)
+            coding, mu = suit_coding(model, X, coding, mu, decoder, by_model, told, refine_bits)
         state = _first_state(model, vectors, coding, mu, bits, n_features, lists)
         if rows is not None and folder is not None and storage.is_collection(folder):
             _check_rows(rows, state, model, are_codes=codes is not None)  # before another is replaced
@@ -480,8 +484,8 @@ class Collection:
                 made.set_params(random_state=random_state)
         fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
         if state.coding == "optimal":
-            kind, lists = (None, None) if present is None else kind_of(present)
-            suit_decoder(made, X, state.mu, kind, lists or None, told)
+            kind, lists, finer = (None, 0, 0) if present is None else kind_of(present)
+            suit_decoder(made, X, state.mu, kind, lists or None, told, finer)
         return made
 
     # ---- searches
@@ -663,17 +667,19 @@ class Collection:
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
         with self._reading() as now:
-            state, method, metric, lists = now.state, None, now.metric, now.state.lists
+            state, method, metric, lists, finer = now.state, None, now.metric, now.state.lists, 0
             if state.model is not None:
                 from auxbit.core.decoders import kind_of
                 from auxbit.hashers.registry import label_of
 
                 method = label_of(now.view.model())
-                lists = lists or (state.list_bits and kind_of(now.view.model().decoder_)[1]) or None
+                if state.list_bits:
+                    _, lists, finer = kind_of(now.view.model().decoder_)
             fields, indexed = now.fields(), now.indexed_fields()
+        of_lists = {"lists": lists, "refine_bits": finer} if lists else {}
         return {
             "collection": str(self.path), "items": now.view.alive.count,
-            "bits": state.n_bits - state.list_bits, "lists": lists, "dimensions": state.n_features,
+            "bits": state.n_bits - state.list_bits, **of_lists, "dimensions": state.n_features,
             "method": method, "metric": metric, "coding": state.coding, "mu": state.mu,
             "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
         }  # fmt: skip
@@ -846,13 +852,17 @@ def _given_model(model: Any) -> Hasher:
     return found
 
 
-def _new_model(rows: Records, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any) -> Hasher:
-    """A model fitted to rows."""
-    from auxbit.hashers.files import LARGEST_SEED, check_enough_rows, default_bits
+def _new_model(
+    rows: Records, most: int | None, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any
+) -> Hasher:
+    """A model fitted to rows, or to so many of them; None: as many as a decoder is fitted to."""
+    from auxbit.core.parallel import sample_rows
+    from auxbit.data.vectors import take_rows
+    from auxbit.hashers.files import LARGEST_SEED, TRAINING_ROWS, check_enough_rows, default_bits
     from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
 
     check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    X = np.asarray(rows.X[:])
+    X = take_rows(rows.X, sample_rows(len(rows.X), most or TRAINING_ROWS))
     check_enough_rows(X, rows.name)
     method = wanted.pop("method") or DEFAULT_METHOD
     bits = find_method(method).check_bits(default_bits(X.shape[1]) if bits is None else bits)

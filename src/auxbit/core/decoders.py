@@ -300,7 +300,7 @@ class Coverage:
 
     @classmethod
     def of(cls, ranks: npt.NDArray[np.integer[Any]], n_lists: int, n_rows: int) -> Coverage:
-        """Ranks : (q, k), which of a query's lists, from 0, each of its neighbours is in, nearest first."""
+        """From which of a query's lists, from 0, its neighbours are in, the nearest first, (q, k)."""
         ks = [k for k in LEARNED_KS if k <= ranks.shape[1]]
         counts = [np.bincount(ranks[:, :k].ravel(), minlength=n_lists) for k in ks]
         parts = [np.cumsum(each) / max(1, each.sum()) for each in counts]
@@ -330,7 +330,8 @@ class ListDecoder(_Reconstruction):
     """f(l, z) = share·(c_l − c̄) + g(z), c̄ the mean of all c_l: codes are of what is left of a row.
 
     A row is in the list of the centroid that is nearest to it; the number l is in the first bytes of its
-    code, the lowest first. inner : g; centroids : (K, D) float32.
+    code, the lowest first. inner : g; centroids : (K, D) float32. fine : of the rest of a code, which tells
+    what is left of a row by the others; search ranks the first that it finds again by all of it.
     """
 
     LAYOUT = "centroids float32 K D; coverage float64 R K"
@@ -339,6 +340,7 @@ class ListDecoder(_Reconstruction):
     centroids: Float32
     share: float
     coverage: Coverage
+    fine: TableDecoder | None = None
     b: Float64 = field(init=False)
     normalize: bool = field(init=False)
     mu: float | None = field(init=False)
@@ -355,8 +357,15 @@ class ListDecoder(_Reconstruction):
 
     @property
     def n_bits(self) -> int:
-        """Of a code with its list's number."""
-        return 8 * self.number_bytes + self.inner.n_bits
+        """Of a code with its list's number and all that follows."""
+        if self.fine is None:
+            return 8 * self.number_bytes + self.inner.n_bits
+        return 8 * (self.number_bytes + self.inner_bytes) + self.fine.n_bits
+
+    @property
+    def inner_bytes(self) -> int:
+        """Of the code for the inner decoder."""
+        return bytes_per_code(self.inner.n_bits)
 
     @property
     def hash_bits(self) -> int:
@@ -384,17 +393,22 @@ class ListDecoder(_Reconstruction):
                 f"codes have the number of list {numbers.max()}, and there are {len(self.centroids)}. "
                 'Codes with lists are those of encode(X, coding="optimal") by the same model.'
             )
-        return numbers, codes[:, self.number_bytes :]
+        return numbers, codes[:, self.number_bytes : self.number_bytes + self.inner_bytes]
 
-    def joined(self, numbers: npt.NDArray[np.integer[Any]], rest: Packed) -> Packed:
+    def joined(self, numbers: npt.NDArray[np.integer[Any]], *rest: Packed) -> Packed:
         """Codes, of the numbers of their lists, (n,), and what follows."""
         places = 8 * np.arange(self.number_bytes)
-        return np.hstack([(numbers[:, None] >> places & 255).astype(np.uint8), rest])
+        return np.hstack([(numbers[:, None] >> places & 255).astype(np.uint8), *rest])
+
+    def fine_codes(self, codes: Packed) -> Packed:
+        """The last part of codes."""
+        return codes[:, self.number_bytes + self.inner_bytes :]
 
     def decode(self, codes: Packed) -> Float64:
         """The reconstruction of packed codes, (n, bytes) → (n, D)."""
         numbers, rest = self.split(codes)
-        return self.inner.decode(rest) + self.centres[numbers]
+        rows = self.inner.decode(rest) + self.centres[numbers]
+        return rows if self.fine is None else rows + self.fine.decode(self.fine_codes(codes))
 
     def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
         """The reconstruction f(Z) of each row of bits, (n, D)."""
@@ -403,12 +417,14 @@ class ListDecoder(_Reconstruction):
     def in_units_of(self, scaling: Scaling) -> ListDecoder:
         """The same decoder for data before `scaling`."""
         centroids = np.asarray(self.centroids * scaling.scale + scaling.mean, dtype=np.float32)
-        return ListDecoder(self.inner.in_units_of(scaling), centroids, self.share, self.coverage)
+        fine = None if self.fine is None else self.fine.in_units_of(_without_mean(scaling))
+        return ListDecoder(self.inner.in_units_of(scaling), centroids, self.share, self.coverage, fine)
 
     def in_scale_of(self, scaling: Scaling) -> ListDecoder:
         """Undo `in_units_of`."""
         centroids = np.asarray((self.centroids - scaling.mean) / scaling.scale, dtype=np.float32)
-        return ListDecoder(self.inner.in_scale_of(scaling), centroids, self.share, self.coverage)
+        fine = None if self.fine is None else self.fine.in_scale_of(_without_mean(scaling))
+        return ListDecoder(self.inner.in_scale_of(scaling), centroids, self.share, self.coverage, fine)
 
     def of_mu(self, mu: float) -> ListDecoder:
         """The same, for optimal codes at this μ."""
@@ -435,27 +451,37 @@ class ListDecoder(_Reconstruction):
 
     def expected(self, codes: Packed) -> Float64:
         """What search adds for the errors of codes, (n, bytes) → (n,)."""
+        if self.fine is not None:
+            return self.fine.expected(self.fine_codes(codes))
         return self.inner.expected(self.split(codes)[1])
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What a model file keeps of this decoder."""
-        return self.inner.tensors() | {"centroids": self.centroids, "coverage": self.coverage.parts}
+        fine: dict[str, npt.NDArray[Any]] = {} if self.fine is None else self.fine.tensors()
+        own: dict[str, npt.NDArray[Any]] = {"centroids": self.centroids, "coverage": self.coverage.parts}
+        return self.inner.tensors() | own | {f"fine.{name}": each for name, each in fine.items()}
 
     def about_lists(self) -> dict[str, Any]:
         """What a header for JSON says of the lists."""
-        return {"share": self.share, "rows": self.coverage.n_rows}
+        about: dict[str, Any] = {"share": self.share, "rows": self.coverage.n_rows}
+        return about if self.fine is None else about | {"fine": decoder_parts(self.fine)[0]}
+
+
+def _without_mean(scaling: Scaling) -> Scaling:
+    """For what is left of rows."""
+    return replace(scaling, mean=np.zeros_like(scaling.mean), normalize=False, lift=0.0)
 
 
 Plain = LinearDecoder | TableDecoder
 Decoder = Plain | ListDecoder
 
 
-def kind_of(decoder: Decoder) -> tuple[str, int]:
-    """What fit_decoder calls it, "linear" or "tables", and how many lists it has."""
-    inner, n_lists = decoder, 0
+def kind_of(decoder: Decoder) -> tuple[str, int, int]:
+    """What fit_decoder calls it, "linear" or "tables", how many lists it has, and its refine_bits."""
     if isinstance(decoder, ListDecoder):
-        inner, n_lists = decoder.inner, len(decoder.centroids)
-    return "tables" if isinstance(inner, TableDecoder) else "linear", n_lists
+        fine = 0 if decoder.fine is None else decoder.fine.n_bits
+        return kind_of(decoder.inner)[0], len(decoder.centroids), fine
+    return "tables" if isinstance(decoder, TableDecoder) else "linear", 0, 0
 
 
 def only_for_decoder(coding: str, mu: float) -> bool:
@@ -525,12 +551,17 @@ def decoder_from(
     if lists:
         sizes, rest = {} if sizes is None else sizes, tensors.copy()
         own = {name: rest.pop(name) for name in ("centroids", "coverage")}
+        parts = {name[5:]: rest.pop(name) for name in list(rest) if name.startswith("fine.")}
         inner = decoder_from(header | {"lists": None}, rest, sizes)
         check_layout(own, ListDecoder.LAYOUT, sizes, "decoder.")
         if isinstance(inner, ListDecoder) or not len(own["centroids"]):
             raise ValueError("a decoder with lists needs a centroid for each of them")
         coverage = Coverage(own["coverage"], check_integer("rows", lists["rows"], 0))
-        return ListDecoder(inner, own["centroids"], check_positive("share", lists["share"]), coverage)
+        fine = decoder_from(lists["fine"], parts, {"D": sizes["D"]}) if parts else None
+        if fine is not None and not isinstance(fine, TableDecoder):
+            raise ValueError("a finer code is one for tables")
+        share = check_positive("share", lists["share"])
+        return ListDecoder(inner, own["centroids"], share, coverage, fine)
     n_bits, normalize = check_n_bits(header["n_bits"]), bool(header["normalize"])
     kind: type[Plain] = {each.__name__: each for each in (LinearDecoder, TableDecoder)}[header["class"]]
     sizes = {} if sizes is None else sizes

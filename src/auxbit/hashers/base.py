@@ -279,7 +279,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def fit_decoder(
         self, X: npt.ArrayLike, decoder: str = "auto", *, mu: float = 0.0, lists: str | int | None = None,
-        n_iter: int | None = None, callback: Turned | None = None,
+        refine_bits: int = 0, n_iter: int | None = None, callback: Turned | None = None,
     ) -> Self:  # fmt: skip
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
@@ -295,6 +295,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         lists : divide rows into that many lists, for mu=0 alone; "auto": about 1.5·√n for the n rows of X,
             none below 50,000; None: none. A code then begins with the number of its list, in one to three
             bytes more. An index searches the lists near a query only, and the same bits tell more of a row.
+        refine_bits : with lists, of a second, finer code of what the first leaves of a row, behind it. An
+            index looks for candidates by the first, and ranks these by both.
         callback : called after each turn with its number, from 1, and the number of turns.
 
         All or nothing: if it fails, the model stays as it was.
@@ -302,14 +304,18 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         check_kind(decoder)
         with self._all_or_nothing():
             raw = self._rows(X)
-            self._adopt_best_decoder(raw, decoder, mu, n_iter, callback, number_of_lists(lists, len(raw)))
+            n_lists = number_of_lists(lists, len(raw))
+            self._adopt_best_decoder(raw, decoder, mu, n_iter, callback, n_lists, refine_bits)
         return self
 
     def _adopt_best_decoder(
         self, raw: Array, kind: str, mu: float, n_iter: int | None, callback: Turned | None = None,
-        n_lists: int = 0,
+        n_lists: int = 0, refine_bits: int = 0,
     ) -> None:  # fmt: skip
         mu = check_mu(mu)
+        if refine_bits and not n_lists:
+            raise InvalidParameter("refine_bits", refine_bits, "0 without lists", "Add lists=100.")
+        refine_bits = check_integer("refine_bits", refine_bits, 0, MAX_BITS)
         if mu and n_lists:
             raise InvalidParameter("lists", n_lists, "None beside mu", "Lists are for free codes, mu=0.")
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
@@ -322,7 +328,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             if n_lists:
                 can_ask = not self.scaling_.lift  # by inner product queries have another last coordinate
                 how = (n_lists, n_iter, workers, rng, callback)
-                fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask)
+                fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask, refine_bits=refine_bits)
             else:
                 fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
         self.decoder_ = fitted.in_units_of(self.scaling_).of_mu(mu)

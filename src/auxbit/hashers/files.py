@@ -381,7 +381,7 @@ def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str,
 
 def suit_coding(
     model: Hasher, X: Any, coding: str | None, mu: float | None, decoder: str | None,
-    lists: str | int | None, progress: Progress,
+    lists: str | int | None, progress: Progress, refine_bits: int = 0,
 ) -> tuple[str, float]:  # fmt: skip
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
     asked = decoder is not None or mu is not None or lists is not None
@@ -389,19 +389,22 @@ def suit_coding(
     if coding == "hash" and decoder is not None:
         raise InvalidParameter("decoder", decoder, "one for optimal codes", "Drop --coding hash.")
     if coding == "optimal":
-        suit_decoder(model, X, mu, decoder, lists, progress)
+        suit_decoder(model, X, mu, decoder, lists, progress, refine_bits)
     return coding, mu
 
 
 def suit_decoder(
-    model: Hasher, X: Any, mu: float, kind: str | None, lists: str | int | None, progress: Progress
-) -> None:
+    model: Hasher, X: Any, mu: float, kind: str | None, lists: str | int | None, progress: Progress,
+    refine_bits: int = 0,
+) -> None:  # fmt: skip
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none.
 
     lists : as in fit_decoder, by the number of all rows of X; None: as the decoder has them, else none.
     """
-    n_lists, (present, known) = 0 if X is None else number_of_lists(lists, len(X)), kind_of(model.decoder_)
-    if model.decoder_.mu == mu and kind in (None, "auto", present) and lists in (None, known):
+    n_lists = 0 if X is None else number_of_lists(lists, len(X))
+    present, known, finer = kind_of(model.decoder_)
+    as_wanted = kind in (None, "auto", present) and lists in (None, known) and refine_bits in (0, finer)
+    if model.decoder_.mu == mu and as_wanted:
         return
     if X is None:
         raise InvalidInput(
@@ -410,4 +413,4 @@ def suit_decoder(
         )
     progress.stage("fitting the decoder", None)
     some = take_rows(X, sample_rows(len(X), max(TRAINING_ROWS, ROWS_PER_LIST * n_lists)))
-    model.fit_decoder(some, kind or "auto", mu=mu, lists=n_lists or None)
+    model.fit_decoder(some, kind or "auto", mu=mu, lists=n_lists or None, refine_bits=refine_bits)

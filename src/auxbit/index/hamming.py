@@ -286,6 +286,7 @@ FORMER_KINDS = ("hnsw", "ivf")  # of index files: FAISS's approximate indexes, o
 MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
 TABLE_BYTES = 2**28  # of the tables of queries that are searched by the decoder at once
+REFINED, REFINED_QUERIES = 100, 16  # candidates for a finer code, at least, and queries at a time
 LISTED_QUERIES = 2**13  # whose distances to centroids are held at once
 
 LISTS_VERSION = 2  # which versions without lists cannot read
@@ -727,7 +728,31 @@ class HammingIndex:
         codes, alive, allowed = self._store.codes, self._store.alive, self._allowed(among)
         self._lists.up_to_date(codes, alive, workers)  # tells how many lists are wanted
         n_probes = self._n_probes(min(k, sure_of or k), probes, recall, allowed)
-        return self._lists.nearest(codes, alive, asked, k, n_probes, allowed, workers)
+        decoder = self._lists.decoder
+        if decoder is None or decoder.fine is None:
+            return self._lists.nearest(codes, alive, asked, k, n_probes, allowed, workers)
+        wanted = max(k, REFINED, SHORTLIST * k)
+        _, found = self._lists.nearest(codes, alive, asked, wanted, n_probes, allowed, workers)
+        return self._refined(decoder, asked, found, k, workers)
+
+    def _refined(
+        self, decoder: ListDecoder, rows: Array, found: Positions, k: int, workers: Workers
+    ) -> tuple[SquaredDistances, Ids]:
+        """The k nearest of candidates, (q, m), by their whole codes."""
+        distances = np.empty((len(rows), k), dtype=np.float32)
+        positions = np.empty((len(rows), k), dtype=np.int64)
+
+        def rank(some: slice) -> None:
+            places = found[some]
+            codes = self._store.codes.take(np.maximum(places, 0).ravel())
+            apart = decoder.decode(codes).reshape(*places.shape, -1) - decoder.b
+            apart -= decoder.centred(rows[some])[:, None]
+            far = np.einsum("qmd,qmd->qm", apart, apart) + decoder.expected(codes).reshape(places.shape)
+            near = np.where(places >= 0, far, np.inf).astype(np.float32), places
+            distances[some], positions[some] = nearest_first([near], k)
+
+        workers.run(rank, len(rows), REFINED_QUERIES)
+        return distances, positions
 
     def keep_lists(self, path: Path, key: str) -> None:
         """Write the sorted codes to a file, for `adopt_lists` of an index over the same codes, and more."""

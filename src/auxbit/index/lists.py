@@ -322,7 +322,7 @@ class SortedCodes:
         self, numbers: Positions, codes: Packed, positions: Positions, n_lists: int, n_bits: int,
         decoder: ListDecoder | None,
     ) -> None:  # fmt: skip
-        """Numbers : the list of each code; codes : (n, width), whole; positions : rising."""
+        """Of the list of each code, (n,), whole codes, (n, width), and their positions, which rise."""
         small = numbers.astype(np.uint16) if n_lists <= 2**16 else numbers  # which numpy sorts by digits
         by_list = np.argsort(small, kind="stable")
         self.order = positions[by_list].astype(
@@ -330,15 +330,18 @@ class SortedCodes:
         )
         self.starts = np.zeros(n_lists + 1, dtype=np.int64)
         np.cumsum(np.bincount(numbers, minlength=n_lists), out=self.starts[1:])
-        first = 0 if decoder is None else decoder.number_bytes
-        self.blocks, self.norms = CodeBlocks(n_bits - 8 * first), None
+        own = slice(None)  # of a code's bytes, what a scan reads
+        if decoder is not None:
+            own = slice(decoder.number_bytes, decoder.number_bytes + decoder.inner_bytes)
+            n_bits = decoder.inner.n_bits
+        self.blocks, self.norms = CodeBlocks(n_bits), None
         self.blocks.reserve(len(codes))
         if decoder is not None:
             self.norms = CodeNorms(decoder)
             self.norms.reserve(len(codes))
         for some in block_slices(len(codes), SORTED):
             part = codes[by_list[some]]
-            self.blocks.append(part[:, first:])
+            self.blocks.append(part[:, own])
             if self.norms is not None:
                 self.norms.append(part)
 

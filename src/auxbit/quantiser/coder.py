@@ -235,14 +235,20 @@ def independent_parts(tables: Float64) -> list[npt.NDArray[np.intp]]:
 class ListCoder(Coder):
     """Codes of what is left of rows, behind the numbers of their lists."""
 
-    def __init__(self, f: ListDecoder, inner: Coder) -> None:
-        """Inner : the coder for what is left."""
-        self.f, self.inner, self.centroids = f, inner, Centroids(f.centroids)
+    def __init__(self, f: ListDecoder, inner: Coder, fine: Coder | None) -> None:
+        """With a coder for what is left of rows, and for what that leaves, if it is coded again."""
+        self.f, self.inner, self.fine, self.centroids = f, inner, fine, Centroids(f.centroids)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows; H and start have no list's number."""
         owners = self.centroids.nearest(X)
-        return self.f.joined(owners, self.inner.solve(X - self.f.centres[owners], H, start))
+        left = X - self.f.centres[owners]
+        codes = self.inner.solve(left, H, start)
+        if self.fine is None or self.f.fine is None:
+            return self.f.joined(owners, codes)
+        left = (left - self.f.inner.decode(codes)).astype(np.float32)
+        nothing = np.zeros((len(X), len(self.f.fine.tables)), dtype=np.uint8)
+        return self.f.joined(owners, codes, self.fine.solve(left, nothing, nothing))
 
 
 def table_coder(tables: Float64, b: Float64, n_bits: int, mu: float, effort: float) -> Coder:
@@ -317,7 +323,8 @@ def check_mu(mu: object) -> float:
 def coder_of(f: Decoder, mu: float, effort: float = 1.0) -> Coder:
     """The coder for a decoder of scaled rows; a lower effort takes less time. Exact to 16 bits."""
     if isinstance(f, ListDecoder):
-        return ListCoder(f, coder_of(f.inner, mu, effort))
+        fine = None if f.fine is None else coder_of(f.fine, 0.0, effort)
+        return ListCoder(f, coder_of(f.inner, mu, effort), fine)
     if isinstance(f, LinearDecoder):
         if f.n_bits > 8 * EXACT_BYTES:
             return LinearCoder(f, mu, effort)

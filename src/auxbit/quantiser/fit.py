@@ -67,11 +67,12 @@ TABLE_ROWS = 100_000  # of more rows, so many are enough for a decoder with list
 def fit_lists(
     X: Float32, H: Packed, f: Plain, kind: str, n_lists: int, n_iter: int | None, workers: Workers,
     rng: np.random.RandomState, callback: Turned | None = None, *, can_ask: bool = True,
+    refine_bits: int = 0,
 ) -> ListDecoder:  # fmt: skip
     """A decoder with lists, for the best codes of what is left of rows. The others as in fit_decoder.
 
     Some rows are held out, to ask in which lists neighbours are; of many, some are enough for the decoder.
-    can_ask : whether queries are like rows.
+    can_ask : whether queries are like rows. refine_bits : of a finer code, for what the others leave.
     """
     order = rng.permutation(len(X))
     n_asked = min(ASKED, len(X) // ASKED_SHARE) if can_ask else 0
@@ -84,7 +85,13 @@ def fit_lists(
     owners = centroids.nearest_of_all(rows, workers)
     rows -= empty.centres[owners]
     inner = fit_decoder(rows, H, f, kind, 0.0, n_iter, workers, rng, callback, (empty.centres, owners))
-    return replace(empty, inner=inner)
+    if not refine_bits:
+        return replace(empty, inner=inner)
+    codes = optimal_codes(rows, H, H, coder_of(inner, 0.0), workers)
+    known = inner.decode(codes).astype(np.float32)
+    taken = (known + empty.centres[owners], np.arange(len(rows)))
+    fine = FreeTables(rows - known, refine_bits, workers, rng, taken).fit(n_iter or TURNS, None)
+    return replace(empty, inner=inner, fine=fine)
 
 
 def fit_decoder(
