@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from auxbit import BinaryAutoencoder, Collection, HammingIndex
+from auxbit.core.decoders import kind_of
 from auxbit.evaluate import ground_truth
 from auxbit.experiments.compare import compare
 from real_data import digits, sift_photos
@@ -304,7 +305,7 @@ def defaults(results: Results) -> str:
             seconds, model = time.process_time() - begun, made.model
             found = made.search(queries, 10).ids
             shares = [len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)]
-            kind = "tables" if hasattr(model.decoder_, "tables") else "linear"
+            kind = kind_of(model.decoder_)[0]
             results.add(
                 data=name, rows=len(base), dims=base.shape[1], bits=bits, way=way, decoder=kind,
                 recall=float(np.mean(shares)), seconds=seconds,

@@ -252,7 +252,8 @@ def _eight_bits(X: np.ndarray) -> np.ndarray:
 METHODS = {job.__name__: job for job in (ours, faiss_pq, faiss_residual_pq, faiss_hnsw, faiss_rabitq, scann,
                                          usearch, faiss_lsq)}  # fmt: skip
 GRAPHS = ("faiss_hnsw", "usearch")  # without a limit of bytes
-NAMES = {"ours": "auxbit", "faiss_pq": "FAISS PQ fast scan", "faiss_residual_pq": "FAISS PQ fast scan, residuals",
+NAMES = {"ours": "auxbit", "faiss_pq": "FAISS PQ fast scan",
+         "faiss_residual_pq": "FAISS PQ fast scan, residuals",
          "faiss_hnsw": "FAISS HNSW, float32", "faiss_rabitq": "FAISS RaBitQ fast scan", "scann": "ScaNN",
          "usearch": "USearch HNSW, 8 bits", "faiss_lsq": "FAISS LSQ"}  # fmt: skip
 
@@ -345,8 +346,8 @@ def curves(results: Results) -> str:
             run_cell(results, name, n_bytes, method)
     draw(results)
     return table(
-        ["data", "bytes", "method", *(f"recall ≥ {recall}" for recall in RECALLS), "recall ≥ 0.9, not ranked again",
-         "train, CPU s", "add, CPU s", "index, bytes per row"], list(_lines(results)),
+        ["data", "bytes", "method", *(f"recall ≥ {recall}" for recall in RECALLS),
+         "recall ≥ 0.9, not ranked again", "train, CPU s", "add, CPU s", "index, bytes per row"], list(_lines(results)),
     )  # fmt: skip
 
 

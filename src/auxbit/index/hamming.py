@@ -287,7 +287,6 @@ MOST_ANSWERS = 2**31 - 1
 SHORTLIST = 10  # times k, in a two-stage search
 TABLE_BYTES = 2**28  # of the tables of queries that are searched by the decoder at once
 REFINED, REFINED_QUERIES = 100, 16  # candidates for a finer code, at least, and queries at a time
-LISTED_QUERIES = 2**13  # whose distances to centroids are held at once
 
 LISTS_VERSION = 2  # which versions without lists cannot read
 INDEX = Format(
@@ -579,12 +578,7 @@ class HammingIndex:
             if query_codes is not None:
                 raise InvalidInput("a search of lists takes no query_codes: give X alone.")
             with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-                answers = [
-                    self._listed(rows[some], k, probes, recall, among, workers, sure_of)
-                    for some in list(block_slices(len(rows), LISTED_QUERIES)) or [slice(0, 0)]
-                ]
-                distances = np.concatenate([each for each, _ in answers])
-                found = np.concatenate([each for _, each in answers])
+                distances, found = self._listed(rows, k, probes, recall, among, workers, sure_of)
                 return np.maximum(distances, np.float32(0)), self._store.ids.at(found)
         if shortlist is not None:
             remedy = f"It must hold the k={k} answers."

@@ -436,7 +436,8 @@ COMPARED = 64  # queries that are compared with all centroids at a time
 FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
 MANY_PROBES = 16  # lists of which one is searched, or more
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
-PARTS_PER_MOST = 2**27  # pairs of queries and lists at a time
+MOST_PAIRS = 2**24  # of queries and lists that a thread holds
+MOST_COSTS = 2**26  # of queries and lists that are held: 256 MB
 
 
 class ListSearch:
@@ -511,6 +512,7 @@ class ListSearch:
                 self.coverage = Coverage(np.array(arrays["coverage"]), int(about["rows"]))
             segment = SortedCodes.mapped(about, arrays, self.decoder)
             self._segments, self._covered, self._of = [(0, segment)], len(segment), codes
+            self._changed, self._masks = None, {}
             codes.watch()
             codes.watched = len(segment)
 
@@ -596,9 +598,16 @@ class ListSearch:
 
         asked : rows, or packed hash codes.
         """
-        segments = self._present(codes, alive, allowed, workers)
-        costs = self._costs_of_all(asked, workers)
-        return self._search(segments, asked, costs, k, probes, workers)
+        segments, found = self._present(codes, alive, allowed, workers), []
+        for some in list(block_slices(len(asked), self._at_once)) or [slice(0, 0)]:
+            costs = self._costs_of_all(asked[some], workers)
+            found.append(self._search(segments, asked[some], costs, k, probes, workers))
+        return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+
+    @property
+    def _at_once(self) -> int:
+        """Queries whose distances to all centroids are held."""
+        return max(COMPARED, MOST_COSTS // max(1, self.n_lists))
 
     def within(
         self, codes: CodeBlocks, alive: LaneSet, asked: Packed, r: int, probes: int,
@@ -606,18 +615,17 @@ class ListSearch:
     ) -> tuple[Positions, npt.NDArray[np.int32], Positions]:  # fmt: skip
         """The hash codes within r in each query's first lists: lims, distances, positions, as index/scan."""
         segments = self._present(codes, alive, allowed, workers)
-        lists, _ = self._first_lists(self._costs_of_all(asked, workers), probes)
-        words = asked.astype(np.uint32) * np.uint32(0x01010101)
-        found = []
-        for segment, masks in segments:
-            what = (segment.blocks.planes.reshape(-1), masks, segment.order, segment.starts, words, lists, r)
-            counts = np.zeros(len(asked), dtype=np.int64)
-            within_hash_lists(*what, counts, np.empty(0, np.int32), np.empty(0, np.int64), False)
-            lims = np.concatenate([[0], np.cumsum(counts)])
-            distances, positions = np.empty(lims[-1], np.int32), np.empty(lims[-1], np.int64)
-            within_hash_lists(*what, lims[:-1].copy(), distances, positions, True)
-            found.append((np.repeat(np.arange(len(asked)), counts), distances, positions))
-        queries, distances, positions = (np.concatenate(each) for each in zip(*found, strict=True))
+
+        def search(rows: slice) -> list[tuple[Positions, Array, Positions]]:
+            lists, _ = self._first_lists(self._costs(asked[rows]), probes)
+            return [(queries + rows.start, distances, positions)
+                    for queries, distances, positions in (_within(*each, asked[rows], lists, r)
+                                                          for each in segments)]  # fmt: skip
+
+        per_job = max(1, min(self._at_once, -(-len(asked) // workers.n_jobs)))
+        found = [each for part in workers.map(search, len(asked), per_job) for each in part]
+        nothing = (np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
+        queries, distances, positions = (np.concatenate(each) for each in zip(nothing, *found, strict=True))
         order = np.lexsort((positions, distances, queries))
         lims = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=len(asked)))])
         return lims, distances[order], positions[order]
@@ -643,7 +651,7 @@ class ListSearch:
     ) -> tuple[Float32, Positions]:  # fmt: skip
         n_queries, probes = len(asked), min(probes, self.n_lists)
         per_job = -(-n_queries // workers.n_jobs)
-        rows = max(1, min(QUERY_BLOCK, per_job, PARTS_PER_MOST // max(1, probes)))
+        rows = max(1, min(QUERY_BLOCK, per_job, MOST_PAIRS // max(1, probes)))
         n_groups = -(-n_queries // rows)
         n_codes = sum(len(each) for each, _ in segments) * probes // max(1, self.n_lists)
         n_parts = max(1, min(-(-workers.n_jobs // max(1, n_groups)), n_codes // PART_CODES))
@@ -680,6 +688,21 @@ class ListSearch:
         for segment, masks in segments:
             if len(segment):
                 scan.offer(segment, masks, heaps)
+
+
+def _within(
+    segment: SortedCodes, masks: LaneMasks, asked: Packed, lists: Positions, r: int
+) -> tuple[Positions, npt.NDArray[np.int32], Positions]:
+    """Queries, distances and positions of all hash codes within r in the queries' lists."""
+    words = asked.astype(np.uint32) * np.uint32(0x01010101)
+    what = (segment.blocks.planes.reshape(-1), masks, segment.order, segment.starts, words, lists, r)
+    counts = np.zeros(len(asked), dtype=np.int64)
+    within_hash_lists(*what, counts, np.empty(0, np.int32), np.empty(0, np.int64), False)
+    ends = np.cumsum(counts)
+    n = int(ends[-1]) if len(ends) else 0
+    distances, positions = np.empty(n, np.int32), np.empty(n, np.int64)
+    within_hash_lists(*what, ends - counts, distances, positions, True)
+    return np.repeat(np.arange(len(asked)), counts), distances, positions
 
 
 class DecoderScan:

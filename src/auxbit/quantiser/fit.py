@@ -61,7 +61,7 @@ KINDS = ("linear", "tables", "auto")
 TURNS = 15
 EFFORT, TABLES_EFFORT = 0.5, 0.2  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
-TABLE_ROWS = 100_000  # of more rows, so many are enough for a decoder with lists
+TABLE_ROWS = 50_000  # of more rows, so many are enough for a decoder with lists
 
 
 def fit_lists(
