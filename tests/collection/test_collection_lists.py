@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from auxbit import Collection
+from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.index.lists import SortedCodes
+from auxbit.stores.push import of_collection
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -179,3 +181,36 @@ def test_finer_codes_rank_items_again_without_vectors(tmp_path):
         items.retrain(X=X)
         assert items.describe()["refine_bits"] == 32
         assert recall(items.search(queries, 10, probes="all").ids, true) > found[0] + 0.1
+
+
+def test_hash_codes_of_a_collection_with_lists_are_pushed(tmp_path):
+    X = rows(800)
+    how = {"bits": 32, "method": "lsh", "lists": 10, "vectors": "float32"}
+    with Collection.create(tmp_path / "c", X, **how) as items:
+        source = of_collection(items)
+        batch = source.read(slice(0, 5))
+        assert source.n_bits == 32
+        assert np.array_equal(batch["codes"], items.model.encode(X[:5]))
+
+
+def test_a_create_that_is_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
+    X, queries, reached = rows(2000), rows(20, 1), []
+    monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 500)
+    np.save(tmp_path / "x.npy", X)
+
+    class Stop(Silent):
+        def advance(self, n):
+            if not reached and len(Collection(tmp_path / "c")) >= 1000:
+                raise KeyboardInterrupt
+
+    how = {"bits": 32, "method": "lsh", "lists": 15}
+    with pytest.raises(KeyboardInterrupt):
+        Collection.create(
+            tmp_path / "c", tmp_path / "x.npy", **how, progress=Stop(), stopped=lambda *at: reached.append(at)
+        )
+    assert reached == [(1000, 2000)]
+    with Collection(tmp_path / "c") as items:
+        items.add(tmp_path / "x.npy", first_row=1000)
+        found = items.search(queries, 9, probes="all")
+    with Collection.create(None, X, **how) as whole:
+        assert np.array_equal(whole.search(queries, 9, probes="all").ids, found.ids)

@@ -193,6 +193,7 @@ def info(
         decoder = "none" if index.decoder is None else type(index.decoder).__name__
         facts = {"file": file, "kind": "index", "codes": len(index), "bits": index.n_bits}
         facts |= {"search": index.kind, "coding": index.coding, "mu": index.mu, "decoder": decoder}
+        facts |= {"lists": index.n_lists} if index.n_lists else {}
         facts |= {"model": index.model or "not known"}
     elif kind or Path(file).suffix.lower() == ".safetensors":
         from auxbit.hashers.files import describe_model

@@ -635,9 +635,10 @@ class Storage:
             size = connection.execute("PRAGMA page_size").fetchone()[0]
         vectors = state.positions * state.row_bytes
         found = {"codes": state.code_bytes, "vectors": vectors, "ids and metadata": pages * size}
-        if self.folder is not None and state.model is not None:
-            with contextlib.suppress(OSError):
-                found["model"] = (self.folder / state.model).stat().st_size
+        for what, name in (("model", state.model), ("sorted by list", state.lists_file)):
+            if self.folder is not None and name is not None:
+                with contextlib.suppress(OSError):
+                    found[what] = (self.folder / name).stat().st_size
         return found | {"total": sum(found.values())}
 
     def close(self) -> None:

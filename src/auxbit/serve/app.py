@@ -311,7 +311,7 @@ def search_routes(site: Site) -> APIRouter:
     def upload_reconstruction(request: Request, hash: UploadHash) -> Response:
         """What the decoder makes of the code of an upload, as PNG."""
         upload = site.upload(hash)
-        return reconstruction_answer(site, request, site.collection.model.encode(upload.vector[None]))
+        return reconstruction_answer(site, request, site.code_of(upload.vector[None]))
 
     return router
 

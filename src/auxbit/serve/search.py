@@ -93,8 +93,7 @@ class _Search:
             code = np.frombuffer(self.site.known.of([id_])[0].code, dtype=np.uint8)[None]
             x = None if self.mode == "hamming" else self.collection.vectors([id_]).astype(np.float32)
             if self.metric == "inner_product":  # as a query it has another code
-                model = self.collection.model
-                code = model.encode(model.decode(code) if x is None else x, queries=True)
+                code = self.site.code_of(self.collection.model.decode(code) if x is None else x)
             return x, code
         except InvalidInput:
             if id_ in self.collection:
@@ -111,7 +110,7 @@ class _Search:
             x = vector.astype(np.float32)[None]
         if not np.isfinite(x).all():
             raise Problem(422, "invalid", "vector has numbers that are too large for float32.")
-        return x, self.collection.model.encode(x, queries=True)
+        return x, self.site.code_of(x)
 
     def _nearest(self) -> tuple[Array, Ids]:
         """Distances and ids of the k nearest, without the item searched from."""

@@ -449,6 +449,11 @@ class Site:
         """Whether a code can be shown as the picture that the decoder makes of it."""
         return self.pictures.recipe.kind == "pixels"
 
+    def code_of(self, X: npt.ArrayLike) -> Packed:
+        """The code of what is searched for, as items have theirs, (n, bytes)."""
+        coding = "optimal" if self.collection.state.by_decoder else "hash"
+        return self.collection.model.encode(X, coding=coding, queries=True)
+
     async def soon(self, work: Callable[[], Made]) -> Made:
         """Do something short at once, in this thread: in another it would mostly wait for its turn.
 

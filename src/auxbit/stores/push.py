@@ -89,7 +89,8 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
     identity = f"collection {state.key} {state.generation} {state.commit} {what}"
     made_by = None if state.model is None else collection.model.fingerprint()
     kept = None if not vectors else state.n_features if scaling is None else len(scaling.mean)
-    return Source(identity, state.n_bits, kept, ids, read, coding, mu, made_by)
+    n_bits = collection.model.code_bits("hash") if encodes else state.n_bits
+    return Source(identity, n_bits, kept, ids, read, coding, mu, made_by)
 
 
 def of_arrays(
@@ -214,9 +215,9 @@ def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Arra
         raise InvalidInput(
             f"the codes of {store!r} were made by another model: give the one whose codes were pushed."
         )
-    if model.decoder_.n_bits != store.n_bits:
+    if model.code_bits("hash") != store.n_bits:
         raise InvalidInput(
-            f"the model makes codes of {model.decoder_.n_bits} bits, and the store has {store.n_bits}."
+            f"the model makes codes of {model.code_bits('hash')} bits, and the store has {store.n_bits}."
         )
     rows = read_data(source)
     if holds_codes(rows, model.n_bits, model.n_features_in_):
