@@ -135,8 +135,8 @@ def test_lists_are_for_free_codes_alone(base):
 
 
 def test_the_number_of_lists_follows_from_that_of_rows():
-    assert number_of_lists("auto", 49_999) == 0
-    assert [number_of_lists("auto", n) for n in (50_000, 10**6, 10**7)] == [256, 2048, 4096]
+    assert number_of_lists("auto", 499_999) == 0
+    assert [number_of_lists("auto", n) for n in (500_000, 10**6, 10**7)] == [1024, 2048, 4096]
     assert number_of_lists(None, 10**6) == 0
     assert number_of_lists(7, 10) == 7
 

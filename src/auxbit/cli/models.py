@@ -57,7 +57,7 @@ def fit(
     decoder: opt.Decoder = None,
     lists: Annotated[str | None, Option(
         metavar="N|auto|none", show_default="none", help="Divide optimal codes into lists, of which a search "
-        "looks at those near the query; auto: by the number of rows, from 50,000 on."
+        "looks at those near the query; auto: by the number of rows, from 500,000 on."
     )] = None,
     metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(

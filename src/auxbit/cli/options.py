@@ -157,7 +157,7 @@ Decoder = Annotated[str | None, choice(
 )]  # fmt: skip
 Lists = Annotated[str | None, Option(
     metavar="N|auto|none", show_default="auto, if a decoder is fitted to optimal codes", help="Divide codes "
-    "into lists, of which a search looks at those near the query; auto: by the number of rows, from 50,000."
+    "into lists, of which a search looks at those near the query; auto: by the number of rows, from 500,000."
 )]  # fmt: skip
 
 

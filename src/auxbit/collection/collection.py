@@ -129,7 +129,7 @@ class Collection:
         decoder : "linear" or "tables", to be fitted to optimal codes, or "auto", the better of them; None:
             that of the model, or "auto".
         lists : divide items into that many lists, of which a search looks at those near the query; "auto":
-            about 1.5·√n for n rows of 50,000 and more, if a decoder is fitted here to optimal codes.
+            about 1.5·√n for n rows of 500,000 and more, if a decoder is fitted here to optimal codes.
         refine_bits : with lists, of a second, finer code per item, by which candidates are ranked again if no
             vectors are kept.
         """

@@ -65,7 +65,8 @@ class Statistics:
                 reasons = [str(error)]
         due = any(found.due for found in drift.values())
         return cls(
-            place, len(present), state.positions - len(present), state.n_bits, state.n_features, method,
+            place, len(present), state.positions - len(present), state.n_bits - state.list_bits,
+            state.n_features, method,
             metric, state.coding, state.vectors, state.ids, n_bytes, len(added), drift, due, reasons,
         )  # fmt: skip
 

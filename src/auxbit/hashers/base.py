@@ -293,7 +293,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
             have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
         lists : divide rows into that many lists, for mu=0 alone; "auto": about 1.5·√n for the n rows of X,
-            none below 50,000; None: none. A code then begins with the number of its list, in one to three
+            none below 500,000; None: none. A code then begins with the number of its list, in one to three
             bytes more. An index searches the lists near a query only, and the same bits tell more of a row.
         refine_bits : with lists, of a second, finer code of what the first leaves of a row, behind it. An
             index looks for candidates by the first, and ranks these by both.

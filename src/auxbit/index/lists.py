@@ -432,12 +432,12 @@ def empty_heaps(n_queries: int, k: int) -> Heaps:
 RECALL = 0.98  # of a search of all lists, if nothing else is asked for
 MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
 QUERY_BLOCK = 256  # queries that share one pass over their lists
-COMPARED = 64  # queries that are compared with all centroids at a time
 FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
 MANY_PROBES = 16  # lists of which one is searched, or more
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
 MOST_PAIRS = 2**24  # of queries and lists that a thread holds
 MOST_COSTS = 2**26  # of queries and lists that are held: 256 MB
+MOST_TABLES = 2**18  # of bytes of queries that have tables: 256 MB
 
 
 class ListSearch:
@@ -557,7 +557,7 @@ class ListSearch:
         asked = codes.take(np.sort(np.random.RandomState(0).permutation(places)[:ASKED]))
         costs, k = self._costs(asked), min(LEARNED_KS[-1], len(places) // ASKED_SHARE) + 1
         everything = [(segment, segment.masks(present))]
-        _, found = self._search(everything, asked, costs, k, self.n_lists, workers)
+        _, found = self._search(everything, asked, None, costs, k, self.n_lists, workers)
         numbers = self.numbers_of(codes.take(np.maximum(found, 0).ravel())).reshape(found.shape)
         self.coverage = Coverage.of(ranks_of(costs, numbers)[:, 1:], self.n_lists, len(places))
 
@@ -600,24 +600,27 @@ class ListSearch:
         """
         segments, found = self._present(codes, alive, allowed, workers), []
         for some in list(block_slices(len(asked), self._at_once)) or [slice(0, 0)]:
-            costs = self._costs_of_all(asked[some], workers)
-            found.append(self._search(segments, asked[some], costs, k, probes, workers))
+            rows, costs = asked[some], self._costs(asked[some])
+            # products are made here, where BLAS has all cores, not by threads that would share them
+            made = None if self.decoder is None else self.decoder.query_tables(rows)
+            rows = rows if self.decoder is None else self.decoder.centred(rows)
+            found.append(self._search(segments, rows, made, costs, k, probes, workers))
         return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
 
     @property
     def _at_once(self) -> int:
-        """Queries whose distances to all centroids are held."""
-        return max(COMPARED, MOST_COSTS // max(1, self.n_lists))
+        """Queries whose distances to all centroids and whose tables are held."""
+        return max(1, min(MOST_COSTS // max(1, self.n_lists), MOST_TABLES // (self.n_bits // 8 + 1)))
 
     def within(
         self, codes: CodeBlocks, alive: LaneSet, asked: Packed, r: int, probes: int,
         allowed: npt.NDArray[np.bool_] | None, workers: Workers,
     ) -> tuple[Positions, npt.NDArray[np.int32], Positions]:  # fmt: skip
         """The hash codes within r in each query's first lists: lims, distances, positions, as index/scan."""
-        segments = self._present(codes, alive, allowed, workers)
+        segments, costs = self._present(codes, alive, allowed, workers), self._costs(asked)
 
         def search(rows: slice) -> list[tuple[Positions, Array, Positions]]:
-            lists, _ = self._first_lists(self._costs(asked[rows]), probes)
+            lists, _ = self._first_lists(costs[rows], probes)
             return [(queries + rows.start, distances, positions)
                     for queries, distances, positions in (_within(*each, asked[rows], lists, r)
                                                           for each in segments)]  # fmt: skip
@@ -629,10 +632,6 @@ class ListSearch:
         order = np.lexsort((positions, distances, queries))
         lims = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=len(asked)))])
         return lims, distances[order], positions[order]
-
-    def _costs_of_all(self, asked: Array, workers: Workers) -> Float32:
-        some = list(workers.map(lambda rows: self._costs(asked[rows]), len(asked), COMPARED))
-        return np.concatenate(some) if some else np.zeros((0, self.n_lists), dtype=np.float32)
 
     def _first_lists(self, costs: Float32, probes: int) -> tuple[Positions, Float32]:
         if probes * MANY_PROBES > self.n_lists:  # heaps would be slower
@@ -646,9 +645,10 @@ class ListSearch:
         return lists, near
 
     def _search(
-        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, costs: Float32, k: int,
-        probes: int, workers: Workers,
+        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, tables: Float32 | None,
+        costs: Float32, k: int, probes: int, workers: Workers,
     ) -> tuple[Float32, Positions]:  # fmt: skip
+        """As `nearest`, of hash codes, or of rows without b and their tables."""
         n_queries, probes = len(asked), min(probes, self.n_lists)
         per_job = -(-n_queries // workers.n_jobs)
         rows = max(1, min(QUERY_BLOCK, per_job, MOST_PAIRS // max(1, probes)))
@@ -662,7 +662,8 @@ class ListSearch:
             some = slice(group * rows, min((group + 1) * rows, n_queries))
             lists, _ = self._first_lists(costs[some], probes)
             heaps = empty_heaps(len(lists), k)
-            self._scan(segments, asked[some], np.ascontiguousarray(lists[:, part::n_parts]), heaps)
+            own = np.ascontiguousarray(lists[:, part::n_parts])
+            self._scan(segments, asked[some], None if tables is None else tables[some], own, heaps)
             all_in_order(*heaps)
             found[item.start] = heaps[1:]
 
@@ -676,15 +677,16 @@ class ListSearch:
         return np.concatenate([each[0] for each in groups]), np.concatenate([each[1] for each in groups])
 
     def _scan(
-        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, lists: Positions, heaps: Heaps
-    ) -> None:
-        if self.decoder is None:
+        self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, tables: Float32 | None,
+        lists: Positions, heaps: Heaps,
+    ) -> None:  # fmt: skip
+        if self.decoder is None or tables is None:
             words = asked.astype(np.uint32) * np.uint32(0x01010101)
             for segment, masks in segments:
                 flat = segment.blocks.planes.reshape(-1)
                 scan_hash_lists(flat, masks, segment.order, segment.starts, words, lists, self.n_bits, *heaps)
             return
-        scan = DecoderScan(self.decoder, asked, lists)
+        scan = DecoderScan(self.decoder, asked, tables, lists)
         for segment, masks in segments:
             if len(segment):
                 scan.offer(segment, masks, heaps)
@@ -706,11 +708,10 @@ def _within(
 
 
 class DecoderScan:
-    """A block of queries, (q, D), and their lists, (q, probes), to scan by the decoder."""
+    """Queries without b, (q, D), their tables, and their lists, (q, probes), to scan by the decoder."""
 
-    def __init__(self, decoder: ListDecoder, asked: Array, lists: Positions) -> None:
-        rows = decoder.centred(asked)
-        self.tables = np.ascontiguousarray(decoder.query_tables(asked), dtype=np.float32)
+    def __init__(self, decoder: ListDecoder, rows: Array, tables: Float32, lists: Positions) -> None:
+        self.tables = np.ascontiguousarray(tables, dtype=np.float32)
         offsets = np.empty(lists.shape, dtype=np.float32)
         exact_offsets(rows, decoder.centres, lists, offsets)
         self.least, self.most = offsets.min(axis=1, initial=np.inf), offsets.max(axis=1, initial=0.0)

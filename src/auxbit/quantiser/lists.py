@@ -25,7 +25,7 @@ ROWS_PER_LIST = 64  # of the sample that centroids are found on, at most
 TURNS = 10  # of k-means
 LARGEST = 5  # times the mean, above which a list is divided: of other rows none has ten times the mean then
 DIVISIONS = 12  # rounds of them
-FEWEST_ROWS = 50_000  # with fewer, lists="auto" is none
+FEWEST_ROWS = 500_000  # with fewer, lists="auto" is none: a scan of all takes no longer
 MOST_LISTS = 2**20
 ASKED, ASKED_SHARE = 512, 10  # rows kept to ask with, and how many times as many there must be
 ASKED_AT_ONCE = 16
