@@ -134,12 +134,15 @@ class LinearDecoder(_Reconstruction):
 
     def query_tables(self, X: npt.NDArray[Any]) -> Float32:
         """−2(x − b)ᵀAz for each query and each value of each byte of z. X : (q, D) → (q, ceil(L/8), 256)."""
-        width = bytes_per_code(self.n_bits)
-        terms = np.zeros((len(X), width * 8))
-        terms[:, : self.n_bits] = -2 * (self.centred(X) @ self.A)
-        tables = np.empty((len(X), width, VALUES), dtype=np.float32)
-        _sums_of_subsets(terms.reshape(-1, 8), tables.reshape(-1, VALUES))
+        tables = np.empty((len(X), bytes_per_code(self.n_bits), VALUES), dtype=np.float32)
+        self.rough_tables(self.centred(X), tables)
         return tables
+
+    def rough_tables(self, rows: Float64, out: Float32) -> None:
+        """The same of rows without b, (q, D), into (q, ceil(L/8), 256)."""
+        terms = np.zeros((len(rows), out.shape[1] * 8))
+        terms[:, : self.n_bits] = -2 * (rows @ self.A)
+        _sums_of_subsets(terms.reshape(-1, 8), out.reshape(-1, VALUES))
 
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
@@ -239,6 +242,15 @@ class TableDecoder(_Reconstruction):
         """−2(x − b)ᵀT_j[v] for each query, byte and value. X : (q, D) → (q, M, 256) float32."""
         products = self.centred(X) @ self._columns
         return np.asarray(-2 * products, dtype=np.float32).reshape(len(X), len(self.tables), VALUES)
+
+    def rough_tables(self, rows: Float64, out: Float32) -> None:
+        """The same of rows without b, (q, D), into (q, M, 256), up to the rounding of float32 products."""
+        np.dot(rows.astype(np.float32), self._doubled, out=out.reshape(len(rows), -1))
+
+    @cached_property
+    def _doubled(self) -> Float32:
+        """All vectors times −2, as columns."""
+        return np.ascontiguousarray((-2 * self.tables.reshape(-1, self.tables.shape[2])).T)
 
     @cached_property
     def _columns(self) -> Float64:

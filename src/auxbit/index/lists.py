@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Array, Bytes, Float32, Float64, Packed, PathLike, Positions, Words
+from auxbit.core.checks import (
+    Array,
+    Bytes,
+    Float32,
+    Float64,
+    Packed,
+    PathLike,
+    Positions,
+    Words,
+    check_squares,
+)
 from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder
 from auxbit.core.files import replacing
 from auxbit.core.maps import unpack
@@ -431,13 +441,12 @@ def empty_heaps(n_queries: int, k: int) -> Heaps:
 
 RECALL = 0.98  # of a search of all lists, if nothing else is asked for
 MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
+AT_ONCE = 512  # queries whose tables are held
 QUERY_BLOCK = 256  # queries that share one pass over their lists
 FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
 MANY_PROBES = 16  # lists of which one is searched, or more
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
 MOST_PAIRS = 2**24  # of queries and lists that a thread holds
-MOST_COSTS = 2**26  # of queries and lists that are held: 256 MB
-MOST_TABLES = 2**18  # of bytes of queries that have tables: 256 MB
 
 
 class ListSearch:
@@ -598,19 +607,20 @@ class ListSearch:
 
         asked : rows, or packed hash codes.
         """
-        segments, found = self._present(codes, alive, allowed, workers), []
-        for some in list(block_slices(len(asked), self._at_once)) or [slice(0, 0)]:
-            rows, costs = asked[some], self._costs(asked[some])
-            # products are made here, where BLAS has all cores, not by threads that would share them
-            made = None if self.decoder is None else self.decoder.query_tables(rows)
-            rows = rows if self.decoder is None else self.decoder.centred(rows)
-            found.append(self._search(segments, rows, made, costs, k, probes, workers))
+        segments, found, tables = self._present(codes, alive, allowed, workers), [], None
+        if self.decoder is not None:
+            shape = (min(AT_ONCE, len(asked)), self.decoder.inner_bytes, VALUES)
+            tables = np.empty(shape, dtype=np.float32)
+        for some in list(block_slices(len(asked), AT_ONCE)) or [slice(0, 0)]:
+            # products are made here, where BLAS has all cores, not by threads that would share them; of as
+            # many queries whatever the number of threads, as they are rounded differently for others
+            rows, costs, own = asked[some], self._costs(asked[some]), None
+            if self.decoder is not None and tables is not None:
+                rows, own = self.decoder.centred(rows), tables[: len(rows)]
+                check_squares(np.einsum("qd,qd->q", rows, rows), self.decoder.reach)
+                self.decoder.inner.rough_tables(rows, own)
+            found.append(self._search(segments, rows, own, costs, k, probes, workers))
         return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
-
-    @property
-    def _at_once(self) -> int:
-        """Queries whose distances to all centroids and whose tables are held."""
-        return max(1, min(MOST_COSTS // max(1, self.n_lists), MOST_TABLES // (self.n_bits // 8 + 1)))
 
     def within(
         self, codes: CodeBlocks, alive: LaneSet, asked: Packed, r: int, probes: int,
@@ -625,7 +635,7 @@ class ListSearch:
                     for queries, distances, positions in (_within(*each, asked[rows], lists, r)
                                                           for each in segments)]  # fmt: skip
 
-        per_job = max(1, min(self._at_once, -(-len(asked) // workers.n_jobs)))
+        per_job = max(1, min(QUERY_BLOCK, -(-len(asked) // workers.n_jobs)))
         found = [each for part in workers.map(search, len(asked), per_job) for each in part]
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
         queries, distances, positions = (np.concatenate(each) for each in zip(nothing, *found, strict=True))
