@@ -2,7 +2,7 @@
 
 curves   recall@10 against queries per CPU second: docs/results/lists-curves.jsonl, a table and a figure
 
-Each cell (data, bytes per row, method) runs in a process of its own with one thread and a limit of time. Its
+Each cell (data, bytes per row, method) runs in a process of its own, with one thread and a limit of time. Its
 rows are recorded when it ends, and a cell that is recorded is not run again: delete its rows to repeat it.
 ScaNN and USearch are found on PYTHONPATH; what cannot be imported is recorded as such.
 """
@@ -16,17 +16,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 
+from auxbit import HammingIndex
+from auxbit.hashers.registry import make_hasher
+from auxbit.index.asymmetric import rank_by_vectors
 from record import RESULTS, Results, data_folder, run, table
 
+RECORDED = RESULTS / "lists-curves.jsonl"
+EARLIER = RECORDED.read_text() if RECORDED.exists() else ""
 FIGURE = RESULTS.parent / "images" / "lists-curves.png"
 CELL_SECONDS = 600
 K = 10
@@ -36,57 +40,47 @@ CANDIDATES = (0, 50, 100, 200, 400, 800)  # ranked again by their float32 vector
 EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256)  # of a search of a graph
 LEAST_GAIN = 0.001  # of recall, for which probes are doubled once more
 RECALLS = (0.8, 0.9, 0.95)
-DATA = {"wordnet": (116_659, 512), "sift_photos": (200_000, 512), "sift_photos_million": (1_000_000, 1024)}
+LISTS = {"wordnet": 512, "sift_photos": 512, "sift_photos_million": 1024}
+ROWS = {"wordnet": 116_659, "sift_photos": 200_000, "sift_photos_million": 1_000_000}
 TITLES = {"wordnet": "WordNet, 116,659 × 256, cosine", "sift_photos": "SIFT, 200,000 × 128",
           "sift_photos_million": "SIFT repeated with noise, 1,000,000 × 128"}  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-@dataclass
 class Data:
-    """Rows, queries and the K nearest rows of each query; all float32, compared by Euclidean distance."""
+    """Rows X, queries Q and their K nearest rows; float32, compared by Euclidean distance.
 
-    name: str
+    They are made once and kept among temporary files.
+    """
 
-    @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Made once and kept among temporary files."""
-        path = Path(tempfile.gettempdir()) / f"auxbit-lists-{self.name}.npz"
+    def __init__(self, name: str) -> None:
+        path = Path(tempfile.gettempdir()) / f"auxbit-lists-{name}.npz"
         if not path.exists():
-            X, Q = _rows(self.name)
-            near = faiss.knn(Q, X, K)[1]
-            np.savez(path.with_suffix(".part.npz"), X=X, Q=Q, near=near)
+            X, Q = _rows(name)
+            np.savez(path.with_suffix(".part.npz"), X=X, Q=Q, near=faiss.knn(Q, X, K)[1])
             path.with_suffix(".part.npz").rename(path)
         with np.load(path) as file:
-            return dict(file)
+            self.X, self.Q, self.near = (file[part] for part in ("X", "Q", "near"))
+        self.lists, self.cosine = LISTS[name], name == "wordnet"
 
-    @property
-    def X(self) -> np.ndarray:
-        return self.arrays["X"]
-
-    @property
-    def Q(self) -> np.ndarray:
-        return self.arrays["Q"]
-
-    @cached_property
     def sample(self) -> np.ndarray:
         return self.X[np.random.RandomState(0).permutation(len(self.X))[:TRAINING_ROWS]]
 
-    @property
-    def lists(self) -> int:
-        return DATA[self.name][1]
-
     def recall(self, found: np.ndarray) -> float:
         """The share of the true nearest among the answers."""
-        both = zip(found[:, :K], self.arrays["near"], strict=True)
+        both = zip(found[:, :K], self.near, strict=True)
         return float(np.mean([len(np.intersect1d(each, true)) / K for each, true in both]))
+
+    def rank(self, ids: np.ndarray) -> np.ndarray:
+        """Candidates ranked again by their vectors, with our own function."""
+        return rank_by_vectors(self.Q, ids, lambda at: self.X[at], K, metric="euclidean", n_jobs=1)[1]
 
 
 def _rows(name: str) -> tuple[np.ndarray, np.ndarray]:
     folder = data_folder() / name.removesuffix("_million")
     X, Q = (np.load(folder / f"{part}.npy").astype(np.float32) for part in ("base", "query"))
     if name == "wordnet":
-        return tuple(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (X, Q))
+        X, Q = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (X, Q))
     return (_repeated(X, 5) if name.endswith("_million") else X), Q
 
 
@@ -100,87 +94,61 @@ def _repeated(X: np.ndarray, times: int) -> np.ndarray:
     return np.concatenate([X, *noisy])
 
 
-@dataclass
-class Built:
+class Built(NamedTuple):
     """An index ready to search: what it cost, and search(effort, candidates) → ids (q, K)."""
 
     train_seconds: float
     build_seconds: float
     bytes_per_row: float
+    version: str
     search: Callable[[int, int], np.ndarray]
     efforts: tuple[int, ...]
-    candidates: tuple[int, ...]
-    version: str
+    candidates: tuple[int, ...] = CANDIDATES
 
 
-def _doubled(n_lists: int) -> tuple[int, ...]:
+def _probes(n_lists: int) -> tuple[int, ...]:
     """1, 2, 4 … half of the lists."""
     return tuple(2**i for i in range(n_lists.bit_length() - 1))
 
 
 def ours(data: Data, n_bytes: int) -> Built:
     """A decoder of tables with lists; the hash function is of no matter."""
-    from auxbit import HammingIndex
-    from auxbit.hashers.registry import make_hasher
-    from auxbit.index.asymmetric import rank_by_vectors
-
-    X, Q = data.X, data.Q
-    model = make_hasher("lsh", 8 * n_bytes, random_state=0, n_jobs=1).fit(X[:20_000])
+    model = make_hasher("lsh", 8 * n_bytes, random_state=0, n_jobs=1).fit(data.X[:20_000])
     start = time.process_time()
-    model.fit_decoder(data.sample, "tables", lists=data.lists)
+    model.fit_decoder(data.sample(), "tables", lists=data.lists)
     trained = time.process_time()
     index = HammingIndex(model=model, n_jobs=1)
-    index.add(model.encode(X, coding="optimal"))
-    index.search_asymmetric(Q[:1], K)  # sorts the codes by list
+    index.add(model.encode(data.X, coding="optimal"))
+    index.search_asymmetric(data.Q[:1], K)  # sorts the codes by list
     built = time.process_time()
 
     def search(probes: int, candidates: int) -> np.ndarray:
-        ids = index.search_asymmetric(Q, candidates or K, probes=probes)[1]
-        if not candidates:
-            return ids
-        return rank_by_vectors(Q, ids, lambda at: X[at], K, metric="euclidean", n_jobs=1)[1]
+        ids = index.search_asymmetric(data.Q, candidates or K, probes=probes)[1]
+        return data.rank(ids) if candidates else ids
 
-    return Built(trained - start, built - trained, index.nbytes / len(X), search, _doubled(data.lists),
-                 CANDIDATES, version("auxbit"))  # fmt: skip
+    size = index.nbytes / len(data.X)
+    return Built(trained - start, built - trained, size, version("auxbit"), search, _probes(data.lists))
 
 
-def _faiss_lists(data: Data, factory: str) -> Built:
-    X, Q = data.X, data.Q
-    index = faiss.index_factory(X.shape[1], factory)
+def faiss_lists(data: Data, n_bytes: int, factory: str) -> Built:
+    """FAISS's lists of codes, which IndexRefineFlat ranks again."""
+    dim = data.X.shape[1]
+    about = {"dim": dim, "lists": data.lists, "bytes": n_bytes, "halves": 2 * n_bytes}
+    index = faiss.index_factory(dim, factory.format(**about))
     start = time.process_time()
-    index.train(data.sample)
+    index.train(data.sample())
     trained = time.process_time()
-    index.add(X)
+    index.add(data.X)
     built = time.process_time()
     lists = faiss.extract_index_ivf(index)
-    refined = faiss.IndexRefineFlat(index, faiss.swig_ptr(X))
+    refined = faiss.IndexRefineFlat(index, faiss.swig_ptr(data.X))
 
     def search(probes: int, candidates: int) -> np.ndarray:
         lists.nprobe, refined.k_factor = probes, candidates / K
-        return (refined if candidates else index).search(Q, K)[1]
+        return (refined if candidates else index).search(data.Q, K)[1]
 
-    return Built(trained - start, built - trained, lists.code_size + 8, search, _doubled(data.lists),
-                 CANDIDATES, faiss.__version__)  # fmt: skip
-
-
-def faiss_pq(data: Data, n_bytes: int) -> Built:
-    """Products of 16 vectors, half a byte each, of the rows themselves."""
-    return _faiss_lists(data, f"IVF{data.lists},PQ{2 * n_bytes}x4fs")
-
-
-def faiss_residual_pq(data: Data, n_bytes: int) -> Built:
-    """The same of what the list's centre leaves of a row."""
-    return _faiss_lists(data, f"IVF{data.lists},PQ{2 * n_bytes}x4fsr")
-
-
-def faiss_rabitq(data: Data, n_bytes: int) -> Built:
-    """One bit per dimension after a random rotation, and eight bytes of factors per row."""
-    return _faiss_lists(data, f"RR{data.X.shape[1]},IVF{data.lists},RaBitQfs")
-
-
-def faiss_lsq(data: Data, n_bytes: int) -> Built:
-    """Sums of vectors out of tables of 256, as ours are, found by local search."""
-    return _faiss_lists(data, f"IVF{data.lists},LSQ{n_bytes}x8")
+    size = lists.code_size + 8  # and an id
+    return Built(trained - start, built - trained, size, faiss.__version__, search, _probes(data.lists))
 
 
 def faiss_hnsw(data: Data, n_bytes: int) -> Built:
@@ -195,185 +163,162 @@ def faiss_hnsw(data: Data, n_bytes: int) -> Built:
         return index.search(data.Q, K)[1]
 
     size = len(faiss.serialize_index(index)) / len(data.X)
-    return Built(0.0, built - start, size, search, EFFORTS, (0,), faiss.__version__)
+    return Built(0.0, built - start, size, faiss.__version__, search, EFFORTS, (0,))
 
 
 def scann(data: Data, n_bytes: int) -> Built:
-    """Half bytes of asymmetric hashing under a tree of as many leaves; inner products if rows have norm 1."""
+    """Half bytes of asymmetric hashing in a tree of as many leaves; by inner products if rows have norm 1."""
     from scann import scann_ops_pybind
 
-    X, Q = data.X, data.Q
-    cosine = data.name == "wordnet"
-    plan = scann_ops_pybind.builder(X, K, "dot_product" if cosine else "squared_l2").set_n_training_threads(1)
-    plan = plan.tree(data.lists, 1, training_sample_size=TRAINING_ROWS, spherical=cosine)
+    measure = "dot_product" if data.cosine else "squared_l2"
+    plan = scann_ops_pybind.builder(data.X, K, measure).set_n_training_threads(1)
+    plan = plan.tree(data.lists, 1, training_sample_size=TRAINING_ROWS, spherical=data.cosine)
+    threshold = {"anisotropic_quantization_threshold": 0.2} if data.cosine else {}
+    plan = plan.score_ah(data.X.shape[1] // (2 * n_bytes), **threshold)
     start = time.process_time()
-    threshold = {"anisotropic_quantization_threshold": 0.2} if cosine else {}
-    plain = plan.score_ah(X.shape[1] // (2 * n_bytes), **threshold).build()
+    plain = plan.build()
     built = time.process_time()
     reordered = plan.reorder(max(CANDIDATES)).build()
 
     def search(probes: int, candidates: int) -> np.ndarray:
         if not candidates:
-            return plain.search_batched(Q, K, leaves_to_search=probes)[0]
-        return reordered.search_batched(Q, K, candidates, probes)[0]
+            return plain.search_batched(data.Q, K, leaves_to_search=probes)[0]
+        return reordered.search_batched(data.Q, K, candidates, probes)[0]
 
-    return Built(0.0, built - start, n_bytes + 4, search, _doubled(data.lists), CANDIDATES, version("scann"))
+    return Built(0.0, built - start, n_bytes + 4, version("scann"), search, _probes(data.lists))
 
 
 def usearch(data: Data, n_bytes: int) -> Built:
     """A graph over 8-bit numbers: SIFT's own, or those of unit vectors."""
     from usearch.index import Index
 
-    from auxbit.index.asymmetric import rank_by_vectors
-
-    X, Q = data.X, data.Q
-    cosine = data.name == "wordnet"
-    rows, asked = (X, Q) if cosine else (_eight_bits(X), _eight_bits(Q))
-    index = Index(ndim=X.shape[1], metric="cos" if cosine else "l2sq", dtype="i8")
+    rows, asked = (each if data.cosine else _eight_bits(each) for each in (data.X, data.Q))
+    index = Index(ndim=rows.shape[1], metric="cos" if data.cosine else "l2sq", dtype="i8")
     start = time.process_time()
-    index.add(np.arange(len(X)), rows, threads=1)
+    index.add(np.arange(len(rows)), rows, threads=1)
     built = time.process_time()
 
     def search(effort: int, candidates: int) -> np.ndarray:
         index.expansion_search = max(effort, candidates)
         ids = index.search(asked, candidates or K, threads=1).keys.astype(np.int64)
-        if not candidates:
-            return ids
-        return rank_by_vectors(Q, ids, lambda at: X[at], K, metric="euclidean", n_jobs=1)[1]
+        return data.rank(ids) if candidates else ids
 
-    size = index.memory_usage / len(X)
-    return Built(0.0, built - start, size, search, EFFORTS, (0, 20), version("usearch"))
+    size = index.memory_usage / len(rows)
+    return Built(0.0, built - start, size, version("usearch"), search, EFFORTS, (0, 20))
 
 
 def _eight_bits(X: np.ndarray) -> np.ndarray:
     return (np.clip(np.rint(X), 0, 255) - 128).astype(np.int8)
 
 
-METHODS = {job.__name__: job for job in (ours, faiss_pq, faiss_residual_pq, faiss_hnsw, faiss_rabitq, scann,
-                                         usearch, faiss_lsq)}  # fmt: skip
+METHODS: dict[str, Callable[[Data, int], Built]] = {
+    "ours": ours,
+    "faiss_pq": partial(faiss_lists, factory="IVF{lists},PQ{halves}x4fs"),
+    "faiss_residual_pq": partial(faiss_lists, factory="IVF{lists},PQ{halves}x4fsr"),  # of rows less centres
+    "faiss_hnsw": faiss_hnsw,
+    "faiss_rabitq": partial(faiss_lists, factory="RR{dim},IVF{lists},RaBitQfs"),  # a bit per dimension
+    "scann": scann,
+    "usearch": usearch,
+    "faiss_lsq": partial(faiss_lists, factory="IVF{lists},LSQ{bytes}x8"),
+}
 GRAPHS = ("faiss_hnsw", "usearch")  # without a limit of bytes
 NAMES = {"ours": "auxbit", "faiss_pq": "FAISS PQ fast scan",
-         "faiss_residual_pq": "FAISS PQ fast scan, residuals",
-         "faiss_hnsw": "FAISS HNSW, float32", "faiss_rabitq": "FAISS RaBitQ fast scan", "scann": "ScaNN",
-         "usearch": "USearch HNSW, 8 bits", "faiss_lsq": "FAISS LSQ"}  # fmt: skip
+         "faiss_residual_pq": "FAISS PQ fast scan, residuals", "faiss_hnsw": "FAISS HNSW, float32",
+         "faiss_rabitq": "FAISS RaBitQ fast scan", "scann": "ScaNN", "usearch": "USearch HNSW, 8 bits",
+         "faiss_lsq": "FAISS LSQ"}  # fmt: skip
 
 
 def cells() -> Iterator[tuple[str, int, str]]:
     """Data, bytes per row (0: no limit) and method: real rows first, and what takes longest last."""
     real, million = ("wordnet", "sift_photos"), ("sift_photos_million",)
     quick = [name for name in METHODS if name != "faiss_lsq"]
-    plan = [(real, quick), (million, quick), (real, ["faiss_lsq"])]
-    for names, methods in plan:
+    for names, methods in ((real, quick), (million, quick), (real, ["faiss_lsq"])):
         for method in methods:
-            for name in names:
-                if method == "faiss_rabitq":
-                    yield from [(name, 16, method)] * (name != "wordnet")
-                else:
-                    yield from (
-                        (name, n_bytes, method) for n_bytes in ((0,) if method in GRAPHS else (8, 16))
-                    )
+            sizes = {"faiss_rabitq": (16,)}.get(method, (0,) if method in GRAPHS else (8, 16))
+            fit = [name for name in names if (name, method) != ("wordnet", "faiss_rabitq")]  # 32 bytes
+            yield from ((name, n_bytes, method) for name in fit for n_bytes in sizes)
 
 
 def measure(name: str, n_bytes: int, method: str) -> None:
-    """Print the rows of a cell as JSON lines, one for each setting and one of the whole index."""
+    """Print the rows of a cell as JSON lines, one of the index and one for each setting of a search."""
     faiss.omp_set_num_threads(1)
     data = Data(name)
     built = METHODS[method](data, n_bytes)
-    costs = ("train_seconds", "build_seconds", "bytes_per_row", "version")
-    _print(whole=True, **{cost: getattr(built, cost) for cost in costs})
+    print(json.dumps(dict(zip(Built._fields[:4], built[:4], strict=True))), flush=True)
     for candidates in built.candidates:
         before = 0.0
         for effort in built.efforts:
-            seconds, found = _least_seconds(built.search, effort, candidates)
-            recall = data.recall(found)
-            _print(effort=effort, candidates=candidates, recall=recall, us=1e6 * seconds / len(data.Q))
+            us, recall = _cost(built.search, data, effort, candidates)
+            row = {"effort": effort, "candidates": candidates, "recall": recall, "us": us}
+            print(json.dumps(row), flush=True)
             if recall < before + LEAST_GAIN:
                 break
             before = recall
 
 
-def _least_seconds(search: Callable[[int, int], np.ndarray], *setting: int) -> tuple[float, np.ndarray]:
+def _cost(search: Callable[[int, int], np.ndarray], data: Data, *setting: int) -> tuple[float, float]:
+    """The least microseconds of CPU time per query, and the recall."""
     times = []
     for _ in range(REPEATS):
         start = time.process_time()
         found = search(*setting)
         times.append(time.process_time() - start)
-    return min(times), found
-
-
-def _print(**row: Any) -> None:
-    print(json.dumps(row, default=float), flush=True)
+    return 1e6 * min(times) / len(data.Q), data.recall(found)
 
 
 def run_cell(results: Results, name: str, n_bytes: int, method: str) -> None:
     """Run a cell in a process of its own and record its rows, or why there are none."""
-    cell = {"data": name, "rows": DATA[name][0], "bytes": n_bytes, "method": method}
+    cell = {"data": name, "rows": ROWS[name], "bytes": n_bytes, "method": method}
     command = [sys.executable, __file__, "cell", name, str(n_bytes), method]
     try:
         made = subprocess.run(command, capture_output=True, timeout=CELL_SECONDS, env=os.environ | ONE_THREAD)
-        output, problem = (
-            made.stdout,
-            made.stderr.decode().strip().splitlines()[-1:] if made.returncode else [],
-        )
-        if made.returncode and not problem:
-            problem = [f"exit code {made.returncode}"]
+        last = made.stderr.decode().strip().splitlines()[-1:] or [f"exit code {made.returncode}"]
+        output, problem = made.stdout, last if made.returncode else []
     except subprocess.TimeoutExpired as error:
         output, problem = error.stdout or b"", [f"over {CELL_SECONDS} s"]
     rows = [json.loads(line) for line in output.decode().splitlines() if line.startswith("{")]
-    for row in rows:
+    for row in [*rows, *({"problem": each} for each in problem)]:
         results.add(**cell, **row)
-    if problem:
-        results.add(**cell, problem=problem[0])
     print(name, n_bytes, method, f"{len(rows)} rows", *problem, flush=True)
 
 
-class Kept(Results):
-    """Results that keep the rows of earlier runs."""
-
-    def __init__(self, name: str, command: str) -> None:
-        path = RESULTS / f"{name}.jsonl"
-        earlier = path.read_text() if path.exists() else ""
-        super().__init__(name, command)
-        self.path.write_text(earlier)
-        self.rows = [json.loads(line) for line in earlier.splitlines()]
+def resume(results: Results) -> None:
+    """Put back the rows of earlier runs, which a new file of results does not have."""
+    results.path.write_text(EARLIER)
+    results.rows = [json.loads(line) for line in EARLIER.splitlines()]
 
 
 def curves(results: Results) -> str:
     """Queries per CPU second at a recall@10, one thread, 1000 queries in a batch: the most over numbers of
-    probes and of candidates ranked again by float32 vectors, or over the effort of a search of a graph."""
+    probes and of candidates ranked again by float32 vectors, or over the effort of a search of a graph.
+    """
+    resume(results)
     for name, n_bytes, method in cells():
         if not results.where(data=name, bytes=n_bytes, method=method):
             run_cell(results, name, n_bytes, method)
     draw(results)
-    return table(
-        ["data", "bytes", "method", *(f"recall ≥ {recall}" for recall in RECALLS),
-         "recall ≥ 0.9, not ranked again", "train, CPU s", "add, CPU s", "index, bytes per row"], list(_lines(results)),
-    )  # fmt: skip
+    head = ["data", "bytes", "method", *(f"recall ≥ {recall}" for recall in RECALLS),
+            "not ranked again, ≥ 0.8", "train, CPU s", "add, CPU s", "index, bytes per row"]  # fmt: skip
+    order = [(data, n_bytes, method) for data in ROWS for n_bytes in (8, 16, 0) for method in METHODS]
+    return table(head, (line for cell in order if (line := _line(results, *cell))))
 
 
-def _lines(results: Results) -> Iterator[list[str]]:
-    order = {(data, n_bytes): None for data in DATA for n_bytes in (8, 16, 0)}
-    for data, n_bytes in order:
-        for method in METHODS:
-            where = {"data": data, "bytes": n_bytes, "method": method}
-            if not (rows := results.where(**where)):
-                continue
-            searched = [row for row in rows if "recall" in row]
-            plain = [row for row in searched if not row["candidates"]]
-            rates = [_most(searched, recall) for recall in RECALLS] + [_most(plain, 0.9)]
-            problem = next((row["problem"] for row in rows if "problem" in row), None)
-            costs = [
-                f"{whole[cost]:,.0f}"
-                for whole in results.where(**where, whole=True)
-                for cost in ("train_seconds", "build_seconds", "bytes_per_row")
-            ] or [problem, "–", "–"]
-            yield [TITLES[data], str(n_bytes or "–"), NAMES[method], *rates, *costs]
+def _line(results: Results, data: str, n_bytes: int, method: str) -> list[str]:
+    """A row of the table, or none if the cell has not been run."""
+    rows = results.where(data=data, bytes=n_bytes, method=method)
+    found = [row for row in rows if "recall" in row]
+    rates = [_most(found, recall) for recall in RECALLS]
+    rates.append(_most([row for row in found if not row["candidates"]], RECALLS[0]))
+    costs = [f"{row[cost]:,.0f}" for row in rows if "version" in row for cost in Built._fields[:3]]
+    problems = [row["problem"] for row in rows if "problem" in row]
+    costs = costs or [*problems, "–", "–"]
+    return [TITLES[data], str(n_bytes or "–"), NAMES[method], *rates, *costs] if rows else []
 
 
 def _most(rows: list[dict[str, Any]], recall: float) -> str:
     """The most queries per CPU second of the settings that reach the recall."""
-    enough = [1e6 / row["us"] for row in rows if row["recall"] >= recall]
-    return f"{max(enough):,.0f}" if enough else "–"
+    rates = [1e6 / row["us"] for row in rows if row["recall"] >= recall]
+    return f"{max(rates):,.0f}" if rates else "–"
 
 
 def front(rows: list[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -392,39 +337,36 @@ def draw(results: Results) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, len(DATA), figsize=(13, 8), sharex=True, sharey="col", squeeze=False)
-    for column, data in enumerate(DATA):
+    figure, axes = plt.subplots(2, len(ROWS), figsize=(13, 8.5), sharex=True, sharey="col", squeeze=False)
+    for column, data in enumerate(ROWS):
         for row, n_bytes in enumerate((8, 16)):
             _panel(axes[row, column], results, data, n_bytes)
+        axes[-1, column].set_xlabel("recall@10")
     for ax in axes[:, 0]:
         ax.set_ylabel("queries per CPU second")
-    for ax in axes[-1]:
-        ax.set_xlabel("recall@10")
-    shown = {
-        label: line for ax in axes.flat for line, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    shown = {line.get_label(): line for ax in axes.flat for line in ax.get_lines()}
     names = [name for name in NAMES.values() if name in shown]
     figure.legend([shown[name] for name in names], names, loc="lower center", ncol=4, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, dpi=110)
     plt.close(figure)
 
 
 def _panel(ax: Any, results: Results, data: str, n_bytes: int) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     for i, method in enumerate(METHODS):
-        rows = results.where(data=data, bytes=0 if method in GRAPHS else n_bytes, method=method)
-        points = [(recall, rate) for recall, rate in front(rows) if recall >= 0.4]
-        if points:
-            look = (
-                {"color": "black", "linewidth": 3, "zorder": 5}
-                if method == "ours"
-                else {"color": f"C{i - 1}"}
-            )
-            dashes = "--" if method in GRAPHS else "-"
-            ax.plot(*zip(*points, strict=True), dashes, marker="o", markersize=3, label=NAMES[method], **look)
-    ax.set(xlim=(0.5, 1.005), yscale="log", title=f"{TITLES[data]}\n{n_bytes} bytes per row")
-    ax.title.set_fontsize(10)
+        points = front(results.where(data=data, bytes=0 if method in GRAPHS else n_bytes, method=method))
+        seen = [(recall, rate) for recall, rate in points if recall >= 0.5]
+        if seen:
+            look = {"color": f"C{i - 1}"} if i else {"color": "black", "linewidth": 3, "zorder": 5}
+            style = "--" if method in GRAPHS else "-"
+            ax.plot(*zip(*seen, strict=True), style, marker="o", markersize=3, label=NAMES[method], **look)
+    ax.set(xlim=(0.5, 1.005), yscale="log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_title(f"{TITLES[data]}\n{n_bytes} bytes per row", fontsize=10)
     ax.grid(which="both", alpha=0.25)
 
 

@@ -248,6 +248,11 @@ class TableDecoder(_Reconstruction):
         np.dot(rows.astype(np.float32), self._doubled, out=out.reshape(len(rows), -1))
 
     @cached_property
+    def longest(self) -> float:
+        """The length that a sum of vectors, one of each table, cannot exceed."""
+        return float(np.linalg.norm(self.tables, axis=2).max(axis=1).sum(dtype=np.float64))
+
+    @cached_property
     def _doubled(self) -> Float32:
         """All vectors times −2, as columns."""
         return np.ascontiguousarray((-2 * self.tables.reshape(-1, self.tables.shape[2])).T)

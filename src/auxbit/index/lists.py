@@ -32,11 +32,11 @@ from auxbit.core.checks import (
     Words,
     check_squares,
 )
-from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder
+from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder, TableDecoder
 from auxbit.core.files import replacing
 from auxbit.core.maps import unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
-from auxbit.core.simd import TILE, address, first_tile, lowest_bit, popcount
+from auxbit.core.simd import TILE, address, first_tile, index_bits, lowest_bit, popcount
 from auxbit.index.asymmetric import (
     CHUNK_BYTES,
     CROWD,
@@ -721,7 +721,9 @@ class DecoderScan:
     """Queries without b, (q, D), their tables, and their lists, (q, probes), to scan by the decoder."""
 
     def __init__(self, decoder: ListDecoder, rows: Array, tables: Float32, lists: Positions) -> None:
-        self.tables = np.ascontiguousarray(tables, dtype=np.float32)
+        self.tables, self.reach = np.ascontiguousarray(tables, dtype=np.float32), None
+        if isinstance(decoder.inner, TableDecoder):  # what entries of the tables can add up to, in size
+            self.reach = 2.01 * np.linalg.norm(rows, axis=1) * decoder.inner.longest
         offsets = np.empty(lists.shape, dtype=np.float32)
         exact_offsets(rows, decoder.centres, lists, offsets)
         self.least, self.most = offsets.min(axis=1, initial=np.inf), offsets.max(axis=1, initial=0.0)
@@ -741,8 +743,11 @@ class DecoderScan:
         """Offer the codes of a segment."""
         assert segment.norms is not None
         norms, planes, width = segment.norms, segment.blocks.planes, self.tables.shape[1]
-        bits, slack = bounds_of(self.tables, norms)
-        slack += ROUNDING * 4 * (self.most + norms.largest)
+        if self.reach is None:
+            bits, slack = bounds_of(self.tables, norms)
+        else:
+            bits, slack = 8 if index_bits() == 6 else 0, ROUNDING * (width + 2) * (self.reach + norms.largest)
+        slack = slack + ROUNDING * 4 * (self.most + norms.largest)
         kind = bits or 8
         wide = n_tables(width, kind, wide=False) > WIDE_TABLES
         n, n_first = n_tables(width, kind, wide), 2 if wide else 1
