@@ -207,21 +207,21 @@ def test_a_search_of_some_lists_is_that_of_their_codes(probes, model, base, quer
 
 @pytest.mark.parametrize("probes", [2, "all"])
 def test_answers_are_the_same_for_any_number_of_threads_and_queries(probes, model):
-    base, queries = clustered(20_000, 3), clustered(40, 4)
-    expected = index_of(model, base).search_asymmetric(queries, 30, probes=probes)
-    for n_jobs in (2, 3):
-        found = index_of(model, base, n_jobs).search_asymmetric(queries, 30, probes=probes)
+    queries, index = clustered(40, 4), index_of(model, clustered(20_000, 3))
+    expected = index.search_asymmetric(queries, 30, probes=probes)
+    for index.n_jobs in (2, 3):
+        found = index.search_asymmetric(queries, 30, probes=probes)
         assert np.array_equal(found[0], expected[0])
         assert np.array_equal(found[1], expected[1])
-    alone = [index_of(model, base, 2).search_asymmetric(row[None], 30, probes=probes) for row in queries[:5]]
+    alone = [index.search_asymmetric(row[None], 30, probes=probes) for row in queries[:5]]
     assert np.array_equal(np.concatenate([ids for _, ids in alone]), expected[1][:5])
 
 
 def test_large_lists_are_searched_by_bounds_and_nothing_is_lost():
     model, base, queries = fitted(32, lists=3), clustered(30_000, 5), clustered(20, 6)
-    true = true_distances(model, base, queries.astype(np.float64))
+    true, index = true_distances(model, base, queries.astype(np.float64)), index_of(model, base)
     for k in (1, 10, 200):
-        distances, _ = index_of(model, base).search_asymmetric(queries, k, probes="all")
+        distances, _ = index.search_asymmetric(queries, k, probes="all")
         assert distances == pytest.approx(np.sort(true, axis=1)[:, :k], rel=1e-4, abs=1e-3)
 
 
