@@ -12,7 +12,9 @@ from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments import campaign, retrieval, study
 
 
-@pytest.mark.parametrize("name", ["wrapper", "retrieval", "entropy", "path", "altopt"])
+@pytest.mark.parametrize(
+    "name", ["wrapper", pytest.param("retrieval", marks=pytest.mark.slow), "entropy", "path", "altopt"]
+)
 def test_results_are_written_as_tables_settings_and_figures(problem, fits, tmp_path, name):
     settings = campaign.Settings(bits=(4, 8), methods=("itq", "tpca", "ba", "bfa"), groups=(1,))
     (experiment,) = campaign.planned(problem, settings, [name])

@@ -52,7 +52,7 @@ def assert_same_model(one, other, X):
     [
         {"init": "tpca", "validation": None, "max_iter": 40, "mu_factor": 3},  # to the end: Z = h(X)
         {"init": "lsh", "h_solver": "ridge"},
-        {"init": "agh", "normalize": True},
+        pytest.param({"init": "agh", "normalize": True}, marks=pytest.mark.slow),
         {"init": ITQ(8, random_state=0)},
         {"lift": True},
         {"validation": rows_of_clusters(50, seed=1), "steps_per_mu": 2},

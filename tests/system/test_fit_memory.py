@@ -53,6 +53,7 @@ print(json.dumps({{"above": max(seen) - before, "passes": model.n_passes_}}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is Linux's")
 def test_a_fit_to_rows_of_three_times_the_budget_stays_below_it():
     done = subprocess.run([sys.executable, "-c", FIT], capture_output=True, text=True, check=True)
