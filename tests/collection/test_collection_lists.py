@@ -9,7 +9,7 @@ from auxbit import Collection
 from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.index.lists import SortedCodes
+from auxbit.index.lists import SortedCodes, map_arrays
 from auxbit.stores.push import of_collection
 
 
@@ -90,8 +90,13 @@ def test_hash_codes_in_lists(tmp_path):
 def test_few_rows_have_no_lists_by_themselves(tmp_path):
     with Collection.create(None, rows(500), bits=16, method="lsh") as items:
         assert "lists" not in items.describe()
+    for how in (
+        {"lists": "some"}, {"lists": 0}, {"lists": 5, "coding": "hash", "refine_bits": 8}, {"refine_bits": 8},
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter, match=r"lists|refine_bits"):
+            Collection.create(tmp_path / "c", rows(500), bits=16, method="lsh", **how)
     with pytest.raises(InvalidParameter, match="lists"):
-        Collection.create(tmp_path / "c", rows(500), bits=16, method="lsh", lists="some")
+        Collection.create(tmp_path / "c", bits=16, lists="some")
     assert not (tmp_path / "c").exists()
 
 
@@ -116,19 +121,15 @@ def test_codes_sorted_by_list_are_mapped_not_sorted_again(coding, tmp_path, monk
 def test_a_file_of_sorted_codes_that_is_damaged_stale_or_gone_is_made_without(tmp_path):
     X, queries = rows(1200), rows(20, 1)
     with Collection.create(tmp_path / "c", X, bits=32, method="lsh", lists=12) as items:
-        expected = items.search(queries, 7, probes=4)
+        expected, key = items.search(queries, 7, probes=4), items.state.key
     path = tmp_path / "c" / "lists.0"
     whole = path.read_bytes()
     flipped = bytearray(whole)
-    flipped[-100] ^= 1
-    for content in (
-        bytes(flipped),
-        whole[: len(whole) // 2],
-        b"",
-        b"nothing",
-        whole.replace(b'"key": "', b'"key": "x'),
-    ):
+    flipped[len(whole) // 2] ^= 1
+    other = whole.replace(key.encode(), b"x" * len(key))
+    for content in (bytes(flipped), whole[: len(whole) // 2], b"", b"nothing", other):
         path.write_bytes(content)
+        assert (map_arrays(path) is None) == (content is not other)
         with Collection(tmp_path / "c", read_only=True) as items:
             assert np.array_equal(items.search(queries, 7, probes=4).ids, expected.ids)
     path.unlink()

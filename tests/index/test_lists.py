@@ -307,6 +307,18 @@ def test_cosine_and_inner_products_have_lists():
         assert np.mean([len(np.intersect1d(*both)) / 10 for both in zip(ids, true, strict=True)]) > 0.5
 
 
+def test_rows_far_from_zero_are_in_the_same_lists(queries):
+    X, far = clustered(2000), 1e5
+    found = []
+    for offset in (0.0, far):
+        model = LSH(24, random_state=0).fit(X + offset).fit_decoder(X + offset, "tables", lists=40, n_iter=2)
+        index = index_of(model, (X + offset).astype(np.float64))
+        _, ids = index.search_asymmetric(queries.astype(np.float64) + offset, 10, probes=2)
+        true = ground_truth(X, queries, 10)
+        found.append(np.mean([len(np.intersect1d(*both)) for both in zip(ids, true, strict=True)]))
+    assert found[1] > 0.9 * found[0] > 3
+
+
 # ---- a second, finer code
 
 
@@ -494,6 +506,9 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
             index.search_asymmetric(queries, 3, **bad)
     with pytest.raises(InvalidInput, match="give one"):
         index.search_asymmetric(queries, 3, probes=2, recall=0.9)
+    hashed = HammingIndex(24, decoder=LSH(24, random_state=0).fit(base).decoder_, lists=5)
+    with pytest.raises(InvalidInput, match="there are none for this search"):
+        hashed.search_asymmetric(queries, 3, probes=2)  # its lists are for Hamming distances
     with pytest.raises(InvalidInput, match="takes no query_codes"):
         index.search_asymmetric(queries, 3, query_codes=model.encode(queries))
     with pytest.raises(InvalidInput, match="mean nothing"):

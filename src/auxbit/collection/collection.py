@@ -57,7 +57,7 @@ BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 DEFAULT_METHOD = "ba"
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
-MOST_FITTED = 1_000_000  # rows of more than these, to which a hash function is fitted
+MOST_FITTED = 1_000_000  # rows that a hash function is fitted to, of more a sample
 SORTED_SHARE = 8  # a file that brings more than an eighth of the items has all sorted by list again
 
 Items = list[Row]  # the class has a method of that name
@@ -137,7 +137,9 @@ class Collection:
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
         from auxbit.hashers.files import as_model, default_coding, parameters_for, rows_are_codes, suit_coding
+        from auxbit.quantiser.lists import check_lists
 
+        check_lists(lists)
         rows = None
         if model is None and (model := as_model(source)) is not None:
             source = None
@@ -507,7 +509,7 @@ class Collection:
             their distances are minus that. None: if the collection keeps vectors and no mode is given.
         where : metadata to search among: "year >= 2020 and lang = en", {"label": "cat"}.
         probes, recall : in a collection with lists, how many of them are searched, or "all"; or which part of
-            the answers of a search of all lists is to be among those that are found, by default 0.98.
+            the k nearest they are to hold, by default 0.98, as was learned when they were made.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         if mode not in (None, *MODES):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -76,10 +76,6 @@ class _Reconstruction:
     def reach(self) -> float:
         """The largest magnitude among the numbers that are added to b."""
         return self._reach
-
-    def of_mu(self, mu: float) -> Self:
-        """The same, for optimal codes at this μ."""
-        return replace(self, mu=mu)  # type: ignore[type-var]
 
     def expected(self, codes: Packed) -> Float64:
         """The ‖x − f(z)‖² that search expects of rows with these codes, (n, M) → (n,); 0: it is not known."""
@@ -347,14 +343,14 @@ class ListDecoder(_Reconstruction):
     """f(l, z) = share·(c_l − c̄) + g(z), c̄ the mean of all c_l: codes are of what is left of a row.
 
     A row is in the list of the centroid that is nearest to it; the number l is in the first bytes of its
-    code, the lowest first. inner : g; centroids : (K, D) float32. fine : of the rest of a code, which tells
+    code, the lowest first. inner : g; centroids : (K, D) float64. fine : of the rest of a code, which tells
     what is left of a row by the others; search ranks the first that it finds again by all of it.
     """
 
-    LAYOUT = "centroids float32 K D; coverage float64 R K"
+    LAYOUT = "centroids float64 K D; coverage float64 R K"
 
     inner: Plain
-    centroids: Float32
+    centroids: Float64
     share: float
     coverage: Coverage
     fine: TableDecoder | None = None
@@ -397,7 +393,7 @@ class ListDecoder(_Reconstruction):
     @cached_property
     def centres(self) -> Float32:
         """What is taken from the rows of each list before they are coded, (K, D)."""
-        mean = self.centroids.mean(axis=0, dtype=np.float64)
+        mean = self.centroids.mean(axis=0)
         return np.asarray(self.share * (self.centroids - mean), dtype=np.float32)
 
     def split(self, codes: Packed) -> tuple[npt.NDArray[np.int64], Packed]:
@@ -433,19 +429,15 @@ class ListDecoder(_Reconstruction):
 
     def in_units_of(self, scaling: Scaling) -> ListDecoder:
         """The same decoder for data before `scaling`."""
-        centroids = np.asarray(self.centroids * scaling.scale + scaling.mean, dtype=np.float32)
+        centroids = self.centroids * scaling.scale + scaling.mean
         fine = None if self.fine is None else self.fine.in_units_of(_without_mean(scaling))
         return ListDecoder(self.inner.in_units_of(scaling), centroids, self.share, self.coverage, fine)
 
     def in_scale_of(self, scaling: Scaling) -> ListDecoder:
         """Undo `in_units_of`."""
-        centroids = np.asarray((self.centroids - scaling.mean) / scaling.scale, dtype=np.float32)
+        centroids = (self.centroids - scaling.mean) / scaling.scale
         fine = None if self.fine is None else self.fine.in_scale_of(_without_mean(scaling))
         return ListDecoder(self.inner.in_scale_of(scaling), centroids, self.share, self.coverage, fine)
-
-    def of_mu(self, mu: float) -> ListDecoder:
-        """The same, for optimal codes at this μ."""
-        return replace(self, inner=self.inner.of_mu(mu))
 
     def query_tables(self, X: npt.NDArray[Any]) -> Float32:
         """Those of the inner decoder, which are the same for all lists."""
@@ -491,6 +483,13 @@ def _without_mean(scaling: Scaling) -> Scaling:
 
 Plain = LinearDecoder | TableDecoder
 Decoder = Plain | ListDecoder
+
+
+def for_mu(decoder: Decoder, mu: float) -> Decoder:
+    """The same decoder, for optimal codes at this μ."""
+    if isinstance(decoder, ListDecoder):
+        return replace(decoder, inner=replace(decoder.inner, mu=mu))
+    return replace(decoder, mu=mu)
 
 
 def kind_of(decoder: Decoder) -> tuple[str, int, int]:

@@ -31,7 +31,7 @@ from auxbit.core.checks import (
     check_integer,
     warn,
 )
-from auxbit.core.decoders import Decoder, LinearDecoder, ListDecoder, TableDecoder
+from auxbit.core.decoders import Decoder, LinearDecoder, ListDecoder, TableDecoder, for_mu
 from auxbit.core.files import Format, checksum
 from auxbit.core.maps import (
     MAX_BITS,
@@ -331,7 +331,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
                 fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask, refine_bits=refine_bits)
             else:
                 fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
-        self.decoder_ = fitted.in_units_of(self.scaling_).of_mu(mu)
+        self.decoder_ = for_mu(fitted.in_units_of(self.scaling_), mu)
         some = raw[sample_rows(len(raw))]
         optimal = self._optimal_codes(some, mu)
         self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)

@@ -389,6 +389,10 @@ def suit_coding(
     coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
     if coding == "hash" and decoder is not None:
         raise InvalidParameter("decoder", decoder, "one for optimal codes", "Drop --coding hash.")
+    if coding == "hash" and (lists is not None or refine_bits):
+        name, given = ("lists", lists) if lists is not None else ("refine_bits", refine_bits)
+        remedy = "Drop --coding hash; an index divides hash codes by itself."
+        raise InvalidParameter(name, given, "an option for optimal codes", remedy)
     if coding == "optimal":
         suit_decoder(model, X, mu, decoder, lists, progress, refine_bits)
     return coding, mu

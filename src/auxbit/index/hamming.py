@@ -312,8 +312,8 @@ def check_probes(probes: object, recall: object, has_lists: bool) -> None:
     check_integer("probes", probes, 1, None, 'Or "all".')
     if not has_lists:
         raise InvalidInput(
-            "probes is a number of lists, and there are none: every search looks at all codes. Lists are "
-            "made by fit_decoder(X, lists=…) of a model, or of hash codes by HammingIndex(n_bits, lists=…)."
+            "probes is a number of lists, and there are none for this search: it looks at all codes. "
+            "Lists are made by fit_decoder(X, lists=…), or of hash codes by HammingIndex(n_bits, lists=…)."
         )
 
 
@@ -512,14 +512,14 @@ class HammingIndex:
 
         With lists: probes : how many of them, the nearest to a query, are searched, or "all"; or recall :
         which part of the k nearest is to lie in them (0.98), from which their number follows, as queries
-        that were held out told when the lists were made.
+        that were held out told when the lists were made. If they hold fewer than k codes, ids end in -1.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         self._check_hamming()
         check_probes(probes, recall, self._lists is not None)
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
-            if self._by_lists(workers):
+            if self._by_lists():
                 distances, found = self._listed(queries, k, probes, recall, among, workers)
                 whole = np.where(found >= 0, distances, 0).astype(np.int32)
                 whole[found < 0] = scan.PADDING_DISTANCE
@@ -542,7 +542,7 @@ class HammingIndex:
         queries = check_packed(query_codes, self.n_bits, "query_codes")
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             r = min(r, self.n_bits)
-            if self._by_lists(workers):
+            if self._by_lists():
                 assert self._lists is not None
                 parts, wanted = (self._store.codes, self._store.alive), self._allowed(among)
                 self._lists.up_to_date(*parts, workers)
@@ -573,8 +573,8 @@ class HammingIndex:
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows = self._query_rows(X)
-        check_probes(probes, recall, self._lists is not None)
-        if self._lists is not None and isinstance(self.decoder, ListDecoder):
+        check_probes(probes, recall, isinstance(self.decoder, ListDecoder))
+        if isinstance(self.decoder, ListDecoder):
             if query_codes is not None:
                 raise InvalidInput("a search of lists takes no query_codes: give X alone.")
             with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
@@ -692,7 +692,7 @@ class HammingIndex:
         _, near = self._nearest(queries, listed, among, workers)
         return asymmetric.rerank(*codes, tables, offsets, near, k, workers)
 
-    def _by_lists(self, workers: Workers) -> bool:
+    def _by_lists(self) -> bool:
         """Whether there are lists of hash codes to search, which are made if need be."""
         if self._lists is None or self._lists.decoder is not None:
             return False

@@ -198,18 +198,9 @@ def scan_lists(
                     for u in range(min(TILE, last - block)):
                         mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
                         count = _offer_lanes(
-                            planes,
-                            norms,
-                            order,
-                            table,
-                            offset,
-                            block + u,
-                            mask,
-                            nearest,
-                            where,
-                            count,
+                            planes, norms, order, table, offset, block + u, mask, nearest, where, count,
                             buffer,
-                        )
+                        )  # fmt: skip
                     left = np.float64(nearest[0]) + slack[q] - offset - bases[q]
                     limit = limit_of(left, units[q], highest)
                     block += TILE
@@ -439,7 +430,7 @@ def empty_heaps(n_queries: int, k: int) -> Heaps:
 
 # ---- Searches
 
-RECALL = 0.98  # of a search of all lists, if nothing else is asked for
+RECALL = 0.98  # part of the nearest that the lists searched hold, if nothing else is asked for
 MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
 AT_ONCE = 512  # queries whose tables are held
 QUERY_BLOCK = 256  # queries that share one pass over their lists
@@ -454,7 +445,8 @@ class ListSearch:
 
     def __init__(self, n_bits: int, decoder: ListDecoder | None, lists: str | int | None) -> None:
         self.n_bits, self.decoder, self.lists = n_bits, decoder, lists
-        self.centroids: Centroids | None = None if decoder is None else Centroids(decoder.centroids)
+        # without b, by which rows may lie far from 0, where float32 is coarse
+        self.centroids = None if decoder is None else Centroids(decoder.centroids - decoder.b)
         self._building = threading.Lock()
         self._segments: list[tuple[int, SortedCodes]] = []  # and the first position of each
         self._of: CodeBlocks | None = None
@@ -575,7 +567,7 @@ class ListSearch:
         assert self.centroids is not None
         if self.decoder is None:
             return self.centroids.costs(unpack(asked, self.n_bits).astype(np.float32))
-        return self.centroids.costs((self.decoder.centred(asked) + self.decoder.b).astype(np.float32))
+        return self.centroids.costs(self.decoder.centred(asked).astype(np.float32))
 
     def _present(
         self, codes: CodeBlocks, alive: LaneSet, allowed: npt.NDArray[np.bool_] | None, workers: Workers
@@ -630,7 +622,7 @@ class ListSearch:
         segments, costs = self._present(codes, alive, allowed, workers), self._costs(asked)
 
         def search(rows: slice) -> list[tuple[Positions, Array, Positions]]:
-            lists, _ = self._first_lists(costs[rows], probes)
+            lists = self._first_lists(costs[rows], probes)
             return [(queries + rows.start, distances, positions)
                     for queries, distances, positions in (_within(*each, asked[rows], lists, r)
                                                           for each in segments)]  # fmt: skip
@@ -643,16 +635,16 @@ class ListSearch:
         lims = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=len(asked)))])
         return lims, distances[order], positions[order]
 
-    def _first_lists(self, costs: Float32, probes: int) -> tuple[Positions, Float32]:
+    def _first_lists(self, costs: Float32, probes: int) -> Positions:
+        """The lists nearest to each query, in order, (q, probes)."""
         if probes * MANY_PROBES > self.n_lists:  # heaps would be slower
             lists = np.argpartition(costs, min(probes, self.n_lists) - 1, axis=1)[:, :probes].astype(np.int64)
-            near = np.take_along_axis(costs, lists, axis=1)
-            order = np.argsort(near, axis=1, kind="stable")
-            return np.take_along_axis(lists, order, axis=1), np.take_along_axis(near, order, axis=1)
+            order = np.argsort(np.take_along_axis(costs, lists, axis=1), axis=1, kind="stable")
+            return np.take_along_axis(lists, order, axis=1)
         shape = (len(costs), min(probes, self.n_lists))
         lists, near = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
         nearest_lists(costs, near, lists)
-        return lists, near
+        return lists
 
     def _search(
         self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, tables: Float32 | None,
@@ -670,7 +662,7 @@ class ListSearch:
         def search(item: slice) -> None:
             group, part = divmod(item.start, n_parts)
             some = slice(group * rows, min((group + 1) * rows, n_queries))
-            lists, _ = self._first_lists(costs[some], probes)
+            lists = self._first_lists(costs[some], probes)
             heaps = empty_heaps(len(lists), k)
             own = np.ascontiguousarray(lists[:, part::n_parts])
             self._scan(segments, asked[some], None if tables is None else tables[some], own, heaps)

@@ -79,7 +79,7 @@ def fit_lists(
     asked, rest = X[order[:n_asked]], X[np.sort(order[n_asked:])]
     centroids = Centroids(find_centroids(rest, n_lists, workers, rng))
     coverage = coverage_of(asked, rest, centroids, workers)
-    empty = ListDecoder(f, centroids.centroids, SHARE, coverage)
+    empty = ListDecoder(f, centroids.centroids.astype(np.float64), SHARE, coverage)
     some = np.sort(order[n_asked:][:TABLE_ROWS])
     rows, H = X[some], H[some]
     owners = centroids.nearest_of_all(rows, workers)

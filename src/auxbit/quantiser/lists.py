@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.anchors import means_of
-from auxbit.core.checks import Float32, check_integer
+from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.decoders import LEARNED_KS, Coverage
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.errors import InvalidParameter
@@ -57,7 +57,7 @@ def number_of_lists(lists: Any, n_rows: int) -> int:
 class Centroids:
     """The nearest of some centroids, (K, D), to rows: the same whatever rows are beside them."""
 
-    def __init__(self, centroids: Float32) -> None:
+    def __init__(self, centroids: Float32 | Float64) -> None:
         self.centroids = np.ascontiguousarray(centroids, dtype=np.float32)
         self._columns = np.ascontiguousarray(-2 * self.centroids.T)
         self._norms = np.square(self.centroids, dtype=np.float64).sum(axis=1).astype(np.float32)
