@@ -122,15 +122,7 @@ def scan_blocks(
             limit, of = limit_of(left, units[q], highest), q * rounded.shape[1]
             while block < last and limit >= 0:
                 at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
-                # the same call four times: the kind of look-up must be known when it is compiled
-                if bits == 8 and wide:
-                    found = first_tile(True, True, index_words, at, tiles, n, entries, of, limit, masks)
-                elif bits == 8:
-                    found = first_tile(True, False, index_words, at, tiles, n, entries, of, limit, masks)
-                elif wide:
-                    found = first_tile(False, True, index_words, at, tiles, n, entries, of, limit, masks)
-                else:
-                    found = first_tile(False, False, index_words, at, tiles, n, entries, of, limit, masks)
+                found = next_tile(bits, wide, index_words, at, tiles, n, entries, of, limit, masks)
                 block += TILE * found
                 for u in range(min(TILE, last - block)):
                     mask = masks[u] & allowed[block + u]
@@ -148,6 +140,21 @@ def scan_blocks(
                 block += TILE
     for q in range(n_queries):
         in_order(distances[q], positions[q], counts[q])
+
+
+@kernel
+def next_tile(
+    bits: int, wide: bool, words: Words, at: int, tiles: int, n: int, entries: Bytes, of: int, limit: int,
+    masks: Words,
+) -> int:  # fmt: skip
+    """simd.first_tile, four times: the kind of look-up must be known when it is compiled."""
+    if bits == 8 and wide:
+        return int(first_tile(True, True, words, at, tiles, n, entries, of, limit, masks))
+    if bits == 8:
+        return int(first_tile(True, False, words, at, tiles, n, entries, of, limit, masks))
+    if wide:
+        return int(first_tile(False, True, words, at, tiles, n, entries, of, limit, masks))
+    return int(first_tile(False, False, words, at, tiles, n, entries, of, limit, masks))
 
 
 @kernel

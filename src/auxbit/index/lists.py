@@ -36,7 +36,7 @@ from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder, TableDecoder
 from auxbit.core.files import replacing
 from auxbit.core.maps import unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
-from auxbit.core.simd import TILE, address, first_tile, index_bits, lowest_bit, popcount
+from auxbit.core.simd import TILE, address, index_bits, lowest_bit, popcount
 from auxbit.index.asymmetric import (
     CHUNK_BYTES,
     CROWD,
@@ -46,6 +46,7 @@ from auxbit.index.asymmetric import (
     code_distance,
     in_order,
     limit_of,
+    next_tile,
     offer,
     squared_distance,
 )
@@ -185,15 +186,7 @@ def scan_lists(
                     split = True
                 while block < last and limit >= 0:
                     at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
-                    # the same call four times: the kind of look-up must be known when it is compiled
-                    if bits == 8 and wide:
-                        found = first_tile(True, True, index_words, at, tiles, n, entries, of, limit, masks)
-                    elif bits == 8:
-                        found = first_tile(True, False, index_words, at, tiles, n, entries, of, limit, masks)
-                    elif wide:
-                        found = first_tile(False, True, index_words, at, tiles, n, entries, of, limit, masks)
-                    else:
-                        found = first_tile(False, False, index_words, at, tiles, n, entries, of, limit, masks)
+                    found = next_tile(bits, wide, index_words, at, tiles, n, entries, of, limit, masks)
                     block += TILE * found
                     for u in range(min(TILE, last - block)):
                         mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
