@@ -117,3 +117,34 @@ def test_prefetching_changes_nothing():
 
 def test_indices_have_the_bits_that_this_machine_can_look_up():
     assert simd.index_bits() in (0, 4, 6)
+
+
+@numba.njit
+def _least(values):
+    return simd.least_short(values.ctypes.data)
+
+
+@pytest.mark.parametrize("spread", [1, 3, 2**15])
+def test_the_least_of_256_numbers_and_its_first_place_are_found(spread):
+    rng = np.random.default_rng(spread)
+    for _ in range(50):
+        values = rng.integers(-spread, spread, 256).astype(np.int16)
+        assert _least(values) == 256 * int(values.min()) + int(values.argmin())
+
+
+@numba.njit
+def _pass_on(codes, lines, out):
+    for r in range(len(codes)):
+        at, width = codes.ctypes.data + r * codes.shape[1], codes.shape[1]
+        simd.pass_on(at, width, lines.ctypes.data, out.ctypes.data)
+
+
+def test_sums_of_lines_are_added_where_they_come_from():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (40, 5)).astype(np.uint8)
+    lines = rng.normal(size=(5, 256, simd.LINE)).astype(np.float32)
+    out, wanted = np.zeros_like(lines), np.zeros(lines.shape)
+    _pass_on(codes, lines, out)
+    for code in codes:
+        wanted[np.arange(5), code] += lines[np.arange(5), code].sum(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)

@@ -130,7 +130,7 @@ def test_codes_of_three_bytes_are_mostly_the_best_of_all():
     assert found.mean() <= 1.5 * lowest.mean()
 
 
-def test_more_rounds_of_local_search_end_lower():
+def test_more_steps_of_tabu_search_end_lower():
     X, H, f = problem(60, 16, 64, 3)
     values = [
         objectives(
@@ -195,7 +195,7 @@ def test_rows_beyond_all_reach_get_codes_too(kind, n_bits, digits):
 # ---- least squares
 
 
-@pytest.mark.parametrize("shrink", [1e-3, 2.0])
+@pytest.mark.parametrize("shrink", [0.1, 2.0])
 @pytest.mark.parametrize("n_bits", [3, 8, 12, 19])
 def test_the_tables_are_those_of_ridge_regression_on_one_hot_rows(n_bits, shrink):
     X, codes, present = problem(300, 4, n_bits, 7)
@@ -295,7 +295,7 @@ def test_free_tables_are_the_same_for_any_number_of_threads(n_bits, digits):
 def unequal(n):
     """Rows near a plane, some much nearer than others: codes leave little of some, and much of others."""
     rng = np.random.default_rng(0)
-    far = 0.6 * np.exp(rng.normal(size=(n, 1)))
+    far = np.exp(0.7 * rng.normal(size=(n, 1)))
     return (rng.normal(size=(n, 10)) @ rng.normal(size=(10, 60)) + far * rng.normal(size=(n, 60))).astype(
         np.float32
     )

@@ -507,3 +507,72 @@ def _multiply_tile(
 
 
 multiply_tile: Any = intrinsic(_multiply_tile)
+
+
+# ---- The least of 256 numbers of 16 bits, and where it is
+
+SHORTS = 512  # bytes that they take
+_WORDS = 4  # of 64 bits, one for each of the numbers
+
+
+def _least_short(typing_context: Any, start: Any) -> tuple[Any, Any]:
+    """256 times the least of 256 int16 from an address on, plus the place of the first that is it."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        parts = [
+            _load(builder, _SHORTS, builder.add(arguments[0], _I64(2 * LANES * part)), 2)
+            for part in range(_WORDS)
+        ]
+        low = parts
+        while len(low) > 1:
+            low = [builder.select(builder.icmp_signed("<", a, b), a, b) for a, b in zip(low[::2], low[1::2])]
+        reduce = ir.FunctionType(_I16, [_SHORTS])
+        name = f"llvm.vector.reduce.smin.v{LANES}i16"
+        least = builder.call(cgutils.get_or_insert_function(builder.module, reduce, name), low)
+        everywhere, place = _splat(builder, least, LANES), _I64(0)
+        for part in reversed(range(_WORDS)):
+            here = builder.bitcast(builder.icmp_signed("==", parts[part], everywhere), _I64)
+            first = builder.add(builder.cttz(here, ir.Constant(ir.IntType(1), 0)), _I64(LANES * part))
+            place = builder.select(builder.icmp_signed("!=", here, _I64(0)), first, place)
+        return builder.add(builder.shl(builder.sext(least, _I64), _I64(8)), place)
+
+    return types.int64(types.intp), emit
+
+
+least_short: Any = intrinsic(_least_short)
+
+
+# ---- Lines of 16 floats, one for each value of each byte of a code
+
+LINE = TILE_LANES  # floats of a line
+
+
+def _pass_on(typing_context: Any, code: Any, n_bytes: Any, lines: Any, out: Any) -> tuple[Any, Any]:
+    """Add up the lines of a code's bytes, and add the sum to the lines of `out` at the same places.
+
+    All by addresses: of the code, and of (n_bytes, 256, 16) float32 each.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        code_at, n, lines_at, out_at = arguments
+        vector = ir.VectorType(_FLOAT, LINE)
+
+        def place(start: Any, j: Any) -> Any:
+            value = builder.zext(_load(builder, _I8, builder.add(code_at, j), 1), _I64)
+            line = builder.add(builder.shl(j, _I64(8)), value)
+            return builder.add(start, builder.mul(line, _I64(4 * LINE)))
+
+        total = cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+        with cgutils.for_range(builder, n, intp=_I64) as loop:
+            line = _load(builder, vector, place(lines_at, loop.index), 4)
+            builder.store(builder.fadd(builder.load(total), line), total)
+        with cgutils.for_range(builder, n, intp=_I64) as loop:
+            here = place(out_at, loop.index)
+            more = builder.fadd(_load(builder, vector, here, 4), builder.load(total))
+            builder.store(more, builder.inttoptr(here, vector.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), emit
+
+
+pass_on: Any = intrinsic(_pass_on)

@@ -33,18 +33,17 @@ from auxbit.quantiser.lists import Centroids
 
 # ---- The best codes for a decoder of tables, f(z) = b + Σ_j T_j[byte j of z]: additive quantisation
 #
-# With one or two bytes all values are tried; with more a local search changes one byte at a time. It reads
+# With one or two bytes all values are tried; with more tabu search changes one byte at a time. It reads
 # what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these are too many for
 # the cache, and so many bytes at a time are searched for what the others leave of the row.
 
 PAIRED_BYTES = 16  # 34 MB of pairs
 EXACT_BYTES = 2
-LARGEST_PAIR = 65_000.0  # from the lowest to the highest whole number of a pair: within int16
+LARGEST_COST = 32_500.0  # in whole numbers, of a byte's pairs together, from the lowest to the highest
+COARSE = 64.0  # whole numbers per byte, below which their rounding tells in what codes leave of a row
 SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
-# of local search: rounds times bytes (a byte more makes a round longer), bytes moved in a round at most,
-# sweeps over all bytes in a round
-ROUNDS_TIMES_BYTES, MOST_ROUNDS, MOVED, SWEEPS = 100, 60, 4, 2
-TOGETHER = 64  # rows that take the steps of local search together
+STEPS_PER_BYTE, LEAST_STEPS, MOST_STEPS = 8, 50, 80  # of tabu search, for each row
+TOGETHER = 64  # rows whose costs are made together
 
 
 def values_of_bytes(n_bits: int, width: int) -> npt.NDArray[np.int64]:
@@ -91,37 +90,38 @@ class ExactTableCoder(Coder):
 
 
 class TableCoder(Coder):
-    """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by iterated local search.
+    """Codes with a low ‖x − f(z)‖² + μ‖z − h(x)‖², of scaled rows, by tabu search.
 
     panels : the tables' vectors as columns; norms : (M·256,) their squares; pairs, limits, unit as
-    `pairs_in_whole_numbers` gives them; moves : the bytes that rounds move, the same for every row.
+    `pairs_in_whole_numbers` gives them.
     """
 
     def __init__(self, tables: Float64, b: Float64, n_bits: int, mu: float, effort: float = 1.0) -> None:
-        """Prepare what all rows share. tables : (M, 256, D) float64; rounds of search by effort."""
+        """Prepare what all rows share. tables : (M, 256, D) float64; steps of search by effort."""
         M, _, D = tables.shape
         self.b, self.mu, self.tables = b.astype(np.float32), mu, tables.astype(np.float32)
         flat, self.n_values = tables.reshape(M * VALUES, D), values_of_bytes(n_bits, M)
         self.panels: Panels = to_panels(flat.T)
-        self.norms = np.einsum("vd,vd->v", flat, flat).astype(np.float32)
+        self.norms = np.einsum("vd,vd->v", flat, flat)
+        for j, n in enumerate(self.n_values):
+            self.norms[j * VALUES + n : (j + 1) * VALUES] = np.inf  # never chosen
         self.pairs, self.limits, unit = pairs_in_whole_numbers(tables, self.n_values)
-        self.unit = np.float32(unit)
-        self.rounds, self.moved = round(min(ROUNDS_TIMES_BYTES / M, MOST_ROUNDS) * effort), min(MOVED, M - 1)
-        rng, needed = np.random.RandomState(0), self.rounds * (self.moved + 1) + 2
-        self.moves = np.concatenate([rng.permutation(M) for _ in range(-(-needed // M))]).astype(np.int64)
+        self.unit, self.exact = np.float32(unit), COARSE * M / unit
+        self.n_steps = round(min(max(STEPS_PER_BYTE * M, LEAST_STEPS), MOST_STEPS) * effort)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows."""
         products = tile_products(X - self.b, self.panels)
-        U = costs_by_themselves(products, self.norms, H, self.mu)
+        U = costs_by_themselves(products, self.norms.astype(np.float32), H, self.mu)
         Z = start.copy()
-        whole = np.empty((min(len(X), TOGETHER), *U.shape[1:]), dtype=np.int32)
+        whole = np.empty((min(len(X), TOGETHER), len(self.norms)), dtype=np.int16)
         for first in range(0, len(X), TOGETHER):
             some = slice(first, min(first + TOGETHER, len(X)))
             W, z = whole[: some.stop - first], Z[some]
             kernels.in_whole_numbers(U[some], self.limits, self.n_values, self.unit, W)
-            kernels.local_search(W, self.pairs, z, self.moves, self.moved, SWEEPS, self.rounds)
+            kernels.search_bytes(W, self.pairs, self.n_steps, z)
             kernels.keep_better(W, self.pairs, X[some], self.b, self.tables, H[some], self.mu, start[some], z)
+        kernels.settle_bytes(X, self.b, self.tables, self.panels, self.norms, H, self.mu, self.exact, Z)
         return Z
 
 
@@ -278,7 +278,7 @@ def costs_by_themselves(
 def pairs_in_whole_numbers(
     tables: Float64, n_values: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int16], Float32, float]:
-    """2⟨T_i[u], T_j[v]⟩ as whole numbers, (M, M, 256, 256) int16 at [j, i, u, v], 0 where i = j.
+    """2⟨T_i[u], T_j[v]⟩ as whole numbers, (M, 256, M·256) int16 at [i, u, 256j + v], 0 where i = j.
 
     Also how far apart the costs of a byte's values by themselves may lie before what other bytes cost
     can no longer make up for it, (M,), and the whole numbers that a unit of cost has.
@@ -293,23 +293,24 @@ def pairs_in_whole_numbers(
             low, high = float(products[i, j].min()), float(products[i, j].max())
             middle[i, j], spread[i, j] = (low + high) / 2, high - low
     spread += spread.T
-    largest = float(spread.max())
-    unit = LARGEST_PAIR / largest if largest > SMALLEST_PAIR else 1.0
-    pairs = np.zeros((M, M, VALUES, VALUES), dtype=np.int16)
+    limits = spread.sum(axis=1)
+    largest = float(limits.max())
+    unit = LARGEST_COST / largest if largest > SMALLEST_PAIR else 1.0
+    pairs = np.zeros((M, VALUES, M, VALUES), dtype=np.int16)
     for (i, j), product in products.items():
         whole = np.rint((product - middle[i, j]) * unit).astype(np.int16)
-        pairs[j, i, : n_values[i], : n_values[j]] = whole
-        pairs[i, j, : n_values[j], : n_values[i]] = whole.T
-    return pairs, (spread.sum(axis=1) * 1.001).astype(np.float32), unit
+        pairs[i, : n_values[i], j, : n_values[j]] = whole
+        pairs[j, : n_values[j], i, : n_values[i]] = whole.T
+    return pairs.reshape(M, VALUES, M * VALUES), limits.astype(np.float32), unit
 
 
 # ---- The best codes for a linear decoder, and for either kind
 
-STEPS_PER_BIT, LEAST_STEPS, MOST_STEPS = 12, 400, 1500  # of tabu search, for each row
+STEPS_PER_BIT, LEAST_BIT_STEPS, MOST_BIT_STEPS = 12, 400, 1500  # of tabu search, for each row
 LARGEST_MU = 1e12
 SMALLEST_COST = 1e-200  # whose inverse can be multiplied with
 FARTHEST = 1e9  # coordinate of a scaled row; sums of squares stay finite in float32
-LARGEST_COST = 2.0**28  # of a bit by itself, in whole numbers; with all couplings below 2^30
+LARGEST_BIT_COST = 2.0**28  # of a bit by itself, in whole numbers; with all couplings below 2^30
 
 
 def check_mu(mu: object) -> float:
@@ -385,9 +386,9 @@ class LinearCoder(Coder):
         self.reach = 1.001 * np.abs(couplings).sum(axis=1)
         largest = float(self.reach.max())
         self.place = 1 << (L - 1).bit_length()
-        self.unit = LARGEST_COST / self.place / largest if largest > SMALLEST_COST else 1.0
+        self.unit = LARGEST_BIT_COST / self.place / largest if largest > SMALLEST_COST else 1.0
         self.couplings = np.rint(couplings * self.unit).astype(np.int32) * np.int32(self.place)
-        self.n_steps = max(L, round(min(max(STEPS_PER_BIT * L, LEAST_STEPS), MOST_STEPS) * effort))
+        self.n_steps = max(L, round(min(max(STEPS_PER_BIT * L, LEAST_BIT_STEPS), MOST_BIT_STEPS) * effort))
         self.free = np.asarray(np.linalg.pinv(self.G, rcond=1e-10, hermitian=True), dtype=np.float64)
 
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:

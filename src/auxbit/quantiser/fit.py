@@ -37,12 +37,14 @@ def table_step(
     M, _, D = present.tables.shape
     pulls = np.zeros(D) if pulls is None else pulls
     stored = np.flatnonzero(np.isfinite(pulls))
+    codes = np.ascontiguousarray(codes)
     counts = np.stack([np.bincount(own, minlength=VALUES) for own in codes.T]).ravel()
     held, tables = present.tables.reshape(M * VALUES, D), np.zeros((M * VALUES, D), dtype=np.float32)
 
     def solve(some: slice) -> None:
         dims = stored[some]
-        T, rows = np.zeros((M * VALUES, SOLVED_DIMS)), np.zeros((len(X), SOLVED_DIMS))
+        T = np.zeros((M * VALUES, SOLVED_DIMS), dtype=np.float32)
+        rows = np.zeros((len(X), SOLVED_DIMS), dtype=np.float32)
         own, known = np.zeros(SOLVED_DIMS), slice(None, len(dims))
         T[:, known], rows[:, known], own[known] = held[:, dims], X[:, dims] - present.b[dims], pulls[dims]
         solve_tables(rows, codes, counts, shrink, own, tolerance, T)
@@ -59,7 +61,7 @@ Taken = tuple[Float32, npt.NDArray[np.int64]]  # centres, (m, D), and which of t
 
 KINDS = ("linear", "tables", "auto")
 TURNS = 15
-EFFORT, TABLES_EFFORT = 0.5, 0.2  # of the search for codes while the decoder is not settled, as a share
+EFFORT, TABLES_EFFORT = 0.5, 0.3  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
 TABLE_ROWS = 50_000  # of more rows, so many are enough for a decoder with lists
 

@@ -1,7 +1,8 @@
-"""Kernels of the quantiser: tabu search for a linear decoder, local search for tables, products of both.
+"""Kernels of the quantiser: tabu search for bits and for bytes, least squares for tables, products of rows.
 
-Under a linear decoder a row's best code minimises e(z) = zᵀGz − 2cᵀz over z in {0, 1}^L. Tabu search always
-takes the best flip, up or down, but not of the bits that it flipped last, and keeps the best code it passes.
+Tabu search always takes the best change of one bit (under a linear decoder) or one byte (of tables), up or
+down, but not of those that it changed last, and keeps the best code it passes. Under a linear decoder a row's
+best code minimises e(z) = zᵀGz − 2cᵀz over z in {0, 1}^L.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from auxbit.core.checks import Float32
 from auxbit.core.parallel import kernel
-from auxbit.core.simd import ROWS, TILE_COLUMNS, multiply_tile
+from auxbit.core.simd import LINE, ROWS, SHORTS, TILE_COLUMNS, least_short, multiply_tile, pass_on, popcount
 from auxbit.mac.z_step import alternate_bits, flip, half_gradient
 
 COLUMNS = 1024  # of W, a row's products with which are made at once: with D of some hundreds they stay in L2
@@ -178,15 +179,18 @@ def _best_pair(G: Any, z: Any, v: Any, alone: Any, sign: Any, tol: Any) -> tuple
     return best_i, best_j
 
 
-# ---- A decoder of tables: two bytes are enumerated, more are searched locally
+# ---- A decoder of tables: two bytes are enumerated, more are searched
 #
-# A row's best bytes minimise e(z) = Σ_j U_j[z_j] + Σ_{i<j} P_ji[z_i, z_j], U what each value of a byte
+# A row's best bytes minimise e(z) = Σ_j U_j[z_j] + Σ_{i<j} P_ij[z_i, z_j], U what each value of a byte
 # costs by itself and P what two of them cost each other: 2⟨T_i[u], T_j[v]⟩, the same for all rows.
 
 VALUES = 256
-LEAST_BITS = np.int32(VALUES - 1)  # of a cost in whole numbers: the value of the byte that has it
-NEVER = np.int32(2**30)  # more than any cost in whole numbers
-MOST_SWEEPS = 100  # until a code settles; a few are enough
+SHORT_ZERO = np.int32(-(2**14))  # of costs by themselves: with what pairs add or take they fill int16
+NEVER = np.int16(2**15 - 1)  # more than the cost of any value that a byte may have
+BYTE_TENURE_SPREAD = 3  # a byte that was changed stays as it is for 1 to 3 steps
+SETTLED = 1e-9  # part of what is worth settling that is no gain
+MOST_SWEEPS = 20
+VALUE_TENURE = 4  # changes for which a byte does not return to the value that it had
 
 
 @kernel
@@ -203,21 +207,21 @@ def add_mismatches(U: Any, H: Any, mu: Any) -> None:
 
 @kernel
 def in_whole_numbers(U: Any, limits: Any, n_values: Any, unit: Any, out: Any) -> None:
-    """U : (n, M, 256) as whole multiples of the unit times 256, plus the value of the byte.
+    """U : (n, M, 256) as whole multiples of the unit, above the cheapest value, into out : (n, M·256) int16.
 
     What costs more than the limit of its byte above the cheapest value can never be chosen, whatever the
     other bytes are: cut off there, so that a row far away needs no larger numbers.
     """
     for r in range(U.shape[0]):
         for j in range(U.shape[1]):
-            u = U[r, j]
+            u, first = U[r, j], j * VALUES
             least = u[0]
             for v in range(1, n_values[j]):
                 least = min(least, u[v])
             for v in range(n_values[j]):
-                out[r, j, v] = np.int32(np.rint(min(u[v] - least, limits[j]) * unit)) * VALUES + v
+                out[r, first + v] = np.int32(np.rint(min(u[v] - least, limits[j]) * unit)) + SHORT_ZERO
             for v in range(n_values[j], VALUES):
-                out[r, j, v] = NEVER + v
+                out[r, first + v] = NEVER
 
 
 @kernel
@@ -241,112 +245,111 @@ def enumerate_two(U: Any, P: Any, n_values: Any, Z: Any) -> None:
 
 
 @kernel
-def costs_of_values(U: Any, P: Any, Z: Any, r: Any, j: Any, first: Any, sums: Any) -> None:
-    """What each value of byte j of row r costs beside the row's `first` bytes, into sums : (256,) int32.
+def _add_pairs(sums: Any, P: Any, i: Any, value: Any) -> None:
+    """Add what all values of all bytes cost beside this value of byte i."""
+    for k in range(sums.size):
+        sums[k] += P[i, value, k]
 
-    Arrays are indexed, not cut into views: counting the references to views takes longer than the sums.
+
+@kernel
+def _exchange_pairs(sums: Any, P: Any, i: Any, before: Any, now: Any) -> None:
+    for k in range(sums.size):
+        sums[k] += P[i, now, k] - P[i, before, k]
+
+
+@kernel
+def _first_bytes(U: Any, P: Any, start: Any, sums: Any, z: Any) -> int:
+    """Begin with the bytes one by one, each the best beside those before it, or the start, if it costs less.
+
+    U : (M·256,), start : (M,); z gets the bytes, sums what each value of each byte costs beside the others.
+    Returns the cost.
     """
-    for v in range(VALUES):
-        sums[v] = 0
-    i = 0
-    while i + 4 <= first:
-        a, b, c, d = np.int64(Z[r, i]), np.int64(Z[r, i + 1]), np.int64(Z[r, i + 2]), np.int64(Z[r, i + 3])
-        for v in range(VALUES):
-            sums[v] = sums[v] + P[j, i, a, v] + P[j, i + 1, b, v] + P[j, i + 2, c, v] + P[j, i + 3, d, v]
-        i += 4
-    while i < first:
-        a = np.int64(Z[r, i])
-        for v in range(VALUES):
-            sums[v] = sums[v] + P[j, i, a, v]
-        i += 1
-    for v in range(VALUES):
-        sums[v] = sums[v] * VALUES + U[r, j, v]
+    at, value = sums.ctypes.data, np.int64(0)
+    sums[:] = U
+    for j in range(z.size):
+        least = least_short(at + SHORTS * j)
+        z[j] = least & (VALUES - 1)
+        value += least >> 8
+        _add_pairs(sums, P, j, z[j])
+    held = whole_cost(U, P, start)
+    if held > value:
+        return int(value)
+    sums[:] = U
+    for j in range(z.size):
+        z[j] = start[j]
+        _add_pairs(sums, P, j, z[j])
+    return int(held)
 
 
 @kernel
-def cheapest(sums: Any) -> Any:
-    """The least cost, in whose last eight bits its value is."""
-    least = sums[0]
-    for v in range(1, VALUES):
-        least = min(least, sums[v])
-    return least
+def search_bytes(U: Any, P: Any, n_steps: Any, Z: Any) -> None:
+    """Tabu search: Z : (n, M) uint8 becomes the best code of each row on a walk, none worse than it was.
 
-
-@kernel
-def local_search(U: Any, P: Any, Z: Any, moves: Any, n_moved: Any, n_sweeps: Any, n_rounds: Any) -> None:
-    """Iterated local search; no row's code gets worse than in Z : (n, M) uint8, which has the results.
-
-    U : (n, M, 256) int32 of `in_whole_numbers`; P : (M, M, 256, 256) int16, P[j, i, z_i, z_j], 0 for i = j.
-    A round moves some bytes to the best of their other values, then sweeps over all bytes, setting each to
-    its best; what comes out worse than the best so far is taken back. moves : the bytes in their order,
-    the same for every row. All rows take a step together, which so finds a byte's share of P in the cache.
+    U : (n, M·256) int16 of `in_whole_numbers`; P : (M, 256, M·256) int16, P[i, z_i, 256j + z_j], 0 for i = j.
+    A step changes the byte, and to the value, that costs least, up or down; but not one of the bytes changed
+    last, unless that leads to the best code so far, nor to one of the values left last. The walk does not end
+    on a new best code, but goes on from there as long as steps go down.
     """
     n, M = Z.shape
-    sums, best = np.empty(VALUES, dtype=np.int32), Z.copy()
-    since, gain = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    for r in range(n):  # another start than Z: bytes one by one, each the best beside those before it
-        change = np.int64(0)
-        for j in range(M):
-            change -= U[r, j, best[r, j]]
-            for i in range(j):
-                change -= VALUES * np.int64(P[j, i, best[r, i], best[r, j]])
-            costs_of_values(U, P, Z, r, j, j, sums)
-            least = cheapest(sums)
-            Z[r, j] = least & LEAST_BITS
-            change += least
-        for j in range(M):
-            if change < 0:
-                best[r, j] = Z[r, j]
-            else:
-                Z[r, j] = best[r, j]
-    place = 0
-    for round_ in range(n_rounds + 2):
-        if 0 < round_ <= n_rounds:
-            for _ in range(n_moved):
-                j = moves[place]
-                place += 1
-                for r in range(n):
-                    costs_of_values(U, P, Z, r, j, M, sums)
-                    before = sums[Z[r, j]]
-                    sums[Z[r, j]] = np.int32(2**31 - 1)
-                    least = cheapest(sums)
-                    gain[r] += least - before
-                    Z[r, j] = least & LEAST_BITS
-        j = moves[place]
-        place += 1
-        since[:] = 0
-        # in the end the best code is swept over until it settles
-        for _ in range((n_sweeps if round_ <= n_rounds else MOST_SWEEPS) * M):
-            j = j + 1 if j + 1 < M else 0
-            moving = False
-            for r in range(n):
-                if since[r] < M:
-                    moving = True
-                    costs_of_values(U, P, Z, r, j, M, sums)
-                    least = cheapest(sums)
-                    change = least - sums[Z[r, j]]
-                    since[r] = 0 if change < 0 else since[r] + 1
-                    gain[r] += change
-                    Z[r, j] = least & LEAST_BITS
-            if not moving:
-                break
-        for r in range(n):
+    sums, until = np.empty(M * VALUES, dtype=np.int16), np.empty(M, dtype=np.int64)
+    z, best = np.empty(M, dtype=np.int64), np.empty(M, dtype=np.int64)
+    left, hidden = np.empty(VALUE_TENURE, dtype=np.int64), np.empty(M + VALUE_TENURE, dtype=np.int16)
+    at = sums.ctypes.data
+    for r in range(n):
+        value = _first_bytes(U[r], P, Z[r], sums, z)
+        lowest, step = value, 0
+        best[:] = z
+        until[:] = 0
+        while step < n_steps or value == lowest:
+            n_left = min(step, VALUE_TENURE)
             for j in range(M):
-                if gain[r] < 0:
-                    best[r, j] = Z[r, j]
-                else:
-                    Z[r, j] = best[r, j]
-            gain[r] = 0
+                hidden[j] = sums[j * VALUES + z[j]]
+            for k in range(n_left):
+                hidden[M + k] = sums[left[k]]
+            _hide(sums, z, left[:n_left])
+            change, byte, new = np.int64(2**62), -1, 0
+            for j in range(M):
+                least = least_short(at + SHORTS * j)
+                own = (least >> 8) - hidden[j]
+                free = (least >> 8) < NEVER and (until[j] <= step or value + own < lowest)
+                if free and own < change:
+                    change, byte, new = own, j, least & (VALUES - 1)
+            for j in range(M):
+                sums[j * VALUES + z[j]] = hidden[j]
+            for k in range(n_left):
+                sums[left[k]] = hidden[M + k]
+            if byte < 0 or (step >= n_steps and change >= 0):
+                break
+            value += int(change)
+            left[step % VALUE_TENURE] = byte * VALUES + z[byte]
+            _exchange_pairs(sums, P, byte, z[byte], new)
+            z[byte] = new
+            step += 1
+            until[byte] = step + min(1 + step % BYTE_TENURE_SPREAD, M - 2)
+            if value < lowest:
+                lowest = value
+                best[:] = z
+        for j in range(M):
+            Z[r, j] = best[j]
 
 
 @kernel
-def whole_cost(U: Any, P: Any, Z: Any, r: Any) -> int:
-    """What the code of row r costs, in whole numbers."""
+def _hide(sums: Any, z: Any, left: Any) -> None:
+    """Make the present values of bytes, and those left last, too dear to be chosen."""
+    for j in range(z.size):
+        sums[j * VALUES + z[j]] = NEVER
+    for place in left:
+        sums[place] = NEVER
+
+
+@kernel
+def whole_cost(U: Any, P: Any, z: Any) -> int:
+    """What a code costs, in whole numbers."""
     cost = np.int64(0)
-    for j in range(Z.shape[1]):
-        cost += U[r, j, Z[r, j]]
+    for j in range(z.size):
+        cost += U[j * VALUES + z[j]]
         for i in range(j):
-            cost += VALUES * np.int64(P[j, i, Z[r, i], Z[r, j]])
+            cost += P[i, z[i], j * VALUES + z[j]]
     return int(cost)
 
 
@@ -354,17 +357,17 @@ def whole_cost(U: Any, P: Any, Z: Any, r: Any) -> int:
 def keep_better(U: Any, P: Any, X: Any, b: Any, tables: Any, H: Any, mu: Any, start: Any, Z: Any) -> None:
     """Put the start back where it is the better code: whole numbers are only nearly right.
 
-    U, P : as for local_search, which tell most; X : (n, D), tables : (M, 256, D), H, start, Z : (n, M) uint8,
+    U, P : as for search_bytes, which tell most; X : (n, D), tables : (M, 256, D), H, start, Z : (n, M) uint8,
     to compare the others in float64.
     """
     n, M = Z.shape
     rest = np.empty(X.shape[1])
-    doubt = VALUES * M * (M + 1)  # more than what rounding changes of two codes' costs
+    doubt = M * (M + 1)  # more than what rounding changes of two codes' costs
     for r in range(n):
         same = True
         for j in range(M):
             same &= Z[r, j] == start[r, j]
-        if same or whole_cost(U, P, Z, r) + doubt < whole_cost(U, P, start, r):
+        if same or whole_cost(U[r], P, Z[r]) + doubt < whole_cost(U[r], P, start[r]):
             continue
         values = (0.0, 0.0)
         for which in range(2):
@@ -387,7 +390,55 @@ def keep_better(U: Any, P: Any, X: Any, b: Any, tables: Any, H: Any, mu: Any, st
                 Z[r, j] = start[r, j]
 
 
-SOLVED_DIMS = 16  # of tables of 16 bytes, in float64, half a megabyte
+@kernel
+def settle_bytes(
+    X: Any, b: Any, tables: Any, panels: Any, norms: Any, H: Any, mu: Any, exact: Any, Z: Any
+) -> None:
+    """Set bytes to their best value, one after another, until none is better, in float64.
+
+    Only of rows of which codes leave less than `exact`, a squared length: whole numbers are too coarse there.
+    X : (n, D), tables : (M, 256, D), panels : their vectors, norms : (M·256,) their squares; H, Z : (n, M).
+    """
+    n, M = Z.shape
+    D, lanes = X.shape[1], panels.shape[2]
+    rest, costs = np.empty(D), np.empty(VALUES)
+    for r in range(n):
+        for d in range(D):
+            rest[d] = X[r, d] - b[d]
+        for j in range(M):
+            for d in range(D):
+                rest[d] -= tables[j, Z[r, j], d]
+        left = 0.0
+        for d in range(D):
+            left += rest[d] * rest[d]
+        since = 0 if left < exact else M
+        for turn in range(MOST_SWEEPS * M):
+            if since == M:
+                break
+            j = turn % M
+            first = j * VALUES
+            for d in range(D):
+                rest[d] += tables[j, Z[r, j], d]
+            for v in range(VALUES):
+                costs[v] = norms[first + v]
+            for p in range(VALUES // lanes):
+                for d in range(D):
+                    twice = 2.0 * rest[d]
+                    for lane in range(lanes):
+                        costs[p * lanes + lane] -= twice * panels[first // lanes + p, d, lane]
+            best = int(Z[r, j])
+            for v in range(VALUES):
+                costs[v] += mu * popcount(np.uint64(v ^ np.int64(H[r, j])))
+            for v in range(VALUES):
+                if costs[v] < costs[best] - SETTLED * exact:
+                    best = v
+            since = since + 1 if best == Z[r, j] else 1
+            Z[r, j] = best
+            for d in range(D):
+                rest[d] -= tables[j, best, d]
+
+
+SOLVED_DIMS = LINE  # tables of 16 bytes then take a quarter of a megabyte
 MOST_STEPS = 1000
 
 
@@ -396,7 +447,7 @@ def solve_tables(X: Any, Z: Any, counts: Any, shrink: Any, pulls: Any, tolerance
     """Tables T : (M·256, 16) with the least Σ(x − Σ_j T[z_j])² + shrink·‖T − T as given‖² + Σ pull·T².
 
     Each of 16 dimensions is a problem of its own; conjugate gradients, divided by the rows of each value.
-    X : (n, 16), Z : (n, M) uint8, counts : (M·256,) rows of each value, pulls : (16,), all float64.
+    X : (n, 16) and T float32, Z : (n, M) uint8; counts : (M·256,) rows of each value, pulls : (16,).
     """
     gradient, step, image = np.zeros_like(T), np.empty_like(T), np.empty_like(T)
     _subtract_rows(X, Z, T, gradient)
@@ -435,7 +486,7 @@ def solve_tables(X: Any, Z: Any, counts: Any, shrink: Any, pulls: Any, tolerance
 @kernel
 def _subtract_rows(X: Any, Z: Any, T: Any, sums: Any) -> None:
     """Add what the tables leave of each row to the sums of its bytes' values."""
-    rest = np.empty(SOLVED_DIMS)
+    rest = np.empty(SOLVED_DIMS, dtype=T.dtype)
     for r in range(Z.shape[0]):
         for d in range(SOLVED_DIMS):
             rest[d] = X[r, d]
@@ -452,18 +503,11 @@ def _subtract_rows(X: Any, Z: Any, T: Any, sums: Any) -> None:
 @kernel
 def _image(Z: Any, step: Any, out: Any) -> None:
     """The sums, by the bytes' values, of what a step of the tables adds to the rows."""
-    rest = np.empty(SOLVED_DIMS)
+    n, M = Z.shape
+    codes_at, step_at, out_at = Z.ctypes.data, step.ctypes.data, out.ctypes.data
     out[:] = 0.0
-    for r in range(Z.shape[0]):
-        rest[:] = 0.0
-        for j in range(Z.shape[1]):
-            k = j * VALUES + Z[r, j]
-            for d in range(SOLVED_DIMS):
-                rest[d] += step[k, d]
-        for j in range(Z.shape[1]):
-            k = j * VALUES + Z[r, j]
-            for d in range(SOLVED_DIMS):
-                out[k, d] += rest[d]
+    for r in range(n):
+        pass_on(codes_at + r * M, M, step_at, out_at)
 
 
 # ---- Products of rows with many columns, as fast as BLAS's, and independent of the rows beside a row
