@@ -43,6 +43,7 @@ LARGEST_COST = 32_500.0  # in whole numbers, of a byte's pairs together, from th
 COARSE = 64.0  # whole numbers per byte, below which their rounding tells in what codes leave of a row
 SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 STEPS_PER_BYTE, LEAST_STEPS, MOST_STEPS = 8, 50, 80  # of tabu search, for each row
+VAGUE = 0.5  # part of a row that a start may leave, to be worth improving
 TOGETHER = 64  # rows whose costs are made together
 
 
@@ -145,15 +146,24 @@ class WideTableCoder(Coder):
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows."""
         rows = np.asarray(X - self.b, dtype=np.float32)
+        if self.apart:
+            return self._first(rows, H, start)[0]
+        Z, rest = start.copy(), rows - self._stored(np.arange(len(self.tables)), start)
+        vague = np.square(rest).sum(axis=1) > VAGUE * np.square(rows).sum(axis=1)
+        if vague.any():
+            some = rows[vague], H[vague], start[vague]
+            Z[vague], rest[vague] = self._better(*some[1:], rest[vague], *self._first(*some))
+        self._improve(H, Z, rest)
+        return Z
+
+    def _first(self, rows: Float32, H: Packed, start: Packed) -> tuple[Packed, Float32]:
+        """Codes part by part, each for what those before it leave, and what all leave of the rows."""
         Z, rest = np.empty_like(H), rows.copy()
         for own, coder in self.parts:
             Z[:, own] = coder.solve(rest, _bytes_of(H, own), _bytes_of(start, own))
             if not self.apart:
                 rest -= self._stored(own, Z)
-        if not self.apart:
-            self._keep_better(rows, H, start, Z, rest)
-            self._improve(H, Z, rest)
-        return Z
+        return Z, rest
 
     def _improve(self, H: Packed, Z: Packed, rest: Float32) -> None:
         """Each part again, beside the others. rest : what the codes leave of the rows."""
@@ -169,13 +179,14 @@ class WideTableCoder(Coder):
             total += self.tables[j, Z[:, j]]
         return total
 
-    def _keep_better(self, rows: Float32, H: Packed, start: Packed, Z: Packed, rest: Float32) -> None:
-        """Put the start back where it is the better code."""
-        left = rows - self._stored(np.arange(len(self.tables)), start)
+    def _better(
+        self, H: Packed, start: Packed, left: Float32, Z: Packed, rest: Float32
+    ) -> tuple[Packed, Float32]:
+        """The better of two codes of each row, the start and Z, which leave `left` and `rest` of it."""
         before = np.square(left).sum(axis=1) + self.mu * np.bitwise_count(start ^ H).sum(axis=1)
         now = np.square(rest).sum(axis=1) + self.mu * np.bitwise_count(Z ^ H).sum(axis=1)
-        better = before < now
-        Z[better], rest[better] = start[better], left[better]
+        better = (before < now)[:, None]
+        return np.where(better, start, Z), np.where(better, left, rest)
 
 
 class ErrorCoder(Coder):

@@ -8,15 +8,22 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.anchors import choose_anchors, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Packed
 from auxbit.core.decoders import VALUES, LinearDecoder, ListDecoder, Plain, TableDecoder
 from auxbit.core.maps import bytes_per_code, unpack
-from auxbit.core.parallel import Workers
+from auxbit.core.parallel import Workers, some_rows
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
 from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
-from auxbit.quantiser.lists import ASKED, ASKED_SHARE, SHARE, Centroids, coverage_of, find_centroids
+from auxbit.quantiser.lists import (
+    ASKED,
+    ASKED_SHARE,
+    SHARE,
+    Centroids,
+    coverage_of,
+    find_centroids,
+    k_means,
+)
 
 # ---- The f step for a decoder of tables: least squares, shrunk towards the present tables
 
@@ -219,6 +226,7 @@ ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 MOST_LEVEL_TURNS = 100
 JUDGES, SEARCHED, NEAREST = 1000, 32_768, 3  # rows that are searched for, among others, and how many of these
 ASKED_AT_ONCE = 64
+CENTRE_ROWS, CENTRE_TURNS = 10_000, 6  # of k-means, from which alternation goes on
 NOTED = 4096  # rows that tell how much codes leave
 
 
@@ -489,11 +497,11 @@ class _Tables:
         self.n_bits -= n_bits
         rest = (self.Y - self.f.decode(self.codes) + tables[-1, last]).astype(np.float32)
         n_values = int(values_of_bytes(self.n_bits, len(tables))[-1])
-        centres = choose_anchors(rest, n_values, self.workers, self.rng)
+        centres, owners = centres_of(rest, n_values, self.workers, self.rng)
         tables[-1] = 0.0
         tables[-1, : len(centres)] = centres
         codes, f = self.codes.copy(), TableDecoder(tables, self.f.b, self.n_bits)
-        codes[:, -1] = nearest_anchors(rest, centres, 1)[1][:, 0]
+        codes[:, -1] = owners
         for _ in range(SHORTENED_TURNS):
             codes = self._codes(self.Y, codes, f)
             f = table_step(self.Y, codes, f, SHRINK, self.workers, self.pulls)
@@ -578,9 +586,8 @@ class _Tables:
         tables = np.zeros((width, VALUES, rows.shape[1]), dtype=np.float32)
         codes, rest = np.zeros((len(rows), width), dtype=np.uint8), rows.copy()
         for j, n_values in enumerate(values_of_bytes(self.n_bits, width)):
-            centres = choose_anchors(rest, int(n_values), self.workers, self.rng)
+            centres, codes[:, j] = centres_of(rest, int(n_values), self.workers, self.rng)
             tables[j, : len(centres)] = centres
-            codes[:, j] = nearest_anchors(rest, centres, 1)[1][:, 0]
             rest -= centres[codes[:, j]]
         return TableDecoder(tables, np.zeros(rows.shape[1]), self.n_bits), codes
 
@@ -596,11 +603,14 @@ def product_start(
     for j, dims in enumerate(np.array_split(np.arange(D), width)):
         if len(dims):
             part = np.ascontiguousarray(X[:, dims])
-            centres = choose_anchors(part, int(n_values[j]), workers, rng)
+            centres, codes[:, j] = centres_of(part, int(n_values[j]), workers, rng)
             tables[j, : len(centres), dims] = centres.T
-
-            def assign(rows: slice, part: Float32 = part, centres: Float32 = centres, j: int = j) -> None:
-                codes[rows, j] = nearest_anchors(part[rows], centres, 1)[1][:, 0]
-
-            workers.run(assign, len(X))
     return TableDecoder(tables, np.zeros(D), n_bits), codes
+
+
+def centres_of(
+    X: Float32, k: int, workers: Workers, rng: np.random.RandomState
+) -> tuple[Float32, npt.NDArray[np.int64]]:
+    """k-means centres of a sample of rows, (at most k, D), and which is the nearest to each row, (n,)."""
+    centres = k_means(some_rows(X, rng, CENTRE_ROWS), k, CENTRE_TURNS, workers, rng)
+    return centres, Centroids(centres).nearest_of_all(X, workers)

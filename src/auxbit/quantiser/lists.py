@@ -147,19 +147,10 @@ def coverage_of(asked: Float32, X: Float32, centroids: Centroids, workers: Worke
 def find_centroids(X: Float32, n_lists: int, workers: Workers, rng: np.random.RandomState) -> Float32:
     """Centroids of about n_lists lists, (K, D), none of which holds many times the mean of rows.
 
-    k-means on a sample; large lists are divided in place of the smallest. There are fewer only if there are
-    fewer different rows.
+    k-means on a sample; large lists are divided in place of the smallest.
     """
     X = some_rows(X, rng, ROWS_PER_LIST * n_lists)
-    distinct = np.unique(X, axis=0)
-    if len(distinct) <= n_lists:
-        return np.ascontiguousarray(distinct)
-    centroids = distinct[rng.choice(len(distinct), n_lists, replace=False)]
-    for _ in range(TURNS):
-        before, owners = centroids, Centroids(centroids).nearest_of_all(X, workers)
-        centroids = means_of(X, owners, centroids, workers)
-        if np.array_equal(before, centroids):
-            break
+    centroids = k_means(X, n_lists, TURNS, workers, rng)
     for _ in range(DIVISIONS):
         owners = Centroids(centroids).nearest_of_all(X, workers)
         divided = _divided(X, owners, centroids)
@@ -167,6 +158,20 @@ def find_centroids(X: Float32, n_lists: int, workers: Workers, rng: np.random.Ra
             break
         centroids = divided
     return centroids
+
+
+def k_means(X: Float32, k: int, turns: int, workers: Workers, rng: np.random.RandomState) -> Float32:
+    """Centres of rows, (k, D); fewer only if there are fewer different rows."""
+    distinct = np.unique(X, axis=0)
+    if len(distinct) <= k:
+        return np.ascontiguousarray(distinct)
+    centres = distinct[rng.choice(len(distinct), k, replace=False)]
+    for _ in range(turns):
+        before, owners = centres, Centroids(centres).nearest_of_all(X, workers)
+        centres = means_of(X, owners, centres, workers)
+        if np.array_equal(before, centres):
+            break
+    return centres
 
 
 def _divided(X: Float32, owners: Owners, centroids: Float32) -> Float32 | None:
