@@ -8,7 +8,6 @@ lane, a 64-bit word per block.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Ids, Packed, Positions, check_squares
 from auxbit.core.decoders import Decoder, ListDecoder
+from auxbit.core.files import aligned_zeros as aligned_zeros
 from auxbit.core.maps import bytes_per_code
 from auxbit.errors import InvalidInput
 
@@ -138,6 +138,20 @@ class CodeBlocks:
             self._planes, self._ours = grown, True
 
 
+def full_planes(packed: Packed) -> Planes:
+    """The full blocks of packed codes: (n // 64, width, 64)."""
+    full = len(packed) // LANES * LANES
+    return packed[:full].reshape(-1, LANES, packed.shape[1]).transpose(0, 2, 1)
+
+
+def last_planes(packed: Packed) -> Planes:
+    """The block of packed codes that is not full, or an empty one: (width, 64)."""
+    block = np.zeros((packed.shape[1], LANES), dtype=np.uint8)
+    rest = len(packed) % LANES
+    block[:, :rest] = packed[len(packed) - rest :].T
+    return block
+
+
 class LaneSet:
     """A set of positions, one bit each: which codes have not been removed."""
 
@@ -212,14 +226,6 @@ def as_bools(masks: LaneMasks, size: int) -> npt.NDArray[np.bool_]:
 def allowed_positions(masks: LaneMasks) -> Positions:
     """The positions that masks allow, in order."""
     return np.flatnonzero(as_bools(masks, len(masks) * LANES)).astype(np.int64)
-
-
-def aligned_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
-    size = math.prod(shape)
-    raw = np.zeros(size + LANES, dtype=np.uint8)
-    start = -raw.ctypes.data % LANES
-    return raw[start : start + size].reshape(shape)
 
 
 def _grown(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
@@ -369,6 +375,42 @@ class IdTable:
     def _rise(self, first: int, size: int) -> bool:
         new = self._ids[max(first - 1, 0) : size]
         return bool((new[1:] > new[:-1]).all())
+
+
+def runs(ids: Ids) -> Ids:
+    """Where ids rise by one, (n, 3): the position of the first, how many, and the first id."""
+    starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+    return np.stack([starts, np.diff(np.append(starts, len(ids))), ids[starts]], axis=1)
+
+
+class Stretches:
+    """Rising ids of positions 0, 1, 2, … in a few runs, as `runs` has them: rows, (n, 3)."""
+
+    def __init__(self, rows: Ids | None = None) -> None:
+        self.rows: Ids = np.zeros((0, 3), dtype=np.int64) if rows is None else rows
+        self._counts = len(self.rows) <= 1 and not self.rows[:, 2].any()  # ids are positions
+
+    def then(self, rows: Ids) -> Stretches:
+        """These up to where others begin, and the others."""
+        kept = np.searchsorted(self.rows[:, 0], rows[0, 0]) if len(rows) else len(self.rows)
+        return Stretches(np.concatenate([self.rows[:kept], rows]))
+
+    def ids_at(self, positions: Positions) -> Ids:
+        """The ids at these positions, which are there."""
+        if self._counts:
+            return positions
+        firsts, _, first_ids = self.rows.T
+        ids: Ids = positions + (first_ids - firsts)[np.searchsorted(firsts, positions, side="right") - 1]
+        return ids
+
+    def find(self, ids: Ids) -> Positions:
+        """The positions of ids, -1 of one that is not there."""
+        if not len(self.rows):
+            return np.full(len(ids), -1, dtype=np.int64)
+        firsts, counts, first_ids = self.rows.T
+        place = np.searchsorted(first_ids, ids, side="right") - 1
+        within = ids - first_ids[np.maximum(place, 0)]
+        return np.where((place >= 0) & (within < counts[place]), firsts[place] + within, -1)
 
 
 def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
