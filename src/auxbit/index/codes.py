@@ -405,8 +405,8 @@ class Stretches:
 
     def find(self, ids: Ids) -> Positions:
         """The positions of ids, -1 of one that is not there."""
-        if not len(self.rows):
-            return np.full(len(ids), -1, dtype=np.int64)
+        if self._counts:
+            return np.where((ids >= 0) & (ids < self.rows[:, 1].sum()), ids, -1)
         firsts, counts, first_ids = self.rows.T
         place = np.searchsorted(first_ids, ids, side="right") - 1
         within = ids - first_ids[np.maximum(place, 0)]
@@ -543,7 +543,8 @@ class At(NamedTuple):
 
 Among = npt.ArrayLike | At | None
 
-FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned
+FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned,
+COPIED_SCANS = 200  # unless queries are few: that many codes are scanned in the time that copying one takes
 MANY_REMOVED = 4096
 ATTACHED = 2**18  # codes whose norms are computed at a time
 
@@ -652,12 +653,15 @@ class CodeStore:
         places = self.ids.find(ids)
         return np.where(self.alive.holds(places), places, -1)
 
-    def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
-        """The codes to search, which of them may be returned, and, if few were copied, their positions."""
+    def selection(self, among: Among, n_queries: int = 0) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+        """The codes to search, which of them may be returned, and, if few were copied, their positions.
+
+        n_queries : that would scan copies; 0: none are made.
+        """
         if among is None:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
-            return self._chosen(among.positions, copy_few)
+            return self._chosen(among.positions, n_queries)
         wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
@@ -669,11 +673,12 @@ class CodeStore:
         else:
             chosen = np.unique(self.places(check_ids(wanted, name="among")))
             chosen = chosen[chosen >= 0]
-        return self._chosen(chosen, copy_few)
+        return self._chosen(chosen, n_queries)
 
-    def _chosen(self, chosen: Ids, copy_few: bool) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+    def _chosen(self, chosen: Ids, n_queries: int) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
         """The selection of positions, in order."""
-        if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
+        saved = min(self.codes.size // FEW_SHARE, n_queries * self.codes.size // COPIED_SCANS)
+        if n_queries and len(chosen) <= saved:
             return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
         allowed = np.zeros(self.codes.size, dtype=np.bool_)
         allowed[chosen] = True
