@@ -381,7 +381,7 @@ class Collection:
         """
         from auxbit.core.decoders import kind_of
         from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, coding_of, fitted_model, model_again, suit_decoder
+        from auxbit.hashers.files import TRAINING_ROWS, coding_of, model_again, suit_decoder
 
         told, place = progress or Silent(), self._storage.place
         n, advance = len(self), advance or told.advance
@@ -395,25 +395,16 @@ class Collection:
             def rows_of(some: Any) -> Array:
                 return given[some] if given is not None else now.view.vectors(positions[some])
 
-            present = None if state.model is None else now.view.model()
+            # of a damaged model, which another replaces, nothing is asked
+            present = None if state.model is None or model is not None else now.view.model()
             some = np.asarray(rows_of(sample_rows(len(positions), TRAINING_ROWS)), dtype=np.float32)
             known = state.n_bits if present is None else present.decoder_.hash_bits
             n_bits = check_n_bits(known if bits is None else bits)
             kind, lists, finer = (None, 0, 0) if present is None else kind_of(present.decoder_)
-            if model is not None:
-                new, kind, lists, finer = load_model(model), None, 0, 0
-            elif method is not None:
-                new = fitted_model(
-                    some, place, method, n_bits, metric=now.metric, random_state=random_state or 0,
-                    n_jobs=self.n_jobs, progress=told,
-                )  # fmt: skip
-            elif present is not None:
-                new = model_again(present, some, place, n_bits, random_state, told)
-            else:
-                raise InvalidInput(
-                    f"{place} has no model to train again. Give a model (--model), or method and bits "
-                    "(--method, --bits)."
-                )
+            new = load_model(model) if model is not None else model_again(
+                present, some, place, method, n_bits, metric=now.metric, random_state=random_state,
+                n_jobs=self.n_jobs, progress=told,
+            )  # fmt: skip
             if state.n_features not in (None, new.n_features_in_):
                 raise InvalidInput(
                     f"the model is for rows of {new.n_features_in_} numbers, the collection for "

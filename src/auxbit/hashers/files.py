@@ -453,9 +453,20 @@ def model_for(
 
 
 def model_again(
-    present: Hasher, X: Array, name: str, bits: int, random_state: int | None, progress: Progress
-) -> Hasher:
-    """A model like the present one, fitted to other rows, perhaps with other bits and random_state."""
+    present: Hasher | None, X: Array, name: str, method: str | None, bits: int, *, metric: str,
+    random_state: int | None, n_jobs: int | None, progress: Progress,
+) -> Hasher:  # fmt: skip
+    """A model fitted to other rows: by another method, or like the present one with these bits."""
+    if method is not None:
+        return fitted_model(
+            X, name, method, bits, metric=metric, random_state=random_state or 0, n_jobs=n_jobs,
+            progress=progress,
+        )  # fmt: skip
+    if present is None:
+        raise InvalidInput(
+            f"{name} has no model to train again. Give a model (--model), or method and bits (--method, "
+            "--bits)."
+        )
     from sklearn.base import clone
 
     check_enough_rows(X, name)
