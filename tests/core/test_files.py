@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import files
-from auxbit.core.files import CHUNK, Flat, check_layout
-from auxbit.errors import FileExists, FileProblem, InvalidInput
+from auxbit.core.files import CHUNK, Checked, Flat, check_layout
+from auxbit.errors import Damaged, FileExists, FileProblem, InvalidInput
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -281,3 +281,19 @@ def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
     (tmp_path / "codes.0").write_bytes(WHOLE[:1000].tobytes())
     content = Flat(tmp_path / "codes.0").content(1000, 64)
     assert content.tobytes() == WHOLE[:1000].tobytes() + bytes(64)
+
+
+def test_a_damaged_chunk_is_named_when_it_is_first_used_or_noted(tmp_path):
+    flat = Flat(tmp_path / "codes.0", "Ask for help.")
+    sums = np.array(list(flat.append(0, [WHOLE], 0).values()), dtype=np.int64)
+    with flat.path.open("r+b") as file:
+        file.seek(2 * CHUNK + 5)
+        file.write(bytes([WHOLE[2 * CHUNK + 5] ^ 1]))
+    strict, lenient = Checked(flat, lenient=False), Checked(flat, lenient=True)
+    for each in (strict, lenient):
+        each.grow(len(WHOLE), sums)
+    strict.check_rows(np.array([0, 1]), CHUNK)  # the others are not looked at
+    with pytest.raises(Damaged, match=r"64 KB from byte 131,072 on do not match.*Ask for help\."):
+        strict.check_rows(np.array([1, 3]), CHUNK + 1)
+    lenient.check()
+    assert list(lenient.spoilt(64, 2)) == [slice(2 * CHUNK // 32, 3 * CHUNK // 32)]
