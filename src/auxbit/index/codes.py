@@ -544,7 +544,7 @@ class At(NamedTuple):
 Among = npt.ArrayLike | At | None
 
 FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned,
-COPIED_SCANS = 200  # unless queries are few: that many codes are scanned in the time that copying one takes
+COPIED_SCANS = 30  # and for one query, fewer than one in that many: to mark the others takes less then
 MANY_REMOVED = 4096
 ATTACHED = 2**18  # codes whose norms are computed at a time
 
