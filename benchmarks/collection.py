@@ -195,11 +195,12 @@ def searching(results: Results) -> str:
 
 
 def conditions(results: Results) -> str:
-    """A million items with two fields: the count that a condition finds, CPU time, median of five."""
-    n = 1_000_000
+    """A million items with two fields: count(where), the same by SQLite, and search(codes, where=where) for
+    the ten nearest to one code; CPU time, median of eleven, one thread."""
+    n, query = 1_000_000, random_codes(1, 7)
     with (
         tempfile.TemporaryDirectory() as temporary,
-        Collection.create(Path(temporary) / "c", bits=64) as collection,
+        Collection.create(Path(temporary) / "c", bits=64, n_jobs=1) as collection,
     ):
         for start in range(0, n, BATCH):
             rows = [{"year": 1000 + row % 1000, "name": f"item {row}"} for row in range(start, start + BATCH)]
@@ -215,18 +216,20 @@ def conditions(results: Results) -> str:
                     (
                         lambda where=where: collection.count(where),
                         lambda q=question: plain.execute(q).fetchall(),
+                        lambda where=where: collection.search(codes=query, where=where),
                     ),
-                    5,
+                    11,
                 )
-                found = collection.count(where)
-                results.add(state=state, where=where, found=found, collection=sides[0], sqlite=sides[1])
+                found, names = collection.count(where), ("collection", "sqlite", "search")
+                results.add(state=state, where=where, found=found, **dict(zip(names, sides, strict=True)))
         plain.close()
     made = [
         (row["state"], row["where"], f"{row['found']:,}", f"{1000 * row['collection']:.1f} ms",
-         f"{1000 * row['sqlite']:.1f} ms" if row["state"] == "no index" else "")
+         f"{1000 * row['sqlite']:.1f} ms" if row["state"] == "no index" else "",
+         f"{1000 * row['search']:.1f} ms")
         for row in results.rows
     ]  # fmt: skip
-    return table(("", "condition", "items found", "collection", "SQLite alone"), made)
+    return table(("", "condition", "items found", "count", "SQLite alone", "search"), made)
 
 
 def median_seconds(sides: tuple[Callable[[], Any], ...], repeats: int) -> list[float]:

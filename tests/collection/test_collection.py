@@ -144,7 +144,7 @@ def test_rows_are_numbered_on_and_found_by_their_ids(filled, digits, model):
 def test_an_id_that_is_there_is_an_error_or_replaced(filled, digits):
     before = len(filled)
     with pytest.raises(
-        InvalidInput, match="id 3 is already in the collection, and 1 of the 2 in all; nothing was added"
+        InvalidInput, match=r"id 3 is already in the collection \(1 of the 2 given\); nothing was added"
     ):
         filled.add(digits[:2], ids=[9000, 3])
     with pytest.raises(InvalidInput, match="id 9 comes twice"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from contextlib import closing
 from pathlib import Path
 
@@ -14,54 +13,11 @@ from hypothesis import strategies as st
 
 from auxbit import LSH, Collection
 from auxbit.collection import storage
-from auxbit.collection.storage import CHUNK, DATABASE, Flat
+from auxbit.collection.storage import DATABASE
 from auxbit.errors import CollectionError, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 
 X = np.random.default_rng(0).normal(size=(100, D)).astype(np.float32)
-WHOLE = np.random.default_rng(1).integers(0, 256, 5 * CHUNK, dtype=np.uint8)
-
-
-def slow_checks(content):
-    """The rows of `checks` for a file."""
-    chunks = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
-    return {number: zlib.crc32(each) for number, each in enumerate(chunks)}
-
-
-# ---- flat files
-
-
-@given(sizes=st.lists(st.lists(st.integers(0, CHUNK), max_size=4), max_size=4), on_disk=st.booleans())
-def test_appended_pieces_have_the_checksums_of_the_whole_and_come_back(tmp_path_factory, sizes, on_disk):
-    flat = Flat(tmp_path_factory.mktemp("flat") / "codes.0" if on_disk else None)
-    rows, end = {}, 0
-    for change in sizes:
-        pieces = np.split(WHOLE[end : end + sum(change)], np.cumsum(change)[:-1])
-        found = flat.append(end, iter(pieces), 64, rows.get(end // CHUNK, 0))
-        rows |= found
-        end = min(end + sum(change), len(WHOLE))
-        assert rows == slow_checks(WHOLE[:end].tobytes())
-        content = flat.content(end, 64)
-        assert content[:end].tobytes() == WHOLE[:end].tobytes()
-        assert len(content) == end + 64
-        content[end:] = 7  # for ourselves alone, where a file is mapped
-    if on_disk and end:
-        assert flat.path.read_bytes() == WHOLE[:end].tobytes() + bytes(64)
-
-
-def test_what_lies_behind_the_end_is_written_over(tmp_path):
-    flat = Flat(tmp_path / "codes.0")
-    first = flat.append(0, [WHOLE[:100]], 64)
-    flat.append(100, [WHOLE[:CHUNK]], 64, first[0])  # and never committed
-    again = flat.append(100, [WHOLE[100:300]], 64, first[0])
-    assert again == slow_checks(WHOLE[:300].tobytes())
-    assert flat.content(300)[:300].tobytes() == WHOLE[:300].tobytes()
-
-
-def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
-    (tmp_path / "codes.0").write_bytes(WHOLE[:1000].tobytes())
-    content = Flat(tmp_path / "codes.0").content(1000, 64)
-    assert content.tobytes() == WHOLE[:1000].tobytes() + bytes(64)
 
 
 @given(data=st.data())

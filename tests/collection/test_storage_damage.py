@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import Collection
-from auxbit.collection.storage import CHUNK, DATABASE
+from auxbit.collection.storage import DATABASE
+from auxbit.core.files import CHUNK
 from auxbit.errors import AuxbitError, CollectionError, Damaged, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 

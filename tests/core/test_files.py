@@ -7,14 +7,17 @@ import stat
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from auxbit.core import files
-from auxbit.core.files import check_layout
-from auxbit.errors import FileExists, FileProblem, InvalidInput
+from auxbit.core.files import CHUNK, Checked, Flat, check_layout
+from auxbit.errors import Damaged, FileExists, FileProblem, InvalidInput
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -234,3 +237,63 @@ def test_tensors_that_fit_a_layout_pass_and_say_what_its_letters_stand_for():
 def test_tensors_that_do_not_fit_a_layout_are_refused_and_named(changed, why):
     with pytest.raises(InvalidInput, match=why):
         check_layout(fitting() | changed, LAYOUT, {"D": 5}, "of a.")
+
+
+# ---- flat files
+
+WHOLE = np.random.default_rng(1).integers(0, 256, 5 * CHUNK, dtype=np.uint8)
+
+
+def slow_checks(content):
+    """The checksums of all chunks."""
+    chunks = [content[start : start + CHUNK] for start in range(0, len(content), CHUNK)]
+    return {number: zlib.crc32(each) for number, each in enumerate(chunks)}
+
+
+@given(sizes=st.lists(st.lists(st.integers(0, CHUNK), max_size=4), max_size=4), on_disk=st.booleans())
+def test_appended_pieces_have_the_checksums_of_the_whole_and_come_back(tmp_path_factory, sizes, on_disk):
+    flat = Flat(tmp_path_factory.mktemp("flat") / "codes.0" if on_disk else None)
+    rows, end = {}, 0
+    for change in sizes:
+        pieces = np.split(WHOLE[end : end + sum(change)], np.cumsum(change)[:-1])
+        found = flat.append(end, iter(pieces), 64, rows.get(end // CHUNK, 0))
+        rows |= found
+        end = min(end + sum(change), len(WHOLE))
+        assert rows == slow_checks(WHOLE[:end].tobytes())
+        content = flat.content(end, 64)
+        assert content[:end].tobytes() == WHOLE[:end].tobytes()
+        assert len(content) == end + 64
+        content[end:] = 7  # for ourselves alone, where a file is mapped
+    if on_disk and end:
+        assert flat.path.read_bytes() == WHOLE[:end].tobytes() + bytes(64)
+
+
+def test_what_lies_behind_the_end_is_written_over(tmp_path):
+    flat = Flat(tmp_path / "codes.0")
+    first = flat.append(0, [WHOLE[:100]], 64)
+    flat.append(100, [WHOLE[:CHUNK]], 64, first[0])  # and never committed
+    again = flat.append(100, [WHOLE[100:300]], 64, first[0])
+    assert again == slow_checks(WHOLE[:300].tobytes())
+    assert flat.content(300)[:300].tobytes() == WHOLE[:300].tobytes()
+
+
+def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
+    (tmp_path / "codes.0").write_bytes(WHOLE[:1000].tobytes())
+    content = Flat(tmp_path / "codes.0").content(1000, 64)
+    assert content.tobytes() == WHOLE[:1000].tobytes() + bytes(64)
+
+
+def test_a_damaged_chunk_is_named_when_it_is_first_used_or_noted(tmp_path):
+    flat = Flat(tmp_path / "codes.0", "Ask for help.")
+    sums = np.array(list(flat.append(0, [WHOLE], 0).values()), dtype=np.int64)
+    with flat.path.open("r+b") as file:
+        file.seek(2 * CHUNK + 5)
+        file.write(bytes([WHOLE[2 * CHUNK + 5] ^ 1]))
+    strict, lenient = Checked(flat, lenient=False), Checked(flat, lenient=True)
+    for each in (strict, lenient):
+        each.grow(len(WHOLE), sums)
+    strict.check_rows(np.array([0, 1]), CHUNK)  # the others are not looked at
+    with pytest.raises(Damaged, match=r"64 KB from byte 131,072 on do not match.*Ask for help\."):
+        strict.check_rows(np.array([1, 3]), CHUNK + 1)
+    lenient.check()
+    assert list(lenient.spoilt(64, 2)) == [slice(2 * CHUNK // 32, 3 * CHUNK // 32)]

@@ -12,10 +12,14 @@ from auxbit.index.codes import (
     CodeNorms,
     IdTable,
     LaneSet,
+    Stretches,
     all_lanes,
     allowed_positions,
+    full_planes,
     lanes_of,
+    last_planes,
     repeats,
+    runs,
 )
 from helpers.index_truth import GivenNorms, norms_of, random_codes
 
@@ -261,3 +265,24 @@ def test_levels_follow_norms_that_change_while_they_grow():
         kept.append(np.zeros((piece, 1), dtype=np.uint8))
     below = norms - kept.floors[kept.levels.reshape(-1)[:6000]]
     assert np.quantile(below, 0.9) < 1 / 5
+
+
+@given(ids=st.sets(st.integers(0, 60), max_size=30), at=st.integers(0, 30))
+def test_ids_in_stretches_are_those_of_their_positions(ids, at):
+    """Taken in at once, or in two parts, of which the second repeats the stretch that was begun."""
+    ids = np.array(sorted(ids), dtype=np.int64)
+    rows = runs(ids)
+    begun = Stretches(runs(ids[:at]))
+    later = rows[rows[:, 0] + rows[:, 1] > min(at, len(ids))]
+    every = np.arange(-1, 70)
+    places = {int(each): place for place, each in enumerate(ids)}
+    for found in (Stretches(rows), begun.then(later)):
+        assert found.ids_at(np.arange(len(ids))).tolist() == ids.tolist()
+        assert found.find(every).tolist() == [places.get(int(each), -1) for each in every]
+
+
+@given(n=st.integers(0, 200), width=st.integers(1, 3))
+def test_full_and_last_planes_hold_all_codes(n, width):
+    packed = random_codes(n, 8 * width)
+    planes = np.concatenate([full_planes(packed), last_planes(packed)[None]])
+    assert planes.transpose(0, 2, 1).reshape(-1, width)[:n].tolist() == packed.tolist()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from auxbit import Collection
-from auxbit.collection.storage import DATABASE, LOCK, Flat, Storage
+from auxbit.collection.storage import DATABASE, LOCK, Storage
 from auxbit.core import files
 from helpers.collection_truth import Contents, change, difference
 from helpers.power_loss import Recorded
@@ -94,7 +94,7 @@ def test_a_disk_that_does_not_sync_is_noticed(tmp_path, lies):
 
 @pytest.mark.parametrize("prefix", ["codes", "vectors"])
 def test_a_flat_file_that_is_not_synced_before_the_commit_is_noticed(tmp_path, monkeypatch, prefix):
-    real = Flat.append
+    real = files.Flat.append
 
     def append(self, *args):
         if not self.path.name.startswith(prefix):
@@ -103,7 +103,7 @@ def test_a_flat_file_that_is_not_synced_before_the_commit_is_noticed(tmp_path, m
             patch.setattr(os, "fsync", lambda descriptor: None)
             return real(self, *args)
 
-    monkeypatch.setattr(Flat, "append", append)
+    monkeypatch.setattr(files.Flat, "append", append)
     recorded = Recorded(tmp_path, 0, n_changes=6)
     assert any(f"{prefix}." in loss for loss in recorded.losses(random.Random(0), share=2))
 
@@ -129,13 +129,13 @@ def test_a_commit_before_the_bytes_it_counts_is_noticed(tmp_path, monkeypatch):
     def put_off(flat, end, pieces, *args):
         whole = [np.array(piece) for piece in pieces]
         later.append((flat, (end, whole, *args)))
-        in_memory = Flat(None)
+        in_memory = files.Flat(None)
         append(in_memory, 0, [np.zeros(end, dtype=np.uint8)], 0)
         return append(in_memory, end, whole, *args)
 
-    append, later = Flat.append, []
+    append, later = files.Flat.append, []
     monkeypatch.setattr(Storage, "_commit", commit_first)
-    monkeypatch.setattr(Flat, "append", put_off)
+    monkeypatch.setattr(files.Flat, "append", put_off)
     recorded = Recorded(tmp_path, 1, n_changes=4)
     assert any(recorded.losses(random.Random(0), share=4))
 

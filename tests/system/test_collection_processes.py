@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from auxbit import Collection, HammingIndex
-from auxbit.collection.storage import DATABASE, WAIT_SECONDS
+from auxbit.collection.storage import DATABASE
+from auxbit.core.files import WAIT_SECONDS
 from auxbit.errors import CollectionError, FileProblem, InUse
 from auxbit.hashers import registry
 from helpers.collection_truth import Contents, D, model

@@ -16,8 +16,7 @@ from auxbit.cli.search import print_answers, print_groups
 
 if TYPE_CHECKING:
     from auxbit import Collection
-    from auxbit.collection.statistics import Statistics
-    from auxbit.hashers.drift import Measure
+    from auxbit.hashers.drift import Measure, Statistics
 
 SHOWN_ITEMS, SHOWN_FIELDS, SHOWN_LETTERS = 20, 6, 40
 

@@ -20,13 +20,13 @@ from auxbit.collection.edit import (
     Advance,
     Attachments,
     Edit,
-    check_kept,
     refuse_known,
     spoilt_attachments,
 )
 from auxbit.collection.snapshot import MOST_ANSWERS, Queries, Snapshot, View, generation_of
 from auxbit.collection.storage import State, Storage
 from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
+from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Guard
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import (
@@ -39,7 +39,6 @@ from auxbit.data.records import (
     metadata_rows,
     read_table,
     records_of,
-    refuse_repeats,
     stored_ids,
     typed_ids,
 )
@@ -48,16 +47,14 @@ from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, 
 from auxbit.index.answers import Answers
 
 if TYPE_CHECKING:
-    from auxbit.collection.statistics import Statistics
     from auxbit.hashers.base import Hasher
+    from auxbit.hashers.drift import Statistics
 
 MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
-DEFAULT_METHOD = "ba"
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
-MOST_FITTED = 1_000_000  # rows that a hash function is fitted to, of more a sample
 SORTED_SHARE = 8  # a file that brings more than an eighth of the items has all sorted by list again
 
 Items = list[Row]  # the class has a method of that name
@@ -136,42 +133,29 @@ class Collection:
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
-        from auxbit.hashers.files import as_model, default_coding, parameters_for, rows_are_codes, suit_coding
+        from auxbit.hashers.files import as_model, check_rows, model_for
         from auxbit.quantiser.lists import check_lists
 
         check_lists(lists)
-        rows = None
-        if model is None and (model := as_model(source)) is not None:
-            source = None
-        elif model is not None:
-            model = _given_model(model)
-        if codes is not None or source is not None:
-            rows = records_of(
-                source if codes is None else codes, vectors=vectors_column, ids=ids, metadata=metadata
-            )
-        trains = rows is not None and model is None and codes is None
-        if metric is not None and not trains and metric != (model.scaling_.metric if model else "euclidean"):
-            raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
-        if rows is not None and trains:
-            wanted = {"method": method, "random_state": random_state} | parameters_for(metric)
-            most = MOST_FITTED if coding == "hash" or mu else None
-            model, bits = _new_model(rows, most, bits, n_jobs, told, **wanted), None
-            if mu is None and decoder is None:
-                coding = coding or default_coding(model.n_bits)
+        rows, are_codes = None, codes is not None
         if model is not None:
-            X = None
-            if (
-                rows is not None
-                and codes is None
-                and not rows_are_codes(rows.X, rows.name, model.decoder_.n_bits, int(model.n_features_in_))
-            ):
-                X = rows.X
-            fits = trains or isinstance(lists, int)
-            by_model = lists if fits and not mu and coding != "hash" else None
-            coding, mu = suit_coding(model, X, coding, mu, decoder, by_model, told, refine_bits)
-        state = _first_state(model, vectors, coding, mu, bits, n_features, lists)
+            model = load_model(model)
+        elif (model := as_model(source)) is not None:
+            source = None
+        if codes is not None or source is not None:
+            source = source if codes is None else codes
+            rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
+        trains = rows is not None and model is None and not are_codes
+        X, name = (None, "") if rows is None else (rows.X, rows.name)
+        model, coding, mu = model_for(
+            model, X, name, are_codes=are_codes, metric=metric, coding=coding, mu=mu, decoder=decoder,
+            lists=lists, refine_bits=refine_bits, method=method, bits=bits, random_state=random_state,
+            n_jobs=n_jobs, progress=told,
+        )  # fmt: skip
+        state = _first_state(model, vectors, coding, mu, None if trains else bits, n_features, lists)
         if rows is not None and folder is not None and storage.is_collection(folder):
-            _check_rows(rows, state, model, are_codes=codes is not None)  # before another is replaced
+            scaling = None if model is None else model.scaling_
+            check_rows(rows, state.n_bits, state.n_features, vectors, scaling, are_codes=are_codes)
         if folder is not None:
             storage.make_folder(folder.absolute(), state, None if model is None else model.save)
             made = cls(folder, n_jobs=n_jobs)
@@ -181,7 +165,7 @@ class Collection:
             made._storage.models |= {} if model is None else {str(state.model): model}
         try:
             if rows is not None:
-                made._add_file(rows, codes is not None, 0, told, stopped, upsert=False, trained=trains)
+                made._add_file(rows, are_codes, 0, told, stopped, upsert=False, trained=trains)
         except BaseException as error:
             empty = not len(made)
             made.close()
@@ -193,17 +177,8 @@ class Collection:
     # ---- states
 
     @contextmanager
-    def _reading(self, *, codes_alone: bool = False) -> Iterator[Snapshot]:
-        """The present state, which stays as it is for the length of the block.
-
-        codes_alone : only the view is needed, as far as ids are numbers; a transaction costs time.
-        """
-        if codes_alone:
-            state = self._storage.state
-            with self._guard.reading():
-                if self._view is not None and self._view.state is state and not state.own_ids:
-                    yield Snapshot(None, self._view)
-                    return
+    def _reading(self) -> Iterator[Snapshot]:
+        """The present state, which stays as it is for the length of the block."""
         for attempt in range(TRIES):
             with self._storage.reading() as (connection, state):
                 try:
@@ -404,23 +379,31 @@ class Collection:
         X : (n, D) or a file, in the order of `ids`, if the collection keeps no vectors. Searches continue
             meanwhile. advance, step : called with numbers of rows, and with what is being done.
         """
+        from auxbit.core.decoders import kind_of
         from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, coding_of, suit_decoder
+        from auxbit.hashers.files import TRAINING_ROWS, coding_of, model_again, suit_decoder
 
-        told = progress or Silent()
+        told, place = progress or Silent(), self._storage.place
         n, advance = len(self), advance or told.advance
         step = step or (lambda what: told.stage(what, n))
         with self._editing("retrained") as edit:
             now, state = edit.now, edit.state
             positions = now.view.present()
             given = None if X is None else np.asarray(records_of(X).X[:])
-            _check_retraining(self._storage.place, state, given, len(positions))
+            _check_retraining(place, state, given, len(positions))
 
             def rows_of(some: Any) -> Array:
                 return given[some] if given is not None else now.view.vectors(positions[some])
 
-            new = _given_model(model) if model is not None else self._trained(
-                now, rows_of, len(positions), bits, method, random_state, told
+            # of a damaged model, which another replaces, nothing is asked
+            present = None if state.model is None or model is not None else now.view.model()
+            some = np.asarray(rows_of(sample_rows(len(positions), TRAINING_ROWS)), dtype=np.float32)
+            known = state.n_bits if present is None else present.decoder_.hash_bits
+            n_bits = check_n_bits(known if bits is None else bits)
+            kind, lists, finer = (None, 0, 0) if present is None else kind_of(present.decoder_)
+            new = load_model(model) if model is not None else model_again(
+                present, some, place, method, n_bits, metric=now.metric, random_state=random_state,
+                n_jobs=self.n_jobs, progress=told,
             )  # fmt: skip
             if state.n_features not in (None, new.n_features_in_):
                 raise InvalidInput(
@@ -428,9 +411,8 @@ class Collection:
                     f"{state.n_features}."
                 )
             coding, mu = state.coding, state.mu
-            if coding == "optimal" and model is not None:
-                some = rows_of(sample_rows(len(positions), TRAINING_ROWS))
-                suit_decoder(new, np.asarray(some, dtype=np.float32), mu, None, None, told)
+            if coding == "optimal":
+                suit_decoder(new, some, mu, kind, lists or None, told, finer)
             if state.model is None:  # its codes were made elsewhere, or are still to be made
                 coding, mu = coding_of(new, None, None)
             step("encoding")
@@ -446,49 +428,6 @@ class Collection:
             edit.rewrite(lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
         self._keep_lists()
         return new
-
-    def _trained(
-        self, now: Snapshot, rows_of: Callable[[Any], Array], n: int, bits: int | None, method: str | None,
-        random_state: int | None, told: Progress,
-    ) -> Hasher:  # fmt: skip
-        """A model like the present one, or another, fitted to the rows of the collection or to a sample."""
-        from sklearn.base import clone
-
-        from auxbit.core.decoders import kind_of
-        from auxbit.core.maps import check_n_bits
-        from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, check_enough_rows, parameters_for, suit_decoder
-        from auxbit.hashers.registry import fit_reporting, make_hasher
-
-        state = now.state
-        if state.model is None and method is None:
-            raise InvalidInput(
-                f"{self._storage.place} has no model to train again. Give a model (--model), or method and "
-                "bits (--method, --bits)."
-            )
-        X = np.asarray(rows_of(sample_rows(n, TRAINING_ROWS)), dtype=np.float32)
-        check_enough_rows(X, self._storage.place)
-        present = None if state.model is None else now.view.model().decoder_
-        if bits is None:
-            bits = state.n_bits if present is None else present.hash_bits
-        n_bits = check_n_bits(bits)
-        if method is not None:
-            made = make_hasher(
-                method,
-                n_bits,
-                random_state=random_state or 0,
-                n_jobs=self.n_jobs,
-                **parameters_for(now.metric),
-            )
-        else:
-            made = clone(now.view.model()).set_params(n_bits=n_bits)
-            if random_state is not None:
-                made.set_params(random_state=random_state)
-        fit_reporting(made, X, told, stage=f"training on {len(X):,} rows")
-        if state.coding == "optimal":
-            kind, lists, finer = (None, 0, 0) if present is None else kind_of(present)
-            suit_decoder(made, X, state.mu, kind, lists or None, told, finer)
-        return made
 
     # ---- searches
 
@@ -514,16 +453,22 @@ class Collection:
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
-        with self._reading(codes_alone=where is None) as now:
-            asked = Queries(now, X, codes, like, vectors_column)
-            if mode is None:
-                rerank = asked.can_rerank if rerank is None else rerank
-                by_decoder = now.state.coding == "optimal" and asked.X is not None
-                mode = "asymmetric" if by_decoder else "hamming"
-            wanted = None if where is None else Where.of(where)
-            n_candidates = asked.n_candidates(rerank, k)
-            found = asked.nearest(k, mode, n_candidates, wanted, {"probes": probes, "recall": recall})
-            return self._answers(now, asked, found, wanted, k=k, mode=mode, rerank=n_candidates or None)
+        how = k, mode, rerank, None if where is None else Where.of(where), probes, recall
+        asked = None
+        if where is None and like is None:  # codes alone may do: a transaction costs time
+            state = self._storage.state
+            with self._guard.reading():
+                if self._view is not None and self._view.state is state:
+                    now = Snapshot(None, self._view)
+                    asked = Queries(now, X, codes, like, vectors_column)
+                    found = asked.nearest(*how)
+                    if now.knows_ids(found[1]):
+                        return self._answers(now, asked, *found)
+        with self._reading() as now:
+            if asked is None or now.state is not state:
+                asked = Queries(now, X, codes, like, vectors_column)
+                found = asked.nearest(*how)
+            return self._answers(now, asked, *found)
 
     def search_radius(
         self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
@@ -533,23 +478,21 @@ class Collection:
         with self._reading() as now:
             asked = Queries(now, X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
-            found = asked.within(r, wanted, {"probes": probes, "recall": recall})
-            return self._answers(now, asked, found, wanted, radius=r)
+            lims, distances, positions = asked.within(r, wanted, probes, recall)
+            return self._answers(now, asked, distances, positions, lims)
 
     def _answers(
-        self, now: Snapshot, asked: Queries, found: tuple[Array, ...], where: Any, **about: Any
+        self, now: Snapshot, asked: Queries, distances: Array, positions: Array, lims: Array | None = None
     ) -> Answers:
         """What was found, by positions, as answers by ids."""
-        *lims, distances, positions = found
-        ids = now.ids_at(positions)
+        ids, state = now.ids_at(positions), now.state
         about = {
             "collection": str(self.path), "items": now.view.alive.count,
-            "bits": now.state.n_bits - now.state.list_bits, "queries": len(asked), "k": None, "radius": None,
-            "mode": "hamming", "rerank": None, "where": None if where is None else str(where),
-        } | about  # fmt: skip
-        if asked.single and not lims:
+            "bits": state.n_bits - state.list_bits, "queries": len(asked), **asked.how,
+        }  # fmt: skip
+        if asked.single and lims is None:
             distances, ids = distances[0], ids[0]
-        return Answers(distances, ids, lims[0] if lims else None, self.metadata, about)
+        return Answers(distances, ids, lims, self.metadata, about)
 
     def duplicates(self, r: int = 0) -> Groups:
         """The ids of groups of two and more items, joined by chains of codes within distance r."""
@@ -624,7 +567,7 @@ class Collection:
         if where is None:
             return len(self)
         with self._reading() as now:
-            return len(now.chosen(None, where))
+            return now.count(Where.of(where))
 
     def holds(self, ids: Any) -> Mask:
         """Which of these ids are there, (n,)."""
@@ -688,11 +631,22 @@ class Collection:
 
     def stats(self) -> Statistics:
         """Sizes, and how what was added differs from what the model was trained on."""
-        from auxbit.collection.statistics import Statistics
+        from auxbit.hashers.drift import Statistics
 
         n_bytes = self._storage.bytes()
         with self._reading() as now:
-            return Statistics.of(now, str(self.path), n_bytes)
+            state, view, present = now.state, now.view, now.view.present()
+            found = Statistics(
+                str(self.path), len(present), state.positions - len(present), state.n_bits - state.list_bits,
+                state.n_features, state.coding, state.vectors, state.ids, n_bytes,
+            )  # fmt: skip
+            if state.model is None:
+                return found
+            added = present[view.numbers_at(present) >= state.trained]
+            try:
+                return found.compared(view.model(), state.mu, state.n_bits, added, now.codes_and_error)
+            except ModelFileError as error:  # the rest can still be counted
+                return replace(found, added=len(added), reasons=[str(error)])
 
     def check(self) -> Lines:
         """Compare every byte with its checksum; returns what is damaged, one line each."""
@@ -807,70 +761,21 @@ class Collection:
         return html_table(repr(self), [], [each for each in facts.items() if each[1] not in (None, [])])
 
 
-def load_model(path: PathLike) -> Hasher:
-    """The model in a file, or that of a collection."""
-    if not Path(path).is_dir():
-        from auxbit.hashers.registry import load
-
-        return load(path)
-    with Collection(path, read_only=True) as collection:
-        return collection.model
-
-
-# ---- Rows that come in
-
-
-def _check_rows(rows: Records, state: State, model: Hasher | None, *, are_codes: bool) -> None:
-    """Refuse rows that could not be added to an empty collection of this state."""
-    from auxbit.core.maps import check_packed
-    from auxbit.hashers.files import as_packed, rows_are_codes
-
-    if rows.ids is not None:
-        refuse_repeats(stored_ids(rows.ids, len(rows))[0], "ids")
-    are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
-    for start in range(0, len(rows), BATCH_ROWS):
-        part = rows[start : start + BATCH_ROWS]
-        X = np.asarray(part.X[:])
-        if part.metadata is not None:
-            encode_metadata(part.metadata, len(part))
-        if are_codes:
-            check_packed(as_packed(X, state.n_bits, rows.name), state.n_bits)
-        else:
-            check_finite(X, name=rows.name)
-        if state.vectors is not None:
-            check_kept(None if are_codes else X, state, model)
-
-
-# ---- Models and states
-
-
-def _given_model(model: Any) -> Hasher:
-    """A fitted model, given as such or by its file or its collection."""
+def load_model(source: Any) -> Hasher:
+    """The model in a file, or that of a collection; or a fitted model itself."""
+    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+        with Collection(source, read_only=True) as collection:
+            return collection.model
     from auxbit.hashers.files import as_model
+    from auxbit.hashers.registry import load
 
-    found = load_model(model) if isinstance(model, str | os.PathLike) else as_model(model)
+    found = load(source) if isinstance(source, str | os.PathLike) else as_model(source)
     if found is None:
-        raise InvalidParameter("model", type(model).__name__, "a fitted model or its file")
+        raise InvalidParameter("model", type(source).__name__, "a fitted model or its file")
     return found
 
 
-def _new_model(
-    rows: Records, most: int | None, bits: int | None, n_jobs: int | None, told: Progress, **wanted: Any
-) -> Hasher:
-    """A model fitted to rows, or to so many of them; None: as many as a decoder is fitted to."""
-    from auxbit.core.parallel import sample_rows
-    from auxbit.data.vectors import take_rows
-    from auxbit.hashers.files import LARGEST_SEED, TRAINING_ROWS, check_enough_rows, default_bits
-    from auxbit.hashers.registry import find_method, fit_reporting, make_hasher
-
-    check_integer("random_state", wanted["random_state"], 0, LARGEST_SEED)
-    X = take_rows(rows.X, sample_rows(len(rows.X), most or TRAINING_ROWS))
-    check_enough_rows(X, rows.name)
-    method = wanted.pop("method") or DEFAULT_METHOD
-    bits = find_method(method).check_bits(default_bits(X.shape[1]) if bits is None else bits)
-    model = make_hasher(method, bits, n_jobs=n_jobs, **wanted)
-    fit_reporting(model, X, told, stage=f"fitting {method}")
-    return model
+# ---- States
 
 
 def _first_state(
@@ -880,7 +785,6 @@ def _first_state(
     """The state of an empty collection, of parameters that go together."""
     from auxbit import __version__
     from auxbit.core.decoders import only_for_decoder
-    from auxbit.core.maps import check_n_bits
 
     key = secrets.token_hex(16)
     of_codes = lists if isinstance(lists, int) else None  # of codes that Hamming distances mean something for

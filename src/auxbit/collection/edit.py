@@ -9,18 +9,16 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from auxbit.collection.snapshot import Snapshot, checksum, integers, runs
-from auxbit.collection.storage import LANES, Change, State, layout_check
+from auxbit.collection.snapshot import Snapshot, checksum, integers
+from auxbit.collection.storage import Change, layout_check
 from auxbit.core.checks import Array, Ids, Packed, Positions
 from auxbit.data.records import KINDS, Records, Row, encode_metadata, ids_array, stored_ids
 from auxbit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from auxbit.hashers.base import Hasher
+from auxbit.index.codes import LANES, full_planes, last_planes, runs
 
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 BLOCK_BYTES = 2**24  # of vectors that are converted at a time
@@ -43,13 +41,16 @@ class Edit(Change):
         attachments: Attachments | None = None,
     ) -> Array:  # fmt: skip
         """Add rows, with their vectors or codes or both; returns their ids."""
+        from auxbit.hashers.files import check_kept
+
         before, n = self.state, len(rows)
         given = None if rows.ids is None else stored_ids(rows.ids, n)
         metadata = None if rows.metadata is None else rows.metadata[:]
         texts = None if metadata is None else encode_metadata(metadata, n)
         packed, errors = self._encoded(X, codes)
         if before.vectors is not None:
-            X = check_kept(X, before, None if before.model is None else self.now.view.model())
+            scaling = None if before.model is None else self.now.view.model().scaling_
+            X = check_kept(X, before.n_features, before.vectors, scaling)
         numbers, own = self._settle_ids(given, n, upsert)
         if not n:
             return ids_array([], before.ids)
@@ -139,12 +140,12 @@ class Edit(Change):
         head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
         every = np.concatenate([head.reshape(begun, width), packed])
         if len(every) >= LANES:
-            self.extend(state.codes, state.code_bytes, [planes_of(every)], LANES * width)
+            self.extend(state.codes, state.code_bytes, [full_planes(every)], LANES * width)
         if state.vectors is not None and X is not None:
             pieces, end = _converted(X, state.vectors), state.positions * state.row_bytes
             self.extend(state.vectors_file, end, pieces)
         self._note_stretches(state.positions, numbers)
-        self.update(positions=state.positions + len(packed), last_codes=last_block(every))
+        self.update(positions=state.positions + len(packed), last_codes=last_planes(every).tobytes())
 
     def _note_stretches(self, first: int, numbers: Ids) -> None:
         """Note which items lie from position `first` on; what goes on with the last stretch becomes one."""
@@ -224,8 +225,8 @@ class Edit(Change):
         def planes() -> Iterator[Array]:
             for rows in blocks:
                 packed = view.codes(positions[rows]) if codes is None else codes(rows)
-                yield planes_of(packed)
-                last[0] = last_block(packed)
+                yield full_planes(packed)
+                last[0] = last_planes(packed).tobytes()
                 if advance is not None:
                     advance(len(packed))
 
@@ -264,58 +265,14 @@ class Edit(Change):
             self.connection.execute(statement)
 
 
-def planes_of(packed: Packed) -> Array:
-    """The full blocks of packed codes, as the files have them: (n // 64, width, 64)."""
-    full = len(packed) // LANES * LANES
-    return packed[:full].reshape(-1, LANES, packed.shape[1]).transpose(0, 2, 1)
-
-
-def last_block(packed: Packed) -> bytes:
-    """The codes of the block that is not full, in planes."""
-    block = np.zeros((packed.shape[1], LANES), dtype=np.uint8)
-    rest = len(packed) % LANES
-    block[:, :rest] = packed[len(packed) - rest :].T
-    return block.tobytes()
-
-
-def check_kept(X: Array | None, state: State, model: Hasher | None) -> Array:
-    """The vectors that a collection is to keep, of which their type can hold what matters."""
-    if X is None:
-        raise InvalidInput("the collection keeps vectors: give X beside the codes.")
-    if X.ndim != 2 or (state.n_features is not None and X.shape[1] != state.n_features):
-        raise InvalidInput(f"X must be rows of {state.n_features} numbers, got shape {X.shape}.")
-    if X.dtype.kind not in "biuf":
-        raise InvalidInput(f"X must be rows of numbers, got {X.dtype}.")
-    kept = np.finfo(np.dtype(state.vectors))
-    least, most = float(kept.tiny), float(kept.max)
-    largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
-    if not largest <= most:
-        raise InvalidInput(
-            f"X has numbers that {state.vectors} cannot hold, over {most:.4g}, or that are not finite. "
-            "Scale the rows, or create the collection with vectors='float32'."
-        )
-    sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
-    small = (sizes > 0) & (sizes < least)
-    if small.any():
-        if model is None or not model.scaling_.normalize:  # beside larger rows, small ones may be lost
-            small &= max(largest, 0.0 if model is None else model.scaling_.scale) < least
-        if (X[small].astype(kept.dtype) != X[small]).any():
-            raise InvalidInput(
-                f"X has rows that {state.vectors} would round to 0 or nearly so: the numbers of row "
-                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
-                "model is fitted, or create the collection with vectors='float32'."
-            )
-    return X
-
-
 def refuse_known(ids: Sequence[Any], numbers: Ids) -> None:
     """Refuse ids that are there: those with a number."""
     known = numbers >= 0
     if known.any():
         first = np.asarray(ids, dtype=object)[known.argmax()]
         raise InvalidInput(
-            f"id {first!r} is already in the collection, and {int(known.sum()):,} of the {len(ids):,} in "
-            "all; nothing was added. upsert=True (--upsert) replaces their rows."
+            f"id {first!r} is already in the collection ({int(known.sum()):,} of the {len(ids):,} given); "
+            "nothing was added. upsert=True (--upsert) replaces their rows."
         )
 
 

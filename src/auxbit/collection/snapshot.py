@@ -20,13 +20,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from auxbit.collection.storage import CHUNK, DATABASE, LANES, State, Storage, layout_check
-from auxbit.core.checks import Array, Bytes, Ids, Mask, Packed, Positions, check_finite, check_integer, warn
+from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, State, Storage, layout_check
+from auxbit.core.checks import Array, Bytes, Ids, Packed, Positions, check_finite, check_integer, warn
 from auxbit.core.decoders import refuse_hamming
+from auxbit.core.files import CHUNK, Checked
+from auxbit.core.maps import check_packed
 from auxbit.data.records import KINDS, Row, ids_array, read_records, stored_ids
 from auxbit.data.vectors import as_rows, nearest
 from auxbit.data.where import Where, scalar_sql
 from auxbit.errors import CollectionError, Damaged, InvalidInput, ModelFileError
+from auxbit.index.codes import (
+    LANES,
+    At,
+    CodeBlocks,
+    CodeStore,
+    IdTable,
+    LaneSet,
+    Stretches,
+    allowed_positions,
+    as_bools,
+)
 
 if TYPE_CHECKING:
     from auxbit.core.decoders import Decoder
@@ -37,8 +50,6 @@ AT_ONCE = 10_000  # ids or numbers in one statement
 MOST_KNOWN = 2**20  # ids that are remembered
 FACTOR, FEWEST = 10, 100  # candidates for each answer of a re-ranked search, by default, and at least
 MOST_ANSWERS = 2**31 - 1
-FROM_COPY = "Restore it from a copy."
-OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
 
 # ---- Rows of the database
 
@@ -71,86 +82,24 @@ def integers(connection: sqlite3.Connection, query: str, *parameters: Any) -> Id
         raise Damaged(f"{DATABASE} is damaged: {error}. {FROM_COPY}") from error
 
 
-def runs(numbers: Ids) -> Ids:
-    """Where numbers rise by one, (n, 3): the place of the first, how many, and the first number."""
-    starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)
-    return np.stack([starts, np.diff(np.append(starts, len(numbers))), numbers[starts]], axis=1)
-
-
 # ---- Views
-
-
-class Checked:
-    """The bytes of a flat file, each 64 KB compared with its checksum before its first use."""
-
-    def __init__(self, storage: Storage, name: str, *, lenient: bool) -> None:
-        self._flat, self._lenient, self.name, self.length = storage.flat(name), lenient, name, 0
-        self.content: Bytes = np.zeros(0, dtype=np.uint8)
-        self._sums: Ids = np.zeros(0, dtype=np.int64)
-        self._fine: Mask = np.zeros(0, dtype=np.bool_)
-        self.damage: list[int] = []  # chunks that do not match, if that is to be survived
-
-    def grow(self, connection: sqlite3.Connection, length: int, room: int = 0) -> None:
-        """Map the file again, now that it has `length` committed bytes, with some room behind them."""
-        self.content = self._flat.content(length, room, lenient=self._lenient)
-        full = self.length // CHUNK  # chunks that cannot have changed
-        query = "SELECT chunk, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk"
-        chunks, sums = integers(connection, query, self.name, full).T
-        if not np.array_equal(chunks, np.arange(full, -(-length // CHUNK))):
-            raise Damaged(
-                f"{DATABASE} is damaged: it has no checksums for the {length:,} bytes of "
-                f"{self._flat.path or self.name}. {FROM_COPY}"
-            )
-        self._sums = np.concatenate([self._sums[:full], sums])
-        self._fine = np.concatenate([self._fine[:full], np.zeros(len(sums), dtype=np.bool_)])
-        self.length = length
-
-    def check(self, chunks: Positions | None = None) -> None:
-        """Compare chunks, by default all, with their checksums."""
-        wanted = np.arange(len(self._fine)) if chunks is None else chunks
-        for chunk in wanted[~self._fine[wanted]].tolist():
-            content = self.content[chunk * CHUNK : min((chunk + 1) * CHUNK, self.length)]
-            if zlib.crc32(content.data) != self._sums[chunk]:
-                if not self._lenient:
-                    raise Damaged(
-                        f"{self._flat.path} is damaged: 64 KB from byte {chunk * CHUNK:,} on do not match "
-                        f"their checksum. {OR_SKIP}"
-                    )
-                self.damage.append(chunk)
-            self._fine[chunk] = True
-
-    def check_rows(self, rows: Positions, size: int) -> None:
-        """Compare what holds these rows of `size` bytes each."""
-        if len(rows) and size:
-            first, last = rows * size // CHUNK, ((rows + 1) * size - 1) // CHUNK
-            spans = [first + step for step in range(int((last - first).max()) + 1)]
-            self.check(np.unique(np.concatenate([np.minimum(span, last) for span in spans])))
-
-    def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
-        """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
-        for chunk in self.damage:
-            first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self.length) // size)
-            yield slice(first * rows_each, last * rows_each)
 
 
 class View:
     """Which item lies where, which are deleted, and the codes and vectors, of one generation, at `state`."""
 
     def __init__(self, storage: Storage, state: State, n_jobs: int | None, *, lenient: bool) -> None:
-        from auxbit.index.codes import LaneSet
-
         self.state, self.generation = replace(state, positions=0, commit=-1), generation_of(state)
         self.n_jobs = n_jobs
-        self._stretches: Ids = np.zeros((0, 3), dtype=np.int64)
-        self._counts = True  # whether numbers are positions
+        self._stretches = Stretches()
         self._deleted = 0  # the checksum of what was read of `deleted`
         self.alive = LaneSet()
         self.known_ids: dict[int, Any] = {}  # of numbers that were looked up; they never get others
         self.lost: Ids = np.zeros(0, dtype=np.int64)  # numbers of items that are left out as damaged
         self._spoilt: dict[int, str] = {}  # of the rows of `items`
         self._storage, self._lenient, self.place = storage, lenient, storage.place
-        self._codes = Checked(storage, state.codes, lenient=lenient)
-        self._vectors = Checked(storage, state.vectors_file, lenient=lenient)
+        self._codes = Checked(storage.flat(state.codes), lenient=lenient)
+        self._vectors = Checked(storage.flat(state.vectors_file), lenient=lenient)
         self._index: HammingIndex | None = None
         self._making = threading.RLock()  # of the index and the model, by several readers
         self._model_bytes: Bytes | None = None  # mapped, not read
@@ -173,22 +122,20 @@ class View:
             connection, "SELECT first_position, count, first_number FROM stretches "
             "WHERE first_position + count > ? ORDER BY first_position", size,
         )  # fmt: skip
-        kept = np.searchsorted(self._stretches[:, 0], fresh[0, 0]) if len(fresh) else len(self._stretches)
-        self._stretches = np.concatenate([self._stretches[:kept], fresh])
-        self._counts = len(self._stretches) <= 1 and not self._stretches[:, 2].any()
+        self._stretches = self._stretches.then(fresh)
         query = "SELECT in_commit, first_number, count FROM deleted WHERE in_commit > ?"
         gone = integers(connection, query, before.commit)
         self._deleted = layout_check(gone, self._deleted)
-        if layout_check(self._stretches, self._deleted) != state.layout:
+        if layout_check(self._stretches.rows, self._deleted) != state.layout:
             raise Damaged(
                 f"{self.place}: {DATABASE} is damaged: `stretches` and `deleted` do not match their "
                 f"checksum. {FROM_COPY}"
             )
-        self._codes.grow(connection, state.code_bytes, LANES * state.width)
+        self._map(connection, self._codes, state.codes, state.code_bytes, LANES * state.width)
         last = np.frombuffer(state.last_codes, dtype=np.uint8)  # behind the mapped ones, for us alone
         self._codes.content[state.code_bytes :][: len(last)] = last
         if state.vectors is not None:
-            self._vectors.grow(connection, state.positions * state.row_bytes)
+            self._map(connection, self._vectors, state.vectors_file, state.positions * state.row_bytes)
         self.state = state
         if self._index is None:
             self.alive.append(state.positions - size)
@@ -201,6 +148,16 @@ class View:
         self._discard(self.positions_of(every))
         if self._lenient:
             self._lose_damaged(connection)
+
+    def _map(
+        self, connection: sqlite3.Connection, flat: Checked, name: str, length: int, room: int = 0
+    ) -> None:
+        """Map what was committed of a flat file."""
+        query = "SELECT chunk, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk"
+        chunks, sums = integers(connection, query, name, flat.n_full).T
+        if not np.array_equal(chunks, np.arange(flat.n_full, -(-length // CHUNK))):
+            raise Damaged(f"{self.place}: {DATABASE} lacks checksums of {name}. {FROM_COPY}")
+        flat.grow(length, sums, room)
 
     def _discard(self, positions: Positions) -> Positions:
         """Take items out of those that are there; returns which were."""
@@ -230,8 +187,8 @@ class View:
     def damage(self) -> list[str]:
         """What was found to be wrong, one line each; nothing is looked for but by damaged="skip"."""
         found = [
-            f"{flat.name}: {len(flat.damage)} times 64 KB do not match their checksums"
-            for flat in (self._codes, self._vectors)
+            f"{name}: {len(flat.damage)} times 64 KB do not match their checksums"
+            for name, flat in ((self.state.codes, self._codes), (self.state.vectors_file, self._vectors))
             if flat.damage
         ]
         return found + [
@@ -247,25 +204,14 @@ class View:
 
     def numbers_at(self, positions: Positions) -> Ids:
         """The numbers of the items at these positions."""
-        if not self._counts:
-            firsts, _, numbers = self._stretches.T
-            place = np.searchsorted(firsts, positions, side="right") - 1
-            positions = positions + (numbers - firsts)[place]
-        return positions
+        return self._stretches.ids_at(positions)
 
     def positions_of(self, numbers: Ids) -> Positions:
         """Where items lie, -1 if one is not in the files; deleted ones may still be."""
-        if not len(self._stretches):
-            return np.full(len(numbers), -1, dtype=np.int64)
-        firsts, counts, first_numbers = self._stretches.T
-        place = np.searchsorted(first_numbers, numbers, side="right") - 1
-        within = numbers - first_numbers[np.maximum(place, 0)]
-        return np.where((place >= 0) & (within < counts[place]), firsts[place] + within, -1)
+        return self._stretches.find(numbers)
 
     def present(self) -> Positions:
         """The positions that are not deleted, in order."""
-        from auxbit.index.codes import allowed_positions
-
         if self.alive.count == self.alive.size:
             return np.arange(self.alive.size, dtype=np.int64)
         return allowed_positions(self.alive.masks)
@@ -298,7 +244,6 @@ class View:
         made = self._index
         if made is not None and (decoder is None or made.decoder is decoder):
             return made
-        from auxbit.index.codes import CodeBlocks, CodeStore, IdTable
         from auxbit.index.hamming import HammingIndex
 
         with self._making:
@@ -434,6 +379,12 @@ class Snapshot:
             return self.places(ids)
         return self.view.present() if where is None else self.matching(Where.of(where))
 
+    def knows_ids(self, positions: Positions) -> bool:
+        """Whether the ids at these positions need not be looked up in the database."""
+        known = self.view.known_ids
+        numbers = self.view.numbers_at(positions.ravel()).tolist() if self.state.own_ids else ()
+        return all(number in known for number in numbers)
+
     def ids_at(self, positions: Positions) -> Array:
         """The ids of items at these positions, of the same shape."""
         numbers = self.view.numbers_at(positions.ravel())
@@ -452,6 +403,17 @@ class Snapshot:
         found[:] = [known[number] for number in listed]
         return found.reshape(positions.shape)
 
+    def codes_and_error(self, positions: Positions, since: int) -> tuple[Packed, float | None]:
+        """Codes and their mean error, from vectors, else as measured when rows from `since` on came."""
+        codes = self.view.codes(positions)
+        if self.state.vectors is not None:
+            return codes, self.view.model()._error_of(self.view.vectors(positions), codes)
+        first = int(self.view.numbers_at(np.array([since]))[0])
+        n, total = self.connection.execute(
+            "SELECT sum(error_rows), sum(error_sum) FROM commits WHERE first_number + rows > ?", (first,)
+        ).fetchone()
+        return codes, total / n if n else None
+
     # ---- metadata
 
     def metadata(self, positions: Positions) -> list[Row]:
@@ -467,28 +429,46 @@ class Snapshot:
         columns |= {"code": self.view.codes(positions)} if codes else {}
         return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
+    def count(self, where: Where) -> int:
+        """How many items have the metadata that `where` asks for."""
+        asked = self._as_sql(where)
+        if asked is None:
+            return len(self.matching(where))
+        condition, parameters, by_default = asked
+        query = f"SELECT count(*) FROM items WHERE {condition}"
+        n = int(self.connection.execute(query, parameters).fetchone()[0])
+        return self.view.alive.count - n if by_default else n
+
     def matching(self, where: Where) -> Positions:
         """The positions of items whose metadata `where` asks for, in order."""
-        self.warn_of_unknown(where.fields)
-        if where.function is not None or len(self.view.lost):  # SQLite may stumble over what is damaged
+        asked = self._as_sql(where)
+        if asked is None:
             present = self.view.present()
             fits = [where.matches(row) for row in self.metadata(present)]
             return present[np.array(fits, dtype=np.bool_)]
-        by_default = where.matches({})  # items without metadata need no row: find those that do not match
-        wanted, parameters = (where.opposite if by_default else where).sql(indexed=self.indexed_fields())
+        condition, parameters, by_default = asked
         # as one text: a tuple for each of many numbers would take longer than finding them
-        row = self.connection.execute(f"SELECT group_concat(number) FROM items WHERE {wanted}", parameters)
-        numbers = np.fromstring(row.fetchone()[0] or "", dtype=np.int64, sep=",")
-        found = self.view.positions_of(numbers)
+        query = f"SELECT group_concat(number) FROM items WHERE {condition}"
+        text = self.connection.execute(query, parameters).fetchone()[0]
+        found = self.view.positions_of(np.fromstring(text or "", dtype=np.int64, sep=","))
         found = found[self.view.alive.holds(found)]
         size = self.state.positions
         if not by_default and len(found) < size // 64:
             return np.sort(found)
-        from auxbit.index.codes import as_bools
-
         match = as_bools(self.view.alive.masks, size) if by_default else np.zeros(size, dtype=np.bool_)
         match[found] = not by_default  # with many of them this is faster than sorting
         return np.flatnonzero(match)
+
+    def _as_sql(self, where: Where) -> tuple[str, list[Any], bool] | None:
+        """A condition on rows of `items`, with parameters; or None if metadata must be read.
+
+        And whether items without metadata match: these need no row, and the condition finds all that do not.
+        """
+        self.warn_of_unknown(where.fields)
+        if where.function is not None or len(self.view.lost):  # SQLite may stumble over what is damaged
+            return None
+        by_default = where.matches({})
+        return *(where.opposite if by_default else where).sql(indexed=self.indexed_fields()), by_default
 
     def warn_of_unknown(self, fields: Iterable[str]) -> None:
         """Say that no item has a field: what is then found is seldom what was meant."""
@@ -559,17 +539,17 @@ class Queries:
             X, codes = self._read(codes if X is None else X, column, are_codes=X is None)
         if X is None and codes is None:
             raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
-        rows = X if X is None or type(X) is np.ndarray else np.asarray(as_rows(X))
-        packed = None if codes is None else np.asarray(codes)
-        self.single = 1 in [each.ndim for each in (rows, packed) if each is not None]
-        self.X = rows[None] if rows is not None and rows.ndim == 1 else rows
+        self.single, self.how = False, dict[str, Any]()
+        self.X: Array | None = None
         self._packed: Packed | None = None
-        if packed is not None:
-            from auxbit.core.maps import check_packed
-
-            self._packed = check_packed(
-                packed[None] if packed.ndim == 1 else packed, now.state.n_bits, "codes"
-            )
+        if X is not None:
+            rows = X if type(X) is np.ndarray else np.asarray(as_rows(X))
+            self.single = rows.ndim == 1
+            self.X = rows[None] if rows.ndim == 1 else rows
+        if codes is not None:
+            packed = np.asarray(codes)
+            self.single |= packed.ndim == 1
+            self._packed = check_packed(packed[None] if packed.ndim == 1 else packed, now.state.n_bits)
 
     def _of_item(self, place: Positions) -> tuple[Array | None, Array | None]:
         """An item: its vector if that is kept, and its code if there is no vector or no model."""
@@ -629,65 +609,78 @@ class Queries:
             "(--coding hash), or for both ways with mu=0.03 (--mu 0.03).",
         )  # fmt: skip
 
-    def within(self, r: int, where: Where | None, lists: dict[str, Any]) -> tuple[Array, Array, Positions]:
-        """All items within a Hamming distance: lims, distances and positions. lists : as in `nearest`."""
+    def within(
+        self, r: int, where: Where | None, probes: int | str | None, recall: float | None
+    ) -> tuple[Array, Array, Positions]:
+        """All items within a Hamming distance: lims, distances and positions."""
         self._check_hamming()
-        return self.now.view.index().search_radius(self.codes, r, among=self._among(where), **lists)
+        self._note(where, radius=r)
+        search = self.now.view.index().search_radius
+        return search(self.codes, r, among=self._among(where), probes=probes, recall=recall)
 
     def nearest(
-        self, k: int, mode: str, n_candidates: int, where: Where | None, lists: dict[str, Any]
-    ) -> tuple[Array, Positions]:
-        """Distances and positions of the nearest; all queries get as many as there are, at most k.
-
-        lists : probes and recall, as the index takes them.
-        """
+        self, k: int, mode: str | None, rerank: bool | int | None, where: Where | None,
+        probes: int | str | None, recall: float | None,
+    ) -> tuple[Array, Positions]:  # fmt: skip
+        """Distances and positions of the nearest; all queries get as many as there are, at most k."""
+        mode, n_candidates = self._ways(mode, rerank, k)
+        self._note(where, k=k, mode=mode, rerank=n_candidates or None)
         view, among = self.now.view, self._among(where)
         available = view.alive.count if among is None else len(among.positions)
         wanted, k = min(n_candidates or k, available), min(k, available)
-        if mode == "hamming":
-            self._check_hamming()
         X = self.rows if mode == "asymmetric" or n_candidates else None
-        if not wanted:
-            n, kind = len(self.codes) if X is None else len(X), np.int32 if X is None else np.float32
-            return np.zeros((n, 0), dtype=kind), np.zeros((n, 0), dtype=np.int64)
         asked: Array
         search: Callable[..., tuple[Array, Positions]]
-        if mode == "asymmetric":
-            index = view.index(view.model().decoder_)
-            asked, search, lists = np.asarray(X), index.search_asymmetric, lists | {"sure_of": k}
+        how: dict[str, Any] = {"among": among, "probes": probes, "recall": recall}
+        if mode == "hamming":
+            self._check_hamming()
+            asked = self.codes
         else:
-            asked, search = self.codes, view.index().search
-        distances, found = search(asked, wanted, among=among, **lists)
-        short = np.flatnonzero(found[:, k - 1] < 0)  # there are so many items, but not in the lists searched
-        if len(short):
-            lists = lists | {"probes": "all", "recall": None}
-            distances[short], found[short] = search(asked[short], wanted, among=among, **lists)
+            asked = np.asarray(X)
+        if not wanted:
+            kind = np.int32 if X is None else np.float32
+            return np.zeros((len(asked), 0), dtype=kind), np.zeros((len(asked), 0), dtype=np.int64)
+        if mode == "hamming":
+            search = view.index().search
+        else:
+            search, how["sure_of"] = view.index(view.model().decoder_).search_asymmetric, k
+        distances, found = search(asked, wanted, **how)
+        # with lists there may be so many items, but not in those searched
+        if self.now.state.has_lists and len(short := np.flatnonzero(found[:, k - 1] < 0)):
+            how |= {"probes": "all", "recall": None}
+            distances[short], found[short] = search(asked[short], wanted, **how)
         if not n_candidates or X is None:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors
 
         return rank_by_vectors(X, found, view.vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
 
-    @property
-    def can_rerank(self) -> bool:
-        """Whether there are vectors of items to compare those of the queries with."""
-        return self.X is not None and self.now.state.vectors is not None
+    def _note(
+        self, where: Where | None, *, k: int | None = None, radius: int | None = None, mode: str = "hamming",
+        rerank: int | None = None,
+    ) -> None:  # fmt: skip
+        """Keep how it is searched, for answers to tell."""
+        asked = None if where is None else str(where)
+        self.how = {"k": k, "radius": radius, "mode": mode, "rerank": rerank, "where": asked}
 
-    def n_candidates(self, rerank: bool | int | None, k: int) -> int:
-        """How many are to be ranked again, 0 for none."""
+    def _ways(self, mode: str | None, rerank: bool | int | None, k: int) -> tuple[str, int]:
+        """How to find k answers, "asymmetric" or "hamming", and how many to rank again, 0 for none."""
+        state = self.now.state
+        if mode is None:
+            mode = "asymmetric" if state.coding == "optimal" and self.X is not None else "hamming"
+            if rerank is None:
+                rerank = self.X is not None and state.vectors is not None
         if rerank is False or rerank is None:
-            return 0
-        if self.now.state.vectors is None:
+            return mode, 0
+        if state.vectors is None:
             raise InvalidInput(
                 "rerank needs the vectors, and the collection keeps none. Create it with "
                 'vectors="float16", or search with mode="asymmetric", which needs the decoder alone.'
             )
         n = max(FACTOR * k, FEWEST) if rerank is True else rerank
-        return check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
+        return mode, check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
 
     def _among(self, where: Where | None) -> Any:
         if where is None:
             return None
-        from auxbit.index.codes import At
-
         return At(self.now.matching(where))

@@ -11,37 +11,38 @@ again: a compaction changes positions, not numbers, and leaves all SQL tables bu
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import secrets
 import shutil
 import sqlite3
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Bytes, Ids
+from auxbit.core.checks import Array, Ids
 from auxbit.core.decoders import only_for_decoder
-from auxbit.core.files import BINARY, WriterLock
+from auxbit.core.files import CHUNK, WAIT_SECONDS, Flat, Reader, WriterLock, connect, database_errors
 from auxbit.data import where
 from auxbit.data.vectors import nearest
-from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InUse, InvalidInput
+from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput
+from auxbit.index.codes import LANES
 
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
 FORMAT, OLDEST = 4, 3  # that is written, and the oldest that is read
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
-CHUNK = 2**16  # bytes of a flat file that share a checksum
-LANES = 64  # codes of a block, see index/codes.py
-WAIT_SECONDS = 10.0  # for a transaction of somebody else
-MAPPED = 2**28  # bytes of the database that are read where they lie, twice as fast as by copies
+LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
+FROM_COPY = "Restore it from a copy."
+OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
 OLDER = "was made by an older auxbit; make it again from your vectors."
 MADE_BY = "Collections are made by Collection.create or `auxbit collection create`."
 
@@ -208,181 +209,9 @@ def layout_check(rows: Ids, others: int = 0) -> int:
     return (others + int((rows % prime * (3, 5, 7)).sum())) % prime
 
 
-# ---- Flat files
-
-
-class Flat:
-    """Bytes that are only added to: a file that is mapped, or memory if the path is None."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self._memory = np.zeros(0, dtype=np.uint8)
-
-    def append(self, end: int, pieces: Iterable[Array], room: int, check: int = 0) -> dict[int, int]:
-        """Write from byte `end` on, which was the end, with `room` free bytes behind; synced at return.
-
-        check : the CRC-32 of the chunk that was begun. Returns those of all chunks that have changed.
-        """
-        found, first = dict[int, int](), end
-        descriptor = None
-        if self.path is not None:
-            descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | BINARY, 0o666)
-        try:
-            for piece in pieces:
-                buffer = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-                self._write(descriptor, end, buffer)
-                while len(buffer):
-                    chunk, filled = divmod(end, CHUNK)
-                    some, buffer = buffer[: CHUNK - filled], buffer[CHUNK - filled :]
-                    check = found[chunk] = zlib.crc32(some, check if filled else 0)
-                    end += len(some)
-            self._write(descriptor, end, memoryview(bytes(room)))
-            if descriptor is not None:
-                os.fsync(descriptor)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-        if self.path is not None and not first:
-            files.sync_folder(self.path.parent)  # its name is durable before anything refers to it
-        return found
-
-    def _write(self, descriptor: int | None, at: int, buffer: memoryview) -> None:
-        if descriptor is not None:
-            os.lseek(descriptor, at, os.SEEK_SET)
-            files.write_all(descriptor, buffer)
-        else:
-            self._reserve(at + len(buffer))[at : at + len(buffer)] = buffer
-
-    def _reserve(self, size: int) -> Bytes:
-        """The memory, which now has `size` bytes and more."""
-        from auxbit.index.codes import aligned_zeros
-
-        if size > len(self._memory):
-            grown = aligned_zeros((max(size, len(self._memory) * 5 // 4),))
-            grown[: len(self._memory)] = self._memory
-            self._memory = grown
-        return self._memory
-
-    def content(self, length: int, room: int = 0, *, lenient: bool = False) -> Bytes:
-        """The first `length` bytes, mapped, and `room` behind them; what is written there stays with us.
-
-        lenient : what a file that was cut short lacks is zeros.
-        """
-        if self.path is None or not length:
-            return (self if self.path is None else Flat(None))._reserve(length + room)[: length + room]
-        size = 0
-        try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size >= length + room:
-                    mapped = mmap.mmap(file.fileno(), length + room, access=mmap.ACCESS_COPY)
-                    return np.frombuffer(mapped, dtype=np.uint8)
-                some = np.frombuffer(file.read(length), dtype=np.uint8)
-        except FileNotFoundError:
-            if not lenient:
-                raise
-            some = self._memory
-        except OSError as error:
-            raise Damaged(f"{self.path} cannot be read: {error.strerror}.") from error
-        if size < length and not lenient:
-            raise Damaged(
-                f"{self.path} is damaged: it has {size:,} bytes instead of {length:,}. Restore it from a "
-                'copy; or open the rest with damaged="skip" (--skip-damaged).'
-            )
-        content = Flat(None)._reserve(length + room)[: length + room]
-        content[: len(some)] = some
-        return content
-
-
-# ---- Connections
-
-
-@contextmanager
-def explained(place: object) -> Iterator[None]:
-    """Say what an error of SQLite means for a collection."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        name, code = str(error), _name_of(error)
-        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise InUse(f"{place} is being written to by another process; one writer at a time.") from error
-        said = ("malformed", "Could not decode", "no such", "unsupported file format")
-        if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or any(each in name for each in said):
-            raise Damaged(f"{place}: {DATABASE} is damaged ({name}). Restore it from a copy.") from error
-        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
-            raise FileProblem(
-                f"{place} could not be written to, or read: {name}. It is as it was before."
-            ) from error
-        raise
-
-
-def _name_of(error: sqlite3.Error) -> str:
-    """The name that SQLite has for an error, as SQLITE_BUSY."""
-    return getattr(error, "sqlite_errorname", None) or ""
-
-
-def connect(path: Path | None, options: str = "mode=rw", *statements: str) -> sqlite3.Connection:
-    """A connection to a database, on which these statements were executed; None: to a new one in memory."""
-    connection: sqlite3.Connection = sqlite3.connect(
-        ":memory:" if path is None else f"{path.absolute().as_uri()}?{options}", uri=True,
-        isolation_level=None, check_same_thread=False, timeout=WAIT_SECONDS,
-    )  # fmt: skip
-    try:
-        where.register(connection)
-        for each in (f"PRAGMA mmap_size = {MAPPED}", *statements):
-            connection.execute(each).fetchall()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-class Reader(NamedTuple):
-    """A connection that reads. seen : the files of a folder that we cannot write to, as they were.
-
-    SQLite cannot lock what lies there. Others may change it: then it is opened again.
-    """
-
-    connection: sqlite3.Connection
-    seen: tuple[object, ...] | None = None
-
-    @classmethod
-    def of(cls, path: Path) -> Reader:
-        """A connection to the database of a collection."""
-        made, first = None, "SELECT 1 FROM sqlite_schema"
-        for options in ("mode=rw", "mode=ro"):  # the second of a folder or disk that cannot be written to
-            try:
-                made = cls(connect(path, options, "PRAGMA query_only = 1", first))
-                break
-            except sqlite3.OperationalError as error:
-                if not _name_of(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
-                    raise  # such as a lock that somebody holds, who may be writing
-        if made is None:  # there SQLite can have no locks, and an index of its log only in memory
-            seen, log = _seen(path), path.with_name(f"{path.name}-wal")
-            alone = f"mode=ro&vfs={'win32' if os.name == 'nt' else 'unix'}-none"
-            if not log.exists() or not log.stat().st_size:
-                alone = "immutable=1"
-            made = cls(connect(path, alone, "PRAGMA locking_mode = EXCLUSIVE", first), seen)
-        try:
-            _check_version(made.connection, path)
-        except BaseException:
-            made.connection.close()
-            raise
-        return made
-
-
-def _seen(path: Path) -> tuple[object, ...]:
-    """What tells one content of a database, and of its log, from another."""
-    found: list[object] = []
-    for each in (path, path.with_name(f"{path.name}-wal")):
-        with contextlib.suppress(FileNotFoundError):
-            about = each.stat()
-            found += [each.name, about.st_ino, about.st_size, about.st_mtime_ns]
-    return tuple(found)
-
-
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Refuse a database that is none of ours, or of another version, and say what to do."""
+    where.register(connection)
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
         raise CollectionError(f"{path} is a database, but not of a collection of auxbit.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -429,6 +258,17 @@ class Change:
 
 C = TypeVar("C", bound=Change)
 
+_process = os.getpid()  # kept, because it costs a system call, and every search asks
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_process)
+
 
 class Storage:
     """What is shared by all that reads or changes an open collection."""
@@ -446,8 +286,9 @@ class Storage:
         self._sole: int | None = None  # the process of the only writer, which need not ask what was committed
         self._path = self._lock = None
         self._file: tuple[int, int] | None = None  # which the database was when it was opened
+        self._looked = -LOOK_SECONDS  # when it was last seen to be that
         if folder is None:
-            self._only = connect(None)
+            self._only = connect(None, where.register)
             lay_out(self._only, state or State(1))
             return
         self._path, self._lock = folder / DATABASE, WriterLock(folder / LOCK)
@@ -472,6 +313,7 @@ class Storage:
         self._file = self._file or (found.st_dev, found.st_ino)
         if self._file != (found.st_dev, found.st_ino):
             raise CollectionError(f"{self.place} was replaced by another collection. Open it again.")
+        self._looked = time.monotonic()
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -481,16 +323,16 @@ class Storage:
                 assert self._only is not None
                 yield self._only
             return
-        free, reader = self._free.setdefault(os.getpid(), []), None
+        free, reader = self._free.setdefault(_process, []), None
         with contextlib.suppress(IndexError):  # asked for, not looked up: another thread may be faster
             reader = free.pop()
-        if reader is not None and reader.seen is not None and reader.seen != _seen(self._path):
+        if reader is not None and reader.outdated(self._path):
             reader.connection.close()
             reader = None
-        reader = reader or Reader.of(self._path)
+        reader = reader or Reader.of(self._path, partial(_prepare, self._path))
         try:
             yield reader.connection
-            if reader.seen is not None and reader.seen != _seen(self._path):
+            if reader.outdated(self._path):
                 raise FileProblem(f"{self._path} was changed while it was read. Try again.")
         finally:
             if self.closed:
@@ -502,7 +344,7 @@ class Storage:
     def reading(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """A connection that sees one committed state for the length of the block, and that state."""
         self._check_usable()
-        with explained(self.place), self._connected() as connection:
+        with database_errors(self.place, DATABASE), self._connected() as connection:
             if connection.in_transaction:  # in memory, by whoever calls this within a change
                 yield connection, read_state(connection)
                 return
@@ -519,8 +361,9 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        self._check_usable()
-        if self._state is not None and self._sole == os.getpid():
+        if self._state is not None and self._sole == _process:
+            if time.monotonic() > self._looked + LOOK_SECONDS:
+                self._check_usable()
             return self._state
         with self.reading() as (_, state):
             return state
@@ -539,22 +382,22 @@ class Storage:
         if self._path is None:
             assert self._only is not None
             return self._only
-        if os.getpid() not in self._writers:
+        if _process not in self._writers:
             settings = ("PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536")
-            self._writers[os.getpid()] = connect(self._path, "mode=rw", *settings)
-        return self._writers[os.getpid()]
+            self._writers[_process] = connect(self._path, where.register, *settings)
+        return self._writers[_process]
 
     @contextmanager
     def changing(self, what: str, kind: type[C]) -> Iterator[C]:
         """A transaction that is committed at the end of the block, and undone by an exception in it."""
-        with self._changing, explained(self.place):
+        with self._changing, database_errors(self.place, DATABASE):
             connection = self._writer()
             if connection.in_transaction:
                 raise InvalidInput(f"{self.place} is being changed: wait until that has returned.")
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 before = self._note(read_state(connection, self._state))
-                self._sole = os.getpid()
+                self._sole = _process
                 change = kind(self, connection, before, before, {"change": what})
                 yield change
                 if change.made:
@@ -596,7 +439,7 @@ class Storage:
     def flat(self, name: str) -> Flat:
         """A flat file."""
         if self.folder is not None:
-            return Flat(self.folder / name)
+            return Flat(self.folder / name, OR_SKIP)
         return self._memory.setdefault(name, Flat(None))
 
     def sweep(self) -> None:
@@ -619,7 +462,11 @@ class Storage:
     def shrink(self) -> None:
         """Give the room of deleted rows in the database back to the disk."""
         # what fails here, for want of room on the disk, has changed nothing
-        with self._changing, explained(self.place), contextlib.suppress(sqlite3.OperationalError):
+        with (
+            self._changing,
+            database_errors(self.place, DATABASE),
+            contextlib.suppress(sqlite3.OperationalError),
+        ):
             connection = self._writer()
             connection.execute("VACUUM")
             connection.execute("PRAGMA busy_timeout = 0")  # a log that somebody reads stays for now
@@ -644,7 +491,7 @@ class Storage:
     def close(self) -> None:
         """Release the lock and the connections; waits for a change under way, readers close their own."""
         with self._changing:
-            self.closed, self._sole, here = True, None, os.getpid()
+            self.closed, self._sole, here = True, None, _process
             while self._free.get(here):
                 self._free[here].pop().connection.close()
             if here in self._writers:
@@ -720,10 +567,10 @@ def _make(folder: Path, state: State, save_model: Callable[[Path], object] | Non
     try:
         if save_model is not None and state.model is not None:
             save_model(temporary / state.model)
-        durable = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+        durable = (where.register, "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
         with (
-            explained(folder),
-            contextlib.closing(connect(temporary / DATABASE, "mode=rwc", *durable)) as made,
+            database_errors(folder, DATABASE),
+            contextlib.closing(connect(temporary / DATABASE, *durable, options="mode=rwc")) as made,
         ):
             lay_out(made, state)
         files.sync_folder(temporary)

@@ -45,12 +45,11 @@ RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 
 def check_integer(name: str, value: object, low: int, high: int | None = None, remedy: str = "") -> int:
     """Return `value` as an int in low..high."""
-    allowed = f"an integer in {low}..{high}" if high is not None else f"an integer of at least {low}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_integer or value < low or (high is not None and value > high):  # type: ignore[operator]
+        allowed = f"an integer in {low}..{high}" if high is not None else f"an integer of at least {low}"
         raise InvalidParameter(name, value, allowed, remedy)
-    if value < low or (high is not None and value > high):
-        raise InvalidParameter(name, value, allowed, remedy)
-    return int(value)
+    return int(value)  # type: ignore[call-overload,no-any-return]
 
 
 def check_positive(

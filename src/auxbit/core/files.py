@@ -6,26 +6,30 @@ import hashlib
 import importlib.metadata
 import importlib.resources
 import json
+import math
+import mmap
 import os
 import platform
 import re
 import secrets
 import socket
+import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from auxbit.core.checks import PathLike
-from auxbit.errors import FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
+from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions
+from auxbit.errors import Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -271,6 +275,251 @@ def _sign(descriptor: int) -> None:
     with suppress(OSError):  # a full disk: the lock holds all the same
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(about).encode())
+
+
+# ---- Flat files: bytes that are only added to, with a checksum for each 64 KB
+
+CHUNK = 2**16  # bytes that share a checksum
+
+
+def aligned_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
+    size = math.prod(shape)
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].reshape(shape)
+
+
+class Flat:
+    """Bytes that are only added to: a file that is mapped, or memory if the path is None.
+
+    remedy : what errors tell to do about damage.
+    """
+
+    def __init__(self, path: Path | None, remedy: str = "Restore it from a copy.") -> None:
+        self.path, self.remedy = path, remedy
+        self._memory = np.zeros(0, dtype=np.uint8)
+
+    def append(self, end: int, pieces: Iterable[Array], room: int, check: int = 0) -> dict[int, int]:
+        """Write from byte `end` on, which was the end, with `room` free bytes behind; synced at return.
+
+        check : the CRC-32 of the chunk that was begun. Returns those of all chunks that have changed.
+        """
+        found, first = dict[int, int](), end
+        descriptor = None
+        if self.path is not None:
+            descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | BINARY, 0o666)
+        try:
+            for piece in pieces:
+                buffer = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+                self._write(descriptor, end, buffer)
+                while len(buffer):
+                    chunk, filled = divmod(end, CHUNK)
+                    some, buffer = buffer[: CHUNK - filled], buffer[CHUNK - filled :]
+                    check = found[chunk] = zlib.crc32(some, check if filled else 0)
+                    end += len(some)
+            self._write(descriptor, end, memoryview(bytes(room)))
+            if descriptor is not None:
+                os.fsync(descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        if self.path is not None and not first:
+            sync_folder(self.path.parent)  # its name is durable before anything refers to it
+        return found
+
+    def _write(self, descriptor: int | None, at: int, buffer: memoryview) -> None:
+        if descriptor is not None:
+            os.lseek(descriptor, at, os.SEEK_SET)
+            write_all(descriptor, buffer)
+        else:
+            self._reserve(at + len(buffer))[at : at + len(buffer)] = buffer
+
+    def _reserve(self, size: int) -> Bytes:
+        """The memory, which now has `size` bytes and more."""
+        if size > len(self._memory):
+            grown = aligned_zeros((max(size, len(self._memory) * 5 // 4),))
+            grown[: len(self._memory)] = self._memory
+            self._memory = grown
+        return self._memory
+
+    def content(self, length: int, room: int = 0, *, lenient: bool = False) -> Bytes:
+        """The first `length` bytes, mapped, and `room` behind them; what is written there stays with us.
+
+        lenient : what a file that was cut short lacks is zeros.
+        """
+        if self.path is None or not length:
+            return (self if self.path is None else Flat(None))._reserve(length + room)[: length + room]
+        size = 0
+        try:
+            with open(self.path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size >= length + room:
+                    mapped = mmap.mmap(file.fileno(), length + room, access=mmap.ACCESS_COPY)
+                    return np.frombuffer(mapped, dtype=np.uint8)
+                some = np.frombuffer(file.read(length), dtype=np.uint8)
+        except FileNotFoundError:
+            if not lenient:
+                raise
+            some = self._memory
+        except OSError as error:
+            raise Damaged(f"{self.path} cannot be read: {error.strerror}.") from error
+        if size < length and not lenient:
+            raise Damaged(
+                f"{self.path} is damaged: it has {size:,} bytes instead of {length:,}. {self.remedy}"
+            )
+        content = Flat(None)._reserve(length + room)[: length + room]
+        content[: len(some)] = some
+        return content
+
+
+class Checked:
+    """The bytes of a flat file, each 64 KB compared with its checksum before its first use."""
+
+    def __init__(self, flat: Flat, *, lenient: bool) -> None:
+        """Begin with none; lenient : note what is damaged, rather than raise an error."""
+        self.flat, self._lenient, self.length = flat, lenient, 0
+        self.content: Bytes = np.zeros(0, dtype=np.uint8)
+        self._sums: Ids = np.zeros(0, dtype=np.int64)
+        self._fine: Mask = np.zeros(0, dtype=np.bool_)
+        self.damage: list[int] = []  # chunks that do not match, if that is to be survived
+
+    @property
+    def n_full(self) -> int:
+        """How many chunks cannot change any more."""
+        return self.length // CHUNK
+
+    def grow(self, length: int, sums: Ids, room: int = 0) -> None:
+        """Map the file again, now that it has `length` bytes, with some room behind them.
+
+        sums : the checksums of all chunks but the first `n_full`.
+        """
+        self.content = self.flat.content(length, room, lenient=self._lenient)
+        self._sums = np.concatenate([self._sums[: self.n_full], sums])
+        self._fine = np.concatenate([self._fine[: self.n_full], np.zeros(len(sums), dtype=np.bool_)])
+        self.length = length
+
+    def check(self, chunks: Positions | None = None) -> None:
+        """Compare chunks, by default all, with their checksums."""
+        wanted = np.arange(len(self._fine)) if chunks is None else chunks
+        for chunk in wanted[~self._fine[wanted]].tolist():
+            content = self.content[chunk * CHUNK : min((chunk + 1) * CHUNK, self.length)]
+            if zlib.crc32(content.data) != self._sums[chunk]:
+                if not self._lenient:
+                    raise Damaged(
+                        f"{self.flat.path} is damaged: 64 KB from byte {chunk * CHUNK:,} on do not match "
+                        f"their checksum. {self.flat.remedy}"
+                    )
+                self.damage.append(chunk)
+            self._fine[chunk] = True
+
+    def check_rows(self, rows: Positions, size: int) -> None:
+        """Compare what holds these rows of `size` bytes each."""
+        if len(rows) and size:
+            first, last = rows * size // CHUNK, ((rows + 1) * size - 1) // CHUNK
+            spans = [first + step for step in range(int((last - first).max()) + 1)]
+            self.check(np.unique(np.concatenate([np.minimum(span, last) for span in spans])))
+
+    def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
+        """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
+        for chunk in self.damage:
+            first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self.length) // size)
+            yield slice(first * rows_each, last * rows_each)
+
+
+# ---- SQLite databases, on any disk
+
+WAIT_SECONDS = 10.0  # for a transaction of somebody else
+MAPPED = 2**28  # bytes of a database that are read where they lie, twice as fast as by copies
+
+Prepare = Callable[[sqlite3.Connection], object]
+
+
+@contextmanager
+def database_errors(place: object, name: str) -> Iterator[None]:
+    """Say what an error of SQLite means for whoever uses the database `name` of a place."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text, code = str(error), _name_of(error)
+        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            raise InUse(f"{place} is being written to by another process; one writer at a time.") from error
+        said = ("malformed", "Could not decode", "no such", "unsupported file format")
+        if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or any(each in text for each in said):
+            raise Damaged(f"{place}: {name} is damaged ({text}). Restore it from a copy.") from error
+        if code.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
+            raise FileProblem(
+                f"{place} could not be written to, or read: {text}. It is as it was before."
+            ) from error
+        raise
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    """The name that SQLite has for an error, as SQLITE_BUSY."""
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
+def connect(
+    path: Path | None, prepare: Prepare, *statements: str, options: str = "mode=rw"
+) -> sqlite3.Connection:
+    """A connection to a database, on which these statements were executed; None: to a new one in memory.
+
+    prepare : called with it, to check the database or to register functions.
+    """
+    connection: sqlite3.Connection = sqlite3.connect(
+        ":memory:" if path is None else f"{path.absolute().as_uri()}?{options}", uri=True,
+        isolation_level=None, check_same_thread=False, timeout=WAIT_SECONDS,
+    )  # fmt: skip
+    try:
+        for each in (f"PRAGMA mmap_size = {MAPPED}", *statements):
+            connection.execute(each).fetchall()
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Reader(NamedTuple):
+    """A connection that reads. seen : the files of a folder that we cannot write to, as they were.
+
+    SQLite cannot lock what lies there. Others may change it: then it is opened again.
+    """
+
+    connection: sqlite3.Connection
+    seen: tuple[object, ...] | None = None
+
+    @classmethod
+    def of(cls, path: Path, prepare: Prepare) -> Reader:
+        """A connection to a database that may lie on a disk that cannot be written to."""
+        first = "SELECT 1 FROM sqlite_schema"
+        for options in ("mode=rw", "mode=ro"):  # the second of a folder or disk that cannot be written to
+            try:
+                return cls(connect(path, prepare, "PRAGMA query_only = 1", first, options=options))
+            except sqlite3.OperationalError as error:
+                if not _name_of(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+                    raise  # such as a lock that somebody holds, who may be writing
+        # there SQLite can have no locks, and an index of its log only in memory
+        seen, log = cls.seen_at(path), path.with_name(f"{path.name}-wal")
+        alone = f"mode=ro&vfs={'win32' if os.name == 'nt' else 'unix'}-none"
+        if not log.exists() or not log.stat().st_size:
+            alone = "immutable=1"
+        exclusive = "PRAGMA locking_mode = EXCLUSIVE"
+        return cls(connect(path, prepare, exclusive, first, options=alone), seen)
+
+    @staticmethod
+    def seen_at(path: Path) -> tuple[object, ...]:
+        """What tells one content of a database, and of its log, from another."""
+        found: list[object] = []
+        for each in (path, path.with_name(f"{path.name}-wal")):
+            with suppress(FileNotFoundError):
+                about = each.stat()
+                found += [each.name, about.st_ino, about.st_size, about.st_mtime_ns]
+        return tuple(found)
+
+    def outdated(self, path: Path) -> bool:
+        """Whether somebody has changed the files since."""
+        return self.seen is not None and self.seen != self.seen_at(path)
 
 
 # ---- Files of arrays with a JSON header: safetensors with a format, a version and a checksum

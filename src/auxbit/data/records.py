@@ -652,10 +652,12 @@ KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers
 
 def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
+    if isinstance(ids, str | bytes | int | UUID):
+        raise InvalidInput(f"ids must be a list; got {ids!r}. For one, give [{ids!r}].")
     given = ids if isinstance(ids, np.ndarray | list) else list(ids)
-    if isinstance(ids, str | bytes) or getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
+    if getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
         wanted = f"one per row, {n} of them" if n is not None else "a list"
-        raise InvalidInput(f"ids must be {wanted}; got {np.shape(given) or repr(ids)}.")
+        raise InvalidInput(f"ids must be {wanted}; got shape {np.shape(given)}.")
     found = checked_ids(given, "ids")
     if isinstance(found, np.ndarray):
         if len(found) and found.min() < 0:

@@ -6,9 +6,9 @@ tolerance, chosen by benchmarks/drift.py, to which its limit adds what sampling 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from auxbit.core.maps import check_packed, unpack
 from auxbit.core.parallel import block_slices
 from auxbit.errors import InvalidInput
 from auxbit.evaluate import code_counts
-from auxbit.hashers.base import TrainingRecord
+from auxbit.hashers.base import Hasher, TrainingRecord
 
 ENOUGH_ROWS = 200
 COMPARED_ROWS = 4096  # at most: effective bits depend on the number of rows, so both sides have the same
@@ -36,6 +36,9 @@ LARGEST_RATIO = 1e300  # of errors; JSON has no infinity
 
 ERROR, EFFECTIVE_BITS = "reconstruction error", "effective bits"
 MEAN_SHIFT, LARGEST_SHIFT = "mean bit shift", "largest bit shift"
+
+
+Read = Callable[[Positions, int], tuple[Packed, float | None]]
 
 
 class Measure(NamedTuple):
@@ -100,7 +103,7 @@ def compare(
 
 def compare_added(
     record: TrainingRecord | None, coding: str, mu: float, n_bits: int, added: Positions,
-    read: Callable[[Positions, int], tuple[Packed, float | None]],
+    read: Read,
 ) -> tuple[dict[str, Drift], list[str]]:  # fmt: skip
     """Compare what was added, by "added", a sample of all of it, and "newest", the last 4096.
 
@@ -132,6 +135,48 @@ def compare_added(
         for reason in each.reasons
     ]
     return found, list(dict.fromkeys(reasons))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sizes of a collection, and drift. drift : by "added" and "newest", as in compare_added; added : rows.
+
+    retrain : whether retraining is due, for `reasons`; if nothing can be compared, reasons say why.
+    """
+
+    path: str
+    items: int
+    deleted: int
+    n_bits: int
+    n_features: int | None
+    coding: str
+    vectors: str | None
+    ids: str | None
+    bytes: dict[str, int]
+    method: str | None = None
+    metric: str | None = None
+    added: int = 0
+    drift: dict[str, Drift] = field(default_factory=dict)
+    retrain: bool = False
+    reasons: Sequence[str] = ("codes alone: there is no model to compare with",)
+
+    def compared(self, model: Hasher, mu: float, n_bits: int, added: Positions, read: Read) -> Statistics:
+        """The same, and what compare_added finds."""
+        record = getattr(model, "training_", None)
+        drift, reasons = compare_added(record, self.coding, mu, n_bits, added, read)
+        return replace(
+            self, method=type(model).__name__, metric=model.scaling_.metric, added=len(added), drift=drift,
+            reasons=reasons, retrain=any(found.due for found in drift.values()),
+        )  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        drift = {
+            name: {"rows": found.n_added, "enough": found.enough,
+                   "measures": [measure._asdict() for measure in found.measures]}
+            for name, found in self.drift.items()
+        }  # fmt: skip
+        return vars(self) | {"drift": drift, "reasons": list(self.reasons)}
 
 
 # ---- reconstruction error

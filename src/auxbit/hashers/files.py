@@ -19,9 +19,10 @@ import numpy as np
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
 from auxbit.core.decoders import kind_of, only_for_decoder
 from auxbit.core.files import check_output, write_text
-from auxbit.core.maps import bytes_per_code, check_packed, pack, unpack
+from auxbit.core.maps import Scaling, bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
+from auxbit.data.records import Records, encode_metadata, refuse_repeats, stored_ids
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import check_metric, effective_bits, effective_bits_bound
@@ -34,6 +35,9 @@ from auxbit.quantiser.lists import ROWS_PER_LIST, number_of_lists
 MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
 OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
 LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
+CHECKED_ROWS = 2**17  # that are read at a time to be checked
+DEFAULT_METHOD = "ba"
+MOST_FITTED = 1_000_000  # rows that a hash function is fitted to, of more a sample
 TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to train a model again
 
 
@@ -264,6 +268,59 @@ def rows_are_codes(X: Any, source: str, n_bits: int, n_features: int | None) -> 
     return True
 
 
+def check_rows(
+    rows: Records, n_bits: int, n_features: int | None, kept: str | None, scaling: Scaling | None, *,
+    are_codes: bool,
+) -> None:  # fmt: skip
+    """Refuse rows that an empty collection could not take, before another is replaced by it.
+
+    n_bits, n_features : of codes and vectors. kept : the type that vectors are kept in. scaling : of the
+    model.
+    """
+    if rows.ids is not None:
+        refuse_repeats(stored_ids(rows.ids, len(rows))[0], "ids")
+    are_codes = rows_are_codes(rows.X, rows.name, n_bits, None if are_codes else n_features)
+    for some in block_slices(len(rows), CHECKED_ROWS):
+        part = rows[some]
+        X = np.asarray(part.X[:])
+        if part.metadata is not None:
+            encode_metadata(part.metadata, len(part))
+        if are_codes:
+            as_packed(X, n_bits, rows.name)
+        else:
+            check_finite(X, name=rows.name)
+        if kept is not None:
+            check_kept(None if are_codes else X, n_features, kept, scaling)
+
+
+def check_kept(X: Array | None, n_features: int | None, dtype: str, scaling: Scaling | None) -> Array:
+    """Vectors that are to be kept, of which their type can hold what matters. scaling : the model's."""
+    if X is None:
+        raise InvalidInput("the collection keeps vectors: give X beside the codes.")
+    if X.ndim != 2 or n_features not in (None, X.shape[1]) or X.dtype.kind not in "biuf":
+        raise InvalidInput(f"X must be rows of numbers, (n, {n_features}), got shape {X.shape} of {X.dtype}.")
+    kept = np.finfo(np.dtype(dtype))
+    least, most = float(kept.tiny), float(kept.max)
+    largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
+    if not largest <= most:
+        raise InvalidInput(
+            f"X has numbers that {dtype} cannot hold, over {most:.4g}, or that are not finite. "
+            "Scale the rows, or create the collection with vectors='float32'."
+        )
+    sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
+    small = (sizes > 0) & (sizes < least)
+    if small.any():
+        if scaling is None or not scaling.normalize:  # beside larger rows, small ones may be lost
+            small &= max(largest, 0.0 if scaling is None else scaling.scale) < least
+        if (X[small].astype(kept.dtype) != X[small]).any():
+            raise InvalidInput(
+                f"X has rows that {dtype} would round to 0 or nearly so: the numbers of row "
+                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
+                "model is fitted, or create the collection with vectors='float32'."
+            )
+    return X
+
+
 def as_packed(codes: Array, n_bits: int, source: str) -> Packed:
     """Codes of a file, packed or with one column per bit, as packed codes."""
     try:
@@ -349,6 +406,74 @@ def as_model(source: Any) -> Hasher | None:
     if not hasattr(source, "encoder_"):
         raise InvalidInput(f"this {type(source).__name__} is not fitted: call fit first.")
     return source
+
+
+def fitted_model(
+    X: Any, name: str, method: str | None, bits: int | None, *, metric: str | None = None,
+    random_state: int = 0, n_jobs: int | None = None, progress: Progress | None = None,
+) -> Hasher:  # fmt: skip
+    """A model fitted to rows. name : of them, in errors. bits : by default about half of the dimensions."""
+    check_integer("random_state", random_state, 0, LARGEST_SEED)
+    check_enough_rows(X, name)
+    method = method or DEFAULT_METHOD
+    bits = find_method(method).check_bits(default_bits(X.shape[1]) if bits is None else bits)
+    model = make_hasher(method, bits, n_jobs=n_jobs, random_state=random_state, **parameters_for(metric))
+    return fit_reporting(model, X, progress, stage=f"fitting {method}")
+
+
+def model_for(
+    model: Hasher | None, X: Any, name: str, *, are_codes: bool, progress: Progress, metric: str | None,
+    coding: str | None, mu: float | None, decoder: str | None, lists: str | int | None, refine_bits: int,
+    method: str | None, bits: int | None, random_state: int, n_jobs: int | None,
+) -> tuple[Hasher | None, str | None, float | None]:  # fmt: skip
+    """The model that encodes rows, by default one fitted to them, with a decoder for that; coding and mu.
+
+    X : rows, codes of them, or None; without a model none is made of codes. All others as in
+    Collection.create. Lists that are "auto" are made for a model that is fitted here alone.
+    """
+    fits = X is not None and model is None and not are_codes
+    if metric is not None and not fits and metric != (model.scaling_.metric if model else "euclidean"):
+        raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
+    if fits:
+        most = MOST_FITTED if coding == "hash" or mu else TRAINING_ROWS
+        model = fitted_model(
+            take_rows(X, sample_rows(len(X), most)), name, method, bits, metric=metric,
+            random_state=random_state, n_jobs=n_jobs, progress=progress,
+        )  # fmt: skip
+        if mu is None and decoder is None:
+            coding = coding or default_coding(model.n_bits)
+    if model is None:
+        return None, coding, mu
+    if X is not None and not are_codes:
+        are_codes = rows_are_codes(X, name, model.decoder_.n_bits, int(model.n_features_in_))
+    if mu or coding == "hash" or not (fits or isinstance(lists, int)):
+        lists = None
+    rows = None if are_codes else X
+    return model, *suit_coding(model, rows, coding, mu, decoder, lists, progress, refine_bits)
+
+
+def model_again(
+    present: Hasher | None, X: Array, name: str, method: str | None, bits: int, *, metric: str,
+    random_state: int | None, n_jobs: int | None, progress: Progress,
+) -> Hasher:  # fmt: skip
+    """A model fitted to other rows: by another method, or like the present one with these bits."""
+    if method is not None:
+        return fitted_model(
+            X, name, method, bits, metric=metric, random_state=random_state or 0, n_jobs=n_jobs,
+            progress=progress,
+        )  # fmt: skip
+    if present is None:
+        raise InvalidInput(
+            f"{name} has no model to train again. Give a model (--model), or method and bits (--method, "
+            "--bits)."
+        )
+    from sklearn.base import clone
+
+    check_enough_rows(X, name)
+    made = clone(present).set_params(n_bits=check_n_bits(bits))
+    if random_state is not None:
+        made.set_params(random_state=random_state)
+    return fit_reporting(made, X, progress, stage=f"training on {len(X):,} rows")
 
 
 def parameters_for(metric: str | None) -> dict[str, bool]:

@@ -8,7 +8,6 @@ lane, a 64-bit word per block.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Ids, Packed, Positions, check_squares
 from auxbit.core.decoders import Decoder, ListDecoder
+from auxbit.core.files import aligned_zeros as aligned_zeros
 from auxbit.core.maps import bytes_per_code
 from auxbit.errors import InvalidInput
 
@@ -138,6 +138,20 @@ class CodeBlocks:
             self._planes, self._ours = grown, True
 
 
+def full_planes(packed: Packed) -> Planes:
+    """The full blocks of packed codes: (n // 64, width, 64)."""
+    full = len(packed) // LANES * LANES
+    return packed[:full].reshape(-1, LANES, packed.shape[1]).transpose(0, 2, 1)
+
+
+def last_planes(packed: Packed) -> Planes:
+    """The block of packed codes that is not full, or an empty one: (width, 64)."""
+    block = np.zeros((packed.shape[1], LANES), dtype=np.uint8)
+    rest = len(packed) % LANES
+    block[:, :rest] = packed[len(packed) - rest :].T
+    return block
+
+
 class LaneSet:
     """A set of positions, one bit each: which codes have not been removed."""
 
@@ -212,14 +226,6 @@ def as_bools(masks: LaneMasks, size: int) -> npt.NDArray[np.bool_]:
 def allowed_positions(masks: LaneMasks) -> Positions:
     """The positions that masks allow, in order."""
     return np.flatnonzero(as_bools(masks, len(masks) * LANES)).astype(np.int64)
-
-
-def aligned_zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Zeros that begin on a 64-byte boundary, so that no vector crosses two lines of the cache."""
-    size = math.prod(shape)
-    raw = np.zeros(size + LANES, dtype=np.uint8)
-    start = -raw.ctypes.data % LANES
-    return raw[start : start + size].reshape(shape)
 
 
 def _grown(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
@@ -371,6 +377,42 @@ class IdTable:
         return bool((new[1:] > new[:-1]).all())
 
 
+def runs(ids: Ids) -> Ids:
+    """Where ids rise by one, (n, 3): the position of the first, how many, and the first id."""
+    starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
+    return np.stack([starts, np.diff(np.append(starts, len(ids))), ids[starts]], axis=1)
+
+
+class Stretches:
+    """Rising ids of positions 0, 1, 2, … in a few runs, as `runs` has them: rows, (n, 3)."""
+
+    def __init__(self, rows: Ids | None = None) -> None:
+        self.rows: Ids = np.zeros((0, 3), dtype=np.int64) if rows is None else rows
+        self._counts = len(self.rows) <= 1 and not self.rows[:, 2].any()  # ids are positions
+
+    def then(self, rows: Ids) -> Stretches:
+        """These up to where others begin, and the others."""
+        kept = np.searchsorted(self.rows[:, 0], rows[0, 0]) if len(rows) else len(self.rows)
+        return Stretches(np.concatenate([self.rows[:kept], rows]))
+
+    def ids_at(self, positions: Positions) -> Ids:
+        """The ids at these positions, which are there."""
+        if self._counts:
+            return positions
+        firsts, _, first_ids = self.rows.T
+        ids: Ids = positions + (first_ids - firsts)[np.searchsorted(firsts, positions, side="right") - 1]
+        return ids
+
+    def find(self, ids: Ids) -> Positions:
+        """The positions of ids, -1 of one that is not there."""
+        if self._counts:
+            return np.where((ids >= 0) & (ids < self.rows[:, 1].sum()), ids, -1)
+        firsts, counts, first_ids = self.rows.T
+        place = np.searchsorted(first_ids, ids, side="right") - 1
+        within = ids - first_ids[np.maximum(place, 0)]
+        return np.where((place >= 0) & (within < counts[place]), firsts[place] + within, -1)
+
+
 def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
     """Return `ids` as int64, n of them if that is given, or say what is wrong with them."""
     given = np.asarray(sorted(ids) if isinstance(ids, set | frozenset) else ids)
@@ -501,7 +543,8 @@ class At(NamedTuple):
 
 Among = npt.ArrayLike | At | None
 
-FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned
+FEW_SHARE = 8  # if a filter leaves fewer than one in that many codes, these are copied and scanned,
+COPIED_SCANS = 30  # and for one query, fewer than one in that many: to mark the others takes less then
 MANY_REMOVED = 4096
 ATTACHED = 2**18  # codes whose norms are computed at a time
 
@@ -610,12 +653,15 @@ class CodeStore:
         places = self.ids.find(ids)
         return np.where(self.alive.holds(places), places, -1)
 
-    def selection(self, among: Among, *, copy_few: bool = True) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
-        """The codes to search, which of them may be returned, and, if few were copied, their positions."""
+    def selection(self, among: Among, n_queries: int = 0) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+        """The codes to search, which of them may be returned, and, if few were copied, their positions.
+
+        n_queries : that would scan copies; 0: none are made.
+        """
         if among is None:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
-            return self._chosen(among.positions, copy_few)
+            return self._chosen(among.positions, n_queries)
         wanted = np.asarray(sorted(among) if isinstance(among, set | frozenset) else among)
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
@@ -627,11 +673,12 @@ class CodeStore:
         else:
             chosen = np.unique(self.places(check_ids(wanted, name="among")))
             chosen = chosen[chosen >= 0]
-        return self._chosen(chosen, copy_few)
+        return self._chosen(chosen, n_queries)
 
-    def _chosen(self, chosen: Ids, copy_few: bool) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
+    def _chosen(self, chosen: Ids, n_queries: int) -> tuple[CodeBlocks, LaneMasks, Ids | None]:
         """The selection of positions, in order."""
-        if copy_few and len(chosen) * FEW_SHARE <= self.codes.size:
+        saved = min(self.codes.size // FEW_SHARE, n_queries * self.codes.size // COPIED_SCANS)
+        if n_queries and len(chosen) <= saved:
             return CodeBlocks.of(self.codes.take(chosen), self.n_bits), all_lanes(len(chosen)), chosen
         allowed = np.zeros(self.codes.size, dtype=np.bool_)
         allowed[chosen] = True

@@ -549,7 +549,7 @@ class HammingIndex:
                 n = self._n_probes(10, probes, recall, wanted)
                 lims, distances, positions = self._lists.within(*parts, queries, r, n, wanted, workers)
                 return lims, distances, self._store.ids.at(positions)
-            codes, allowed, chosen = self._store.selection(among)
+            codes, allowed, chosen = self._store.selection(among, len(queries))
             if chosen is None:
                 lims, distances, positions = self._exact.within(codes, allowed, queries, r, workers)
             else:
@@ -673,7 +673,7 @@ class HammingIndex:
 
     def _nearest(self, queries: Packed, k: int, among: Among, workers: Workers) -> tuple[Distances, Ids]:
         """Distances and positions of the k nearest."""
-        codes, allowed, chosen = self._store.selection(among)
+        codes, allowed, chosen = self._store.selection(among, len(queries))
         if chosen is not None:
             distances, found = scan.nearest(codes.planes, allowed, queries, self.n_bits, k, workers)
             return distances, np.where(found >= 0, np.append(chosen, -1)[found], -1)
@@ -686,7 +686,7 @@ class HammingIndex:
         """Distances and positions of the k nearest by the decoder, of all codes or of a shortlist."""
         codes, (tables, offsets) = (self._store.codes.planes, self._norms()), self._query_tables(rows)
         if queries is None:
-            _, allowed, _ = self._store.selection(among, copy_few=False)
+            _, allowed, _ = self._store.selection(among)
             return asymmetric.nearest(*codes, allowed, tables, offsets, k, workers)
         listed = max(k, min(shortlist or SHORTLIST * k, len(self)))
         _, near = self._nearest(queries, listed, among, workers)
@@ -702,7 +702,7 @@ class HammingIndex:
         """One truth value per position, of codes that may be returned; None: all that are there."""
         if among is None:
             return None
-        _, masks, _ = self._store.selection(among, copy_few=False)
+        _, masks, _ = self._store.selection(among)
         return as_bools(masks, self._store.codes.size)
 
     def _n_probes(self, k: int, probes: int | str | None, recall: float | None, allowed: Mask | None) -> int:
