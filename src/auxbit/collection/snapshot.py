@@ -124,7 +124,8 @@ class Checked:
         if len(rows) and size:
             first, last = rows * size // CHUNK, ((rows + 1) * size - 1) // CHUNK
             spans = [first + step for step in range(int((last - first).max()) + 1)]
-            self.check(np.unique(np.concatenate([np.minimum(span, last) for span in spans])))
+            chunks = np.concatenate([np.minimum(span, last) for span in spans])
+            self.check(np.unique(chunks[~self._fine[chunks]]))
 
     def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
         """The rows in damaged chunks, of which `rows_each` take `size` bytes."""
@@ -286,11 +287,16 @@ class View:
 
     def vectors(self, positions: Positions) -> Array:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
+        rows: Array = self.mapped_vectors(positions)[positions]
+        return rows
+
+    def mapped_vectors(self, positions: Positions) -> Array:
+        """All vectors, where they lie in the file; those at these positions are sound."""
         if self.state.vectors is None:
             raise InvalidInput(f"{self.place} keeps no vectors.")
         self._vectors.check_rows(positions, self.state.row_bytes)
         shape = (self.state.positions, self.state.n_features or 0)
-        rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)[positions]
+        rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)
         return rows
 
     def index(self, decoder: Decoder | None = None) -> HammingIndex:
@@ -666,7 +672,8 @@ class Queries:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors
 
-        return rank_by_vectors(X, found, view.vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
+        vectors = view.mapped_vectors(np.maximum(found, 0).ravel())
+        return rank_by_vectors(X, found, vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
 
     @property
     def can_rerank(self) -> bool:
