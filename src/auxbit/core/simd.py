@@ -6,7 +6,7 @@ are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
 the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
-core/maps, hashers/spherical, quantiser/kernels), or remove their __pycache__.
+core/maps, core/decoders, hashers/spherical, quantiser/kernels), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """
@@ -93,6 +93,21 @@ def _prefetch(typing_context: Any, values: Any, place: Any) -> tuple[Any, Any]:
     return types.void(values, types.int64), emit
 
 
+def _fetch_line(typing_context: Any, place: Any) -> tuple[Any, Any]:
+    """Fetch the line at an address into the second-level cache, where it displaces nothing that is in use."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        pointer = _I8.as_pointer()
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        )
+        options = [_I32(option) for option in (0, 2, 1)]  # to read, not as close, data
+        builder.call(fetch, [builder.inttoptr(arguments[0], pointer), *options])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), emit
+
+
 def _address(typing_context: Any, array: Any) -> tuple[Any, Any]:
     """Where an array begins. Numba counts references at each call with an array, which takes longer than a
     block does; a number it passes as it is.
@@ -126,6 +141,7 @@ half: Any = intrinsic(_half)
 popcount: Any = intrinsic(_popcount)
 lowest_bit: Any = intrinsic(_lowest_bit)
 prefetch: Any = intrinsic(_prefetch)
+fetch_line: Any = intrinsic(_fetch_line)
 address: Any = intrinsic(_address)
 word_at: Any = intrinsic(_word_at)
 

@@ -40,6 +40,7 @@ from auxbit.core.simd import (
     TILE,
     address,
     extremes,
+    fetch_line,
     index_bits,
     lowest_bit,
     prefetch,
@@ -153,8 +154,9 @@ def edge_mask(block: int, start: int, stop: int) -> Any:
 # norms are fetched meanwhile.
 
 PLACES = 1024
-EXACT_CODES = 256  # whose distances are computed before there is a limit, or k of them, if that is more
+EXACT_CODES = 128  # whose distances are computed before there is a limit, or k of them, if that is more
 ROOM = 2048  # for codes that come after them
+FETCHED = 2**14  # bytes of a list that are fetched while the list before it is searched
 CHUNK_BLOCKS = 16  # whose codes are compared with one limit
 SORTED_BY_RANK = 1024  # codes that are sorted by counting the nearer ones; if there are more, by a heap
 
@@ -200,6 +202,8 @@ def scan_lists(
                     counts[now] = finish(order, own, state, kept, slots, distances[now], positions[now])
                 begin(counts[q], nearest, found, own, state, placed, kept, slots)
             now = q
+        if pair + 1 < len(pair_lists):
+            fetch_list(planes, level_words, starts, pair_lists[pair + 1])
         start, stop = starts[number], starts[number + 1]
         block, end = start // LANES, -(-stop // LANES) if stop > start else start // LANES
         while block < end:
@@ -234,6 +238,17 @@ def scan_lists(
         if shared or q == now:
             s = q if shared else 0
             counts[q] = finish(order, numbers[s], states[s], near[s], where[s], distances[q], positions[q])
+
+
+@kernel
+def fetch_list(planes: Bytes, levels: Words, starts: Positions, number: int) -> None:
+    """Have the codes of a list brought near, as far as FETCHED: where it begins cannot be foreseen."""
+    first, last = starts[number] // LANES, -(-starts[number + 1] // LANES)
+    size = planes.shape[1] * LANES
+    for at in range(first * size, min(last * size, first * size + FETCHED), LANES):
+        fetch_line(address(planes) + at)
+    for block in range(first, min(last, first + FETCHED // size)):
+        fetch_line(address(levels) + block * LANES)
 
 
 @kernel
