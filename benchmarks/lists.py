@@ -2,10 +2,12 @@
 
 curves   recall@10 against queries per CPU second: docs/results/lists-curves.jsonl, a table and a figure
 share    what is found by the part of a centroid that is taken from rows
+growth   how the cost of a search grows with the rows, and what a second thread gains
 large    a hundred million codes
 
 Each cell (data, bytes per row, method) runs in a process of its own, with one thread and a limit of time. Its
 rows are recorded when it ends, and a cell that is recorded is not run again: delete its rows to repeat it.
+Our models and codes are kept among temporary files, to search them again without another fit.
 ScaNN and USearch are found on PYTHONPATH; what cannot be imported is recorded as such.
 """
 
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 
-from auxbit import HammingIndex
+from auxbit import HammingIndex, load
 from auxbit.hashers.registry import make_hasher
 from auxbit.index.asymmetric import rank_by_vectors
 from record import RESULTS, Results, data_folder, resident, run, table
@@ -37,12 +39,14 @@ EARLIER = RECORDED.read_text() if RECORDED.exists() else ""
 FIGURE = RESULTS.parent / "images" / "lists-curves.png"
 CELL_SECONDS = 600
 LARGE = 10**8
+GROWTH = ((100_000, "sift_photos", 512), (10**6, "sift_photos_million", 1024),
+          (10**7, "sift_photos_million", 4096))  # fmt: skip
 K = 10
 TRAINING_ROWS = 100_000
 REPEATS = 3
-CANDIDATES = (0, 50, 100, 200, 400, 800)  # ranked again by their float32 vectors; 0: none
+CANDIDATES = (0, 20, 30, 50, 100, 200, 400, 800)  # ranked again by their float32 vectors; 0: none
 EFFORTS = (16, 24, 32, 48, 64, 96, 128, 192, 256)  # of a search of a graph
-LEAST_GAIN = 0.001  # of recall, for which probes are doubled once more
+LEAST_GAIN = 0.001  # of recall, for which probes are doubled once more, or there are more candidates
 RECALLS = (0.8, 0.9, 0.95)
 LISTS = {"wordnet": 512, "sift_photos": 512, "sift_photos_million": 1024}
 ROWS = {"wordnet": 116_659, "sift_photos": 200_000, "sift_photos_million": 1_000_000}
@@ -65,7 +69,7 @@ class Data:
             path.with_suffix(".part.npz").rename(path)
         with np.load(path) as file:
             self.X, self.Q, self.near = (file[part] for part in ("X", "Q", "near"))
-        self.lists, self.cosine = LISTS[name], name == "wordnet"
+        self.name, self.lists, self.cosine = name, LISTS[name], name == "wordnet"
 
     def sample(self) -> np.ndarray:
         return self.X[np.random.RandomState(0).permutation(len(self.X))[:TRAINING_ROWS]]
@@ -77,7 +81,7 @@ class Data:
 
     def rank(self, ids: np.ndarray) -> np.ndarray:
         """Candidates ranked again by their vectors, with our own function."""
-        return rank_by_vectors(self.Q, ids, lambda at: self.X[at], K, metric="euclidean", n_jobs=1)[1]
+        return rank_by_vectors(self.Q, ids, self.X, K, metric="euclidean", n_jobs=1)[1]
 
 
 def _rows(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -117,21 +121,35 @@ def _probes(n_lists: int) -> tuple[int, ...]:
 
 def ours(data: Data, n_bytes: int) -> Built:
     """A decoder of tables with lists; the hash function is of no matter."""
-    model = make_hasher("lsh", 8 * n_bytes, random_state=0, n_jobs=1).fit(data.X[:20_000])
+    model, codes, trained, encoded = coded(data, n_bytes, data.lists)
     start = time.process_time()
-    model.fit_decoder(data.sample(), "tables", lists=data.lists)
-    trained = time.process_time()
     index = HammingIndex(model=model, n_jobs=1)
-    index.add(model.encode(data.X, coding="optimal"))
+    index.add(codes)
     index.search_asymmetric(data.Q[:1], K)  # sorts the codes by list
-    built = time.process_time()
+    built = time.process_time() - start + encoded
 
     def search(probes: int, candidates: int) -> np.ndarray:
         ids = index.search_asymmetric(data.Q, candidates or K, probes=probes)[1]
         return data.rank(ids) if candidates else ids
 
     size = index.nbytes / len(data.X)
-    return Built(trained - start, built - trained, size, version("auxbit"), search, _probes(data.lists))
+    return Built(trained, built, size, version("auxbit"), search, _probes(data.lists))
+
+
+def coded(data: Data, n_bytes: int, n_lists: int) -> tuple[Any, np.ndarray, float, float]:
+    """A model with lists, the codes of all rows, and the CPU seconds of both; kept among temporary files."""
+    stem = Path(tempfile.gettempdir()) / f"auxbit-lists-{data.name}-{n_bytes}-{n_lists}"
+    if not stem.with_suffix(".npz").exists():
+        model = make_hasher("lsh", 8 * n_bytes, random_state=0, n_jobs=1).fit(data.X[:20_000])
+        start = time.process_time()
+        model.fit_decoder(data.sample(), "tables", lists=n_lists)
+        trained = time.process_time()
+        codes = model.encode(data.X, coding="optimal")
+        seconds = trained - start, time.process_time() - trained
+        model.save(stem.with_suffix(".safetensors"))
+        np.savez(stem.with_suffix(".npz"), codes=codes, seconds=seconds)
+    with np.load(stem.with_suffix(".npz")) as file:
+        return load(stem.with_suffix(".safetensors")), file["codes"], *file["seconds"].tolist()
 
 
 def faiss_lists(data: Data, n_bytes: int, factory: str) -> Built:
@@ -250,6 +268,7 @@ def measure(name: str, n_bytes: int, method: str) -> None:
     data = Data(name)
     built = METHODS[method](data, n_bytes)
     print(json.dumps(dict(zip(Built._fields[:4], built[:4], strict=True))), flush=True)
+    most = 0.0
     for candidates in built.candidates:
         before = 0.0
         for effort in built.efforts:
@@ -259,6 +278,9 @@ def measure(name: str, n_bytes: int, method: str) -> None:
             if recall < before + LEAST_GAIN:
                 break
             before = recall
+        if candidates and before < most + LEAST_GAIN:
+            break
+        most = before if candidates else 0.0
 
 
 def _cost(search: Callable[[int, int], np.ndarray], data: Data, *setting: int) -> tuple[float, float]:
@@ -451,6 +473,61 @@ def large(results: Results) -> str:
     )
 
 
+def growth(results: Results) -> str:
+    """The cost of a search at 0.9 of what a search of all lists finds: 8-byte codes, k = 10, 500 queries, the
+    fewest probes (in steps of a fifth) that reach it, CPU time of one thread, the least of five. Rows of
+    sift_photos, the million, and ten times the codes of the million, all but once with a byte of each drawn
+    at random. Threads: wall time of a batch, and of single queries over all lists."""
+    for n_rows, name, n_lists in GROWTH:
+        results.add(rows=n_rows, lists=n_lists, **_search_costs(n_rows, Data(name), n_lists))
+    first, lines = results.rows[0], []
+    for row in results.rows:
+        times, root = row["us"] / first["us"], (row["rows"] / first["rows"]) ** 0.5
+        gains = (f"{row[f'{what}_1'] / row[f'{what}_2']:.2f}" for what in ("batch", "single"))
+        cells = (f"{row['rows']:,}", f"{row['lists']:,}", row["probes"], f"{row['us']:.1f} µs")
+        lines.append((*cells, f"{times:.2f}", f"{root:.2f}", *gains))
+    head = ["rows", "lists", "probes", "CPU per query", "times the first", "√ of the rows, times the first",
+            "gain of a second thread, batch", "gain, single query"]  # fmt: skip
+    return table(head, lines)
+
+
+def _search_costs(n_rows: int, data: Data, n_lists: int) -> dict[str, float]:
+    """The probes that 0.9 of the answers take, and what such searches cost; microseconds per query."""
+    model, codes, *_ = coded(data, 8, n_lists)
+    index, Q, rng = HammingIndex(model=model, n_jobs=1), data.Q[:500], np.random.default_rng(0)
+    for start in range(0, n_rows, len(codes)):
+        some = codes[: n_rows - start].copy()
+        if start:
+            some[np.arange(len(some)), rng.integers(2, 10, len(some))] = rng.integers(0, 256, len(some))
+        index.add(some)
+    true = index.search_asymmetric(Q, K, probes="all")[1]
+    steps = sorted({min(n_lists, round(1.2**i)) for i in range(60)})
+    probes = next(n for n in steps if _shared(index.search_asymmetric(Q, K, probes=n)[1], true) >= 0.9)
+
+    def batch() -> None:
+        index.search_asymmetric(Q, K, probes=probes)
+
+    def single() -> None:
+        for x in Q[:20]:
+            index.search_asymmetric(x[None], K, probes="all")
+
+    row = {"probes": probes, "us": 1e6 / len(Q) * _least(batch, time.process_time)}
+    for index.n_jobs in (1, 2):
+        row[f"batch_{index.n_jobs}"] = 1e6 / len(Q) * _least(batch, time.perf_counter)
+        row[f"single_{index.n_jobs}"] = 1e6 / 20 * _least(single, time.perf_counter)
+    return row
+
+
+def _least(search: Callable[[], None], clock: Callable[[], float]) -> float:
+    """The least seconds of five."""
+    times = []
+    for _ in range(5):
+        start = clock()
+        search()
+        times.append(clock() - start)
+    return min(times)
+
+
 def _shared(found: np.ndarray, true: np.ndarray) -> float:
     """The share of true answers among those found."""
     both = zip(found, true, strict=True)
@@ -467,4 +544,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["cell"]:
         measure(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
-        run("lists", {"curves": curves, "share": share, "large": large})
+        run("lists", {"curves": curves, "share": share, "growth": growth, "large": large})

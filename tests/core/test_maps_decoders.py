@@ -63,3 +63,24 @@ def test_the_parts_in_a_file_make_the_same_decoder_and_wrong_ones_are_refused(de
 def test_copies_do_not_keep_what_was_derived(decoder):
     decoder(Z), decoder.query_tables(np.zeros((1, D)))
     assert not [name for name in vars(copy.deepcopy(decoder)) if name.startswith("_")]
+
+
+@pytest.mark.parametrize("n_dims", [63, 64, 97, 300])
+@pytest.mark.parametrize("spread", [1.0, 1e12, 1e-12])
+def test_rough_tables_are_as_precise_as_they_say_and_the_same_for_any_rows_beside(n_dims, spread):
+    rng = np.random.default_rng(n_dims)
+    vectors = rng.normal(size=(3, 256, n_dims)) * rng.uniform(0, 3, size=(3, 256, 1))
+    vectors[1, 7], vectors[2, 9] = 0, np.eye(n_dims)[5]  # whose one number is as large as its length
+    decoder = TableDecoder(vectors.astype(np.float32), np.zeros(n_dims), 24)
+    rows = rng.normal(size=(11, n_dims)) * spread
+    rows[3], rows[4] = 0, np.eye(n_dims)[5] * spread
+    tables = np.empty((11, 3, 256), dtype=np.float32)
+    decoder.rough_tables(rows, tables)
+    lengths = np.linalg.norm(rows, axis=1)[:, None, None] * np.linalg.norm(vectors, axis=2)
+    exact = -2 * np.einsum("qd,jvd->qjv", rows, decoder.tables.astype(np.float64))
+    assert (np.abs(tables - exact) <= 1e-4 * lengths).all()
+    if n_dims >= 64:
+        for n in (1, 4, 6):
+            fewer = np.empty((n, 3, 256), dtype=np.float32)
+            decoder.rough_tables(rows[2 : 2 + n], fewer)
+            assert np.array_equal(fewer, tables[2 : 2 + n])

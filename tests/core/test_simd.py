@@ -27,13 +27,20 @@ def shifted(source, low, high, down, kept, rest, target, to):
 
 @numba.njit
 def found(whole_bytes, wide, index, tiles, n, tables, limit, masks):
+    levels, entries, to = simd.address(index), simd.address(tables), simd.address(masks)
+    codes, step = levels + 64, 64 * (1 + n)  # each block has its levels, then its indices
     if whole_bytes and wide:
-        return simd.first_tile(True, True, index, 0, tiles, n, tables, 0, limit, masks)
+        return simd.first_tile(True, True, levels, step, codes, step, tiles, n, entries, limit, to)
     if whole_bytes:
-        return simd.first_tile(True, False, index, 0, tiles, n, tables, 0, limit, masks)
+        return simd.first_tile(True, False, levels, step, codes, step, tiles, n, entries, limit, to)
     if wide:
-        return simd.first_tile(False, True, index, 0, tiles, n, tables, 0, limit, masks)
-    return simd.first_tile(False, False, index, 0, tiles, n, tables, 0, limit, masks)
+        return simd.first_tile(False, True, levels, step, codes, step, tiles, n, entries, limit, to)
+    return simd.first_tile(False, False, levels, step, codes, step, tiles, n, entries, limit, to)
+
+
+@numba.njit
+def apart(x, y, scale):
+    return simd.squared_apart(simd.address(x), simd.address(y), len(x), scale)
 
 
 def aligned(size):
@@ -79,10 +86,10 @@ def test_sums_of_look_ups_are_compared_with_a_limit(whole_bytes, wide):
         pytest.skip("this processor has no such look-ups: all codes pass")
     rng = np.random.default_rng(3)
     tiles, n, m, size = 5, 8, 2 if wide else 1, 256 if whole_bytes else 64
-    index = aligned(4 * tiles * (m + n) * 64)
-    entries = index.reshape(4 * tiles, m + n, 64)
-    entries[:, m:] = rng.integers(0, 2**bits, entries[:, m:].shape)
-    entries[:, :m] = rng.integers(0, 2 ** min(bits, 6), (4 * tiles, 1, 64))
+    index = aligned(4 * tiles * (1 + n) * 64)
+    entries = index.reshape(4 * tiles, 1 + n, 64)
+    entries[:, 1:] = rng.integers(0, 2**bits, entries[:, 1:].shape)
+    entries[:, 0] = rng.integers(0, 2 ** min(bits, 6), (4 * tiles, 64))
     tables = aligned(m * 64 + n * size)
     low = rng.integers(0, 20, 16)
     tables[:64] = np.tile(low, 4)  # tables of 16 entries stand four times over
@@ -90,7 +97,7 @@ def test_sums_of_look_ups_are_compared_with_a_limit(whole_bytes, wide):
     tables[m * 64 :] = rest.ravel()
     sums = tables[entries[:, 0]].astype(np.int64)
     for table in range(n):
-        sums += rest[table][entries[:, m + table]]
+        sums += rest[table][entries[:, 1 + table]]
     masks = np.zeros(4, dtype=np.uint64)
     for limit in (int(sums.min()) - 1, int(sums.min()), int(np.median(sums))):
         passed = (sums <= limit).reshape(tiles, 4, 64)
@@ -100,6 +107,29 @@ def test_sums_of_look_ups_are_compared_with_a_limit(whole_bytes, wide):
         if len(some):
             expected = np.packbits(passed[some[0]], axis=1, bitorder="little").view("<u8").ravel()
             np.testing.assert_array_equal(masks, expected)
+
+
+@numba.njit
+def least_and_largest(values):
+    return simd.extremes(simd.address(values), len(values))
+
+
+@pytest.mark.parametrize("n", [16, 17, 31, 32, 300])
+def test_extremes_are_found_wherever_they_are(n):
+    values = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    for place in range(n):
+        turned = np.roll(values, place)
+        assert least_and_largest(turned) == (values.min(), values.max())
+
+
+@pytest.mark.parametrize("n", [0, 3, 8, 29, 128])
+def test_squared_distances_are_eight_sums(n):
+    rng = np.random.default_rng(n)
+    x, y, scale = rng.normal(size=n), rng.normal(size=n).astype(np.float32), 0.7
+    squares, whole = np.square(x - scale * y.astype(np.float64)), n - n % 8
+    a, b, c, d, e, f, g, h = [sum(squares[i:whole:8], 0.0) for i in range(8)]
+    a = sum(squares[whole:], a)
+    assert apart(x, y, scale) == ((a + b) + (c + d)) + ((e + f) + (g + h))
 
 
 @numba.njit

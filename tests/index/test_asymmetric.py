@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit import HammingIndex
+from auxbit.core.decoders import Coverage, LinearDecoder, ListDecoder, TableDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.simd import index_bits
 from auxbit.index import asymmetric
-from auxbit.index.asymmetric import nearest, rerank
+from auxbit.index.asymmetric import distances_by, nearest, rank_by_vectors, rerank
 from auxbit.index.codes import CodeBlocks, CodeNorms, all_lanes, lanes_of
 from helpers.index_truth import norms_of
 
@@ -244,6 +245,30 @@ def test_a_shortlist_of_all_codes_gives_what_searching_gives():
     assert_same(answers, found(codes, norms, all_lanes(3000), tables, offsets, 12))
 
 
+# ---- candidates ranked by their vectors
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner_product"])
+def test_candidates_are_ranked_by_their_vectors(metric, kind):
+    rng = np.random.default_rng(0)
+    vectors, X = rng.normal(size=(300, 21)).astype(kind), rng.normal(size=(70, 21)).astype(np.float32)
+    vectors[100:140] = vectors[60:100]  # equal ones are ordered by position
+    candidates = np.array([rng.permutation(300)[:40] for _ in X])
+    candidates[::2, 30:], candidates[3] = -1, -1
+    for k in (1, 7, 40):
+        answers = [rank_by_vectors(X, candidates, vectors, k, metric=metric, n_jobs=jobs) for jobs in (1, 2)]
+        assert_same(answers[0], answers[1])
+        for x, listed, distances, positions in zip(X, candidates, *answers[0], strict=True):
+            there = np.sort(listed[listed >= 0])
+            far = distances_by(metric, x.astype(np.float64), vectors[there].astype(np.float64))
+            order = np.argsort(np.round(far, 9), kind="stable")[:k]
+            assert np.array_equal(positions[: len(order)], there[order])
+            np.testing.assert_allclose(distances[: len(order)], far[order], rtol=1e-6, atol=1e-6)
+            assert (positions[len(order) :] == -1).all()
+            assert np.isinf(distances[len(order) :]).all()
+
+
 # ---- machines without the instructions
 
 ANSWERS = """
@@ -263,6 +288,15 @@ def answers_on_this_machine():
         codes = rng.integers(0, 256, (4000, width), dtype=np.uint8)
         tables, norms = made_tables(kind, 2, width, rng), made_norms(kind, 4000, rng)
         answers += found(codes, norms, all_lanes(4000), tables, np.ones(2, np.float32), 15)
+    for inner in (
+        TableDecoder(rng.normal(size=(5, 256, 70)).astype(np.float32), np.zeros(70), 40, mu=0.0),
+        LinearDecoder(rng.normal(size=(70, 40)), np.zeros(70), mu=0.0),
+    ):
+        decoder = ListDecoder(inner, rng.normal(size=(6, 70)), 0.5, Coverage.unknown(6))
+        index = HammingIndex(decoder.n_bits, decoder=decoder, n_jobs=1)
+        rest = rng.integers(0, 256, (4000, 5), dtype=np.uint8)
+        index.add(decoder.joined(rng.integers(0, 6, 4000), rest))
+        answers += index.search_asymmetric(rng.normal(size=(9, 70)), 15, probes="all")
     return answers
 
 

@@ -18,6 +18,7 @@ from auxbit.core.maps import unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import IndexFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
+from auxbit.index import lists as list_search
 from auxbit.index.hamming import INDEX
 from auxbit.quantiser.lists import Centroids, find_centroids, number_of_lists
 
@@ -223,6 +224,34 @@ def test_large_lists_are_searched_by_bounds_and_nothing_is_lost():
     for k in (1, 10, 200):
         distances, _ = index.search_asymmetric(queries, k, probes="all")
         assert distances == pytest.approx(np.sort(true, axis=1)[:, :k], rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize("decoder", ["tables", "linear"])
+def test_answers_are_the_same_if_queries_read_lists_together(decoder, monkeypatch):
+    model, queries = fitted(32, lists=5, decoder=decoder), clustered(40, 4)
+    index = index_of(model, clustered(9_000, 3))
+    for k, probes in ((1, 2), (10, 3), (700, 5)):
+        expected = index.search_asymmetric(queries, k, probes=probes)
+        with monkeypatch.context() as patch:
+            patch.setattr(list_search, "CACHED_BYTES", 0)
+            patch.setattr(list_search, "SHARED", 0)
+            found = index.search_asymmetric(queries, k, probes=probes)
+        assert np.array_equal(found[0], expected[0])
+        assert np.array_equal(found[1], expected[1])
+
+
+def test_many_equally_near_codes_are_ordered_by_position(model, base, queries):
+    codes = np.repeat(model.encode(base[:40], coding="optimal"), 300, axis=0)
+    index = HammingIndex(model=model, n_jobs=1)
+    index.add(codes[np.random.default_rng(0).permutation(len(codes))])
+    true = index.search_asymmetric(queries, len(codes), probes="all")
+    for k in (5, 500):
+        found = index.search_asymmetric(queries, k, probes="all")
+        assert np.array_equal(found[0], true[0][:, :k])
+        assert np.array_equal(found[1], true[1][:, :k])
+    assert all(
+        (np.diff(ids[near == far]) > 0).all() for near, ids in zip(*true, strict=True) for far in near[:1]
+    )
 
 
 def test_equal_codes_are_ordered_by_position(model, base, queries):

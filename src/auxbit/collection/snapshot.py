@@ -232,11 +232,16 @@ class View:
 
     def vectors(self, positions: Positions) -> Array:
         """The vectors at these positions, (n, D), in the type that they are kept in."""
+        rows: Array = self.mapped_vectors(positions)[positions]
+        return rows
+
+    def mapped_vectors(self, positions: Positions) -> Array:
+        """All vectors, where they lie in the file; those at these positions are sound."""
         if self.state.vectors is None:
             raise InvalidInput(f"{self.place} keeps no vectors.")
         self._vectors.check_rows(positions, self.state.row_bytes)
         shape = (self.state.positions, self.state.n_features or 0)
-        rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)[positions]
+        rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)
         return rows
 
     def index(self, decoder: Decoder | None = None) -> HammingIndex:
@@ -653,7 +658,8 @@ class Queries:
             return distances, found
         from auxbit.index.asymmetric import rank_by_vectors
 
-        return rank_by_vectors(X, found, view.vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
+        vectors = view.mapped_vectors(np.maximum(found, 0).ravel())
+        return rank_by_vectors(X, found, vectors, k, metric=self.now.metric, n_jobs=view.n_jobs)
 
     def _note(
         self, where: Where | None, *, k: int | None = None, radius: int | None = None, mode: str = "hamming",

@@ -418,7 +418,8 @@ class Checked:
         if len(rows) and size:
             first, last = rows * size // CHUNK, ((rows + 1) * size - 1) // CHUNK
             spans = [first + step for step in range(int((last - first).max()) + 1)]
-            self.check(np.unique(np.concatenate([np.minimum(span, last) for span in spans])))
+            chunks = np.concatenate([np.minimum(span, last) for span in spans])
+            self.check(np.unique(chunks[~self._fine[chunks]]))
 
     def spoilt(self, size: int, rows_each: int) -> Iterator[slice]:
         """The rows in damaged chunks, of which `rows_each` take `size` bytes."""

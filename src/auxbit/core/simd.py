@@ -6,7 +6,7 @@ are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
 the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
-core/maps, hashers/spherical, quantiser/kernels), or remove their __pycache__.
+core/maps, core/decoders, hashers/spherical, quantiser/kernels), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """
@@ -93,6 +93,21 @@ def _prefetch(typing_context: Any, values: Any, place: Any) -> tuple[Any, Any]:
     return types.void(values, types.int64), emit
 
 
+def _fetch_line(typing_context: Any, place: Any) -> tuple[Any, Any]:
+    """Fetch the line at an address into the second-level cache, where it displaces nothing that is in use."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        pointer = _I8.as_pointer()
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+        )
+        options = [_I32(option) for option in (0, 2, 1)]  # to read, not as close, data
+        builder.call(fetch, [builder.inttoptr(arguments[0], pointer), *options])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), emit
+
+
 def _address(typing_context: Any, array: Any) -> tuple[Any, Any]:
     """Where an array begins. Numba counts references at each call with an array, which takes longer than a
     block does; a number it passes as it is.
@@ -126,6 +141,7 @@ half: Any = intrinsic(_half)
 popcount: Any = intrinsic(_popcount)
 lowest_bit: Any = intrinsic(_lowest_bit)
 prefetch: Any = intrinsic(_prefetch)
+fetch_line: Any = intrinsic(_fetch_line)
 address: Any = intrinsic(_address)
 word_at: Any = intrinsic(_word_at)
 
@@ -291,49 +307,49 @@ def _bits_of(context: Any) -> int:
 
 def _first_tile(
     typing_context: Any, whole_bytes: Any, wide: Any,
-    index: Any, at: Any, tiles: Any, n: Any, tables: Any, of: Any, limit: Any, masks: Any,
+    levels: Any, levels_step: Any, index: Any, step: Any, tiles: Any, n: Any, tables: Any, limit: Any,
+    masks: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The first tile in which a code's sum is at most `limit`, and `tiles` if there is none.
 
-    whole_bytes, wide : known when it is compiled. index : (4 · tiles, m + n, 64) bytes, from byte `at` on,
-    m = 1 for narrow and 2 for wide sums; tables : bytes, from byte `of` on, m of 64 entries, then n of 256
-    for whole bytes, else of 64, or of 16 four times over; n is a multiple of four for wide sums. The tile's
-    codes are written into masks, (4,) uint64. Arrays begin at multiples of 64 bytes. A machine without the
-    instructions finds that all codes pass.
+    whole_bytes, wide : known when it is compiled. Arrays are given as addresses: levels, 64 bytes for each of
+    4 · tiles blocks, which follow each other in steps of bytes; index, (n, 64) bytes for each, likewise;
+    tables, at a multiple of 64, of the levels 64 entries, if `wide` twice, then n of 256 for whole bytes,
+    else of 64, or of 16 four times over. n is a multiple of four for wide sums. The tile's codes are written
+    into masks, (4,) uint64. A machine without the instructions finds that all codes pass.
     """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        look_up = _LookUp(context, builder, signature, arguments)
+        look_up = _LookUp(context, builder, arguments)
         return look_up.first_tile(bool(whole_bytes.literal_value), bool(wide.literal_value))
 
-    i64 = types.int64
-    return i64(whole_bytes, wide, index, i64, i64, i64, tables, i64, i64, masks), emit
+    return types.int64(whole_bytes, wide, *[types.intp] * 9), emit
 
 
 class _LookUp:
     """The code of one kind of look-up, written instruction by instruction."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> None:
+    def __init__(self, context: Any, builder: ir.IRBuilder, arguments: Any) -> None:
         self.builder, self.bits = builder, _bits_of(context)
-        _, _, index, at, self.tiles, self.n, tables, of, self.limit, masks = arguments
-        kinds = signature.args
-        self.index = builder.gep(_bytes_of(context, builder, kinds[2], index), [at])
-        self.tables = builder.gep(_bytes_of(context, builder, kinds[6], tables), [of])
-        self.masks = builder.bitcast(_bytes_of(context, builder, kinds[9], masks), _I64.as_pointer())
+        levels, self.level_bytes, index, self.block_bytes, self.tiles, self.n = arguments[2:8]
+        tables, self.limit, masks = arguments[8:]
+        byte = _I8.as_pointer()
+        self.levels, self.index, self.tables = (builder.inttoptr(at, byte) for at in (levels, index, tables))
+        self.masks = builder.inttoptr(masks, _I64.as_pointer())
 
     def first_tile(self, whole_bytes: bool, wide: bool) -> Any:
         """Find the first tile with codes within the limit, and write its masks."""
         builder = self.builder
         self.table_vectors = 4 if whole_bytes else 1
         self.first_tables = 2 if wide else 1
-        self.block_bytes = builder.mul(builder.add(self.n, _I64(self.first_tables)), _I64(LANES))
         if not self.bits or (whole_bytes and self.bits < 6):
             self._store([_I64(2**64 - 1)] * TILE)
             return _I64(0)
         found = cgutils.alloca_once_value(builder, self.tiles)
         with cgutils.for_range(builder, self.tiles) as loop:
-            tile_bytes = builder.mul(self.block_bytes, _I64(TILE))
-            self.tile = builder.gep(self.index, [builder.mul(loop.index, tile_bytes)])
+            first = builder.mul(loop.index, _I64(TILE))
+            self.tile = builder.gep(self.index, [builder.mul(first, self.block_bytes)])
+            self.tile_levels = builder.gep(self.levels, [builder.mul(first, self.level_bytes)])
             passed = self._wide() if wide else self._narrow()
             words = [builder.bitcast(mask, _I64) for mask in passed]
             some = builder.or_(builder.or_(words[0], words[1]), builder.or_(words[2], words[3]))
@@ -387,21 +403,19 @@ class _LookUp:
 
     def _look_up_first(self, table: int) -> list[Any]:
         """What each block of the tile finds in one of the first tables."""
-        at = _I64(table * LANES)
-        return self._find_all([self._vector(self.tables, at)], at)
+        entries = [self._vector(self.tables, _I64(table * LANES), LANES)]
+        places = [self.builder.mul(_I64(u), self.level_bytes) for u in range(TILE)]
+        return [self._find(entries, self._vector(self.tile_levels, place, 1)) for place in places]
 
     def _look_up(self, table: Any) -> list[Any]:
         """What each block of the tile finds in one of the n tables."""
         builder, before = self.builder, _I64(self.first_tables * LANES)
         start = builder.add(builder.mul(table, _I64(self.table_vectors * LANES)), before)
         parts = [builder.add(start, _I64(part * LANES)) for part in range(self.table_vectors)]
-        entries = [self._vector(self.tables, part) for part in parts]
-        return self._find_all(entries, builder.add(builder.mul(table, _I64(LANES)), before))
-
-    def _find_all(self, entries: list[Any], at: Any) -> list[Any]:
-        builder = self.builder
-        blocks = [builder.mul(_I64(u), self.block_bytes) for u in range(TILE)]
-        return [self._find(entries, self._vector(self.tile, builder.add(at, block))) for block in blocks]
+        entries = [self._vector(self.tables, part, LANES) for part in parts]
+        at = builder.mul(table, _I64(LANES))
+        places = [builder.add(at, builder.mul(_I64(u), self.block_bytes)) for u in range(TILE)]
+        return [self._find(entries, self._vector(self.tile, place, 1)) for place in places]
 
     def _find(self, entries: list[Any], index: Any) -> Any:
         builder = self.builder
@@ -423,9 +437,9 @@ class _LookUp:
         other = ir.Constant(vector.type, ir.Undefined) if other is None else other
         return self.builder.shuffle_vector(vector, other, numbers)
 
-    def _vector(self, base: Any, at: Any) -> Any:
+    def _vector(self, base: Any, at: Any, align: int) -> Any:
         pointer = self.builder.bitcast(self.builder.gep(base, [at]), _BYTES.as_pointer())
-        return self.builder.load(pointer, align=LANES)
+        return self.builder.load(pointer, align=align)
 
     def _store(self, words: list[Any]) -> None:
         for u, word in enumerate(words):
@@ -465,7 +479,95 @@ first_tile: Any = intrinsic(prefer_literal=True)(_first_tile)
 shifted_lanes: Any = intrinsic(_shifted_lanes)
 
 
-# ---- Products: a tile of 4 rows by 64 columns of sums, in registers
+# ---- Extremes
+
+
+def _extremes(typing_context: Any, start: Any, n: Any) -> tuple[Any, Any]:
+    """The least and the largest of n float32, n ≥ 16, from an address on; a row of 16 may be seen twice."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        start, n = arguments
+        vector = ir.VectorType(_FLOAT, 16)
+
+        def row(place: Any) -> Any:
+            return _load(builder, vector, builder.add(start, builder.mul(place, _I64(4))), 4)
+
+        first = row(_I64(0))
+        extremes = [("<", cgutils.alloca_once_value(builder, first)),
+                    (">", cgutils.alloca_once_value(builder, first))]  # fmt: skip
+
+        def take(more: Any) -> None:
+            for order, extreme in extremes:
+                before = builder.load(extreme)
+                builder.store(
+                    builder.select(builder.fcmp_ordered(order, more, before), more, before), extreme
+                )
+
+        with cgutils.for_range(builder, builder.lshr(n, _I64(4)), intp=_I64) as loop:
+            take(row(builder.shl(loop.index, _I64(4))))
+        take(row(builder.sub(n, _I64(16))))
+        found = []
+        for order, extreme in extremes:
+            lanes = builder.load(extreme)
+            for half in (8, 4, 2, 1):
+                numbers = ir.VectorType(_I32, half)
+                low, high = (
+                    builder.shuffle_vector(lanes, lanes, ir.Constant(numbers, list(range(at, at + half))))
+                    for at in (0, half)
+                )
+                lanes = builder.select(builder.fcmp_ordered(order, low, high), low, high)
+            found.append(builder.extract_element(lanes, _I32(0)))
+        return cgutils.pack_array(builder, found)
+
+    pair: Any = types.Tuple
+    return pair([types.float32, types.float32])(types.intp, types.intp), emit
+
+
+extremes: Any = intrinsic(_extremes)
+
+
+# ---- Distances: a row of float64 and one of float32, eight sums at a time
+
+
+def _squared_apart(typing_context: Any, x: Any, y: Any, n: Any, scale: Any) -> tuple[Any, Any]:
+    """‖x − scale·y‖² of n float64 and n float32, from addresses on, in float64 and in one fixed order.
+
+    Sum i is of the dimensions i, i + 8, …; what is left of n goes to the first.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        x_at, y_at, n, scale = arguments
+        double, eight = ir.DoubleType(), ir.VectorType(ir.DoubleType(), 8)
+
+        def squares(place: Any, kind: Any, singles: Any, by: Any) -> Any:
+            own = _load(builder, kind, builder.add(x_at, builder.mul(place, _I64(8))), 8)
+            other = _load(builder, singles, builder.add(y_at, builder.mul(place, _I64(4))), 4)
+            apart = builder.fsub(own, builder.fmul(by, builder.fpext(other, kind)))
+            return builder.fmul(apart, apart)
+
+        sums = cgutils.alloca_once_value(builder, ir.Constant(eight, None))
+        scales, singles = _splat(builder, scale, 8), ir.VectorType(_FLOAT, 8)
+        with cgutils.for_range(builder, builder.lshr(n, _I64(3)), intp=_I64) as loop:
+            more = squares(builder.shl(loop.index, _I64(3)), eight, singles, scales)
+            builder.store(builder.fadd(builder.load(sums), more), sums)
+        lanes = [builder.extract_element(builder.load(sums), _I32(i)) for i in range(8)]
+        first = cgutils.alloca_once_value(builder, lanes[0])
+        rest = builder.and_(n, _I64(-8))
+        with cgutils.for_range(builder, builder.sub(n, rest), intp=_I64) as loop:
+            more = squares(builder.add(rest, loop.index), double, _FLOAT, scale)
+            builder.store(builder.fadd(builder.load(first), more), first)
+        lanes[0] = builder.load(first)
+        while len(lanes) > 1:
+            lanes = [builder.fadd(a, b) for a, b in zip(lanes[::2], lanes[1::2])]
+        return lanes[0]
+
+    return types.float64(types.intp, types.intp, types.intp, types.float64), emit
+
+
+squared_apart: Any = intrinsic(_squared_apart)
+
+
+# ---- Products: a tile of 4 rows by 64 columns of sums, in registers; of float32, and of int16 by pairs
 
 ROWS, VECTORS, TILE_LANES = 4, 4, 16  # that many rows by that many vectors of that many columns
 TILE_COLUMNS = VECTORS * TILE_LANES
@@ -507,6 +609,59 @@ def _multiply_tile(
 
 
 multiply_tile: Any = intrinsic(_multiply_tile)
+
+
+def _multiply_pairs(
+    typing_context: Any, rows: Any, row_step: Any, panel: Any, pairs: Any, row_units: Any, units: Any,
+    out: Any, out_step: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Four rows of int16 times a panel, (pairs, 64, 2) int16, as float32, each sum times two units.
+
+    From addresses on, rows and out in steps of bytes. row_units : (4,), units : (64,) float32. Sums have 32
+    bits, and are exact if these hold them.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        rows_at, rows_by, panel_at, n, row_units_at, units_at, out_at, out_by = arguments
+        sums_of = ir.VectorType(_I32, TILE_LANES)
+        shorts, wide = ir.VectorType(_I16, 2 * TILE_LANES), ir.VectorType(_I32, 2 * TILE_LANES)
+        evens, odds = (ir.Constant(sums_of, list(range(first, 2 * TILE_LANES, 2))) for first in range(2))
+
+        def at(start: Any, *offsets: Any) -> Any:
+            for offset in offsets:
+                start = builder.add(start, offset)
+            return start
+
+        zero = ir.Constant(sums_of, None)
+        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
+        with cgutils.for_range(builder, n, intp=_I64) as loop:
+            line = at(panel_at, builder.mul(loop.index, _I64(4 * TILE_COLUMNS)))
+            vectors = [_load(builder, shorts, at(line, _I64(4 * TILE_LANES * v)), 4) for v in range(VECTORS)]
+            vectors = [builder.sext(vector, wide) for vector in vectors]
+            for r in range(ROWS):
+                place = at(rows_at, builder.mul(_I64(r), rows_by), builder.mul(loop.index, _I64(4)))
+                pair = _splat(builder, _load(builder, _I32, place, 4), TILE_LANES)
+                everywhere = builder.sext(builder.bitcast(pair, shorts), wide)
+                for v in range(VECTORS):
+                    products = builder.mul(everywhere, vectors[v])  # two and their sum: one instruction
+                    two = [builder.shuffle_vector(products, products, each) for each in (evens, odds)]
+                    more = builder.add(two[0], two[1])
+                    builder.store(builder.add(builder.load(sums[r][v]), more), sums[r][v])
+        floats = ir.VectorType(_FLOAT, TILE_LANES)
+        for r in range(ROWS):
+            unit = _splat(builder, _load(builder, _FLOAT, at(row_units_at, _I64(4 * r)), 4), TILE_LANES)
+            for v in range(VECTORS):
+                own = _load(builder, floats, at(units_at, _I64(4 * TILE_LANES * v)), 4)
+                total = builder.sitofp(builder.load(sums[r][v]), floats)
+                scaled = builder.fmul(builder.fmul(total, own), unit)
+                place = at(out_at, builder.mul(_I64(r), out_by), _I64(4 * TILE_LANES * v))
+                builder.store(scaled, builder.inttoptr(place, floats.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 8), emit
+
+
+multiply_pairs: Any = intrinsic(_multiply_pairs)
 
 
 # ---- The least of 256 numbers of 16 bits, and where it is

@@ -8,12 +8,12 @@ searching gives exactly these answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from auxbit.core.checks import (
+    LEAST_SQUARED,
     Array,
     Bytes,
     Float32,
@@ -25,7 +25,17 @@ from auxbit.core.checks import (
 )
 from auxbit.core.maps import dot
 from auxbit.core.parallel import Workers, kernel
-from auxbit.core.simd import TILE, first_tile, half, index_bits, lowest_bit, popcount
+from auxbit.core.simd import (
+    TILE,
+    address,
+    first_tile,
+    half,
+    index_bits,
+    lowest_bit,
+    popcount,
+    prefetch,
+    squared_apart,
+)
 from auxbit.index.bounds import (
     NARROW_LIMIT,
     ROUNDING,
@@ -81,21 +91,20 @@ def scan_blocks(
     planes : (n_blocks, width, 64), plane_words the same as words; allowed : (n_blocks,); norms : (n,);
     level_words : (n_blocks, 8), floors : (64,), of norms; tables : (q, width, 256); slack : (q,), between
     float32 sums and bounds; bits, wide : kind of bounds; n_exact : blocks before there are bounds;
-    index : (blocks at a time, indices, 8) and rounded : (q, bytes of tables), for use in here, zeros.
+    index : (blocks at a time, 1 + tables, 8) and rounded : (q, bytes of tables), for use in here, zeros.
     """
     n_queries, chunk, block_bytes = len(tables), len(index), index.shape[1] * LANES
-    n = index.shape[1] - (2 if wide else 1)
+    n = index.shape[1] - 1
     counts = np.zeros(n_queries, dtype=np.int64)
     bases, widest = np.zeros(n_queries), np.zeros(n_queries)
     units, ranges = np.zeros(n_queries), np.full(n_queries, np.inf)
     lowest = np.empty((n_queries, n))
     buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
     highest = WIDE_LIMIT if wide else NARROW_LIMIT
-    index_words, entries = index.reshape(-1), rounded.reshape(-1)
     for first in range(start, stop, chunk):
         last = min(first + chunk, stop)
         if last > start + n_exact:
-            split_codes(plane_words, level_words, bits, wide, first, last, index)
+            split_codes(plane_words, level_words, bits, first, last, index)
         for q in range(n_queries):
             table, nearest, where, count = tables[q], distances[q], positions[q], counts[q]
             block = first
@@ -119,10 +128,13 @@ def scan_blocks(
                 if wide and widest[q] > 0:
                     units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
                 round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
-            limit, of = limit_of(left, units[q], highest), q * rounded.shape[1]
+            limit, entries = limit_of(left, units[q], highest), address(rounded) + q * rounded.shape[1]
             while block < last and limit >= 0:
-                at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
-                found = next_tile(bits, wide, index_words, at, tiles, n, entries, of, limit, masks)
+                at, tiles = address(index) + (block - first) * block_bytes, -(-(last - block) // TILE)
+                found = next_tile(
+                    bits, wide, at, block_bytes, at + LANES, block_bytes, tiles, n, entries, limit,
+                    address(masks),
+                )  # fmt: skip
                 block += TILE * found
                 for u in range(min(TILE, last - block)):
                     mask = masks[u] & allowed[block + u]
@@ -144,17 +156,17 @@ def scan_blocks(
 
 @kernel
 def next_tile(
-    bits: int, wide: bool, words: Words, at: int, tiles: int, n: int, entries: Bytes, of: int, limit: int,
-    masks: Words,
+    bits: int, wide: bool, levels: int, levels_step: int, index: int, step: int, tiles: int, n: int,
+    tables: int, limit: int, masks: int,
 ) -> int:  # fmt: skip
     """simd.first_tile, four times: the kind of look-up must be known when it is compiled."""
     if bits == 8 and wide:
-        return int(first_tile(True, True, words, at, tiles, n, entries, of, limit, masks))
+        return int(first_tile(True, True, levels, levels_step, index, step, tiles, n, tables, limit, masks))
     if bits == 8:
-        return int(first_tile(True, False, words, at, tiles, n, entries, of, limit, masks))
+        return int(first_tile(True, False, levels, levels_step, index, step, tiles, n, tables, limit, masks))
     if wide:
-        return int(first_tile(False, True, words, at, tiles, n, entries, of, limit, masks))
-    return int(first_tile(False, False, words, at, tiles, n, entries, of, limit, masks))
+        return int(first_tile(False, True, levels, levels_step, index, step, tiles, n, tables, limit, masks))
+    return int(first_tile(False, False, levels, levels_step, index, step, tiles, n, tables, limit, masks))
 
 
 @kernel
@@ -178,15 +190,21 @@ def _offer_block(
             count = offer(nearest, where, count, code_distance(planes, norms, table, position), position)
             mask &= mask - np.uint64(1)
         return count
-    for lane in range(LANES):
-        buffer[lane] = norms[start + lane]
-    for j in range(planes.shape[1]):
-        for lane in range(LANES):
-            buffer[lane] += table[j, planes[block, j, lane]]
+    block_distances(planes, norms, table, block, buffer)
     for lane in range(LANES):
         if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or buffer[lane] < nearest[0]):
             count = offer(nearest, where, count, buffer[lane], start + lane)
     return count
+
+
+@kernel
+def block_distances(planes: Bytes, norms: Float32, table: Float32, block: int, out: Float32) -> None:
+    """code_distance of all 64 codes of a block."""
+    for lane in range(LANES):
+        out[lane] = norms[block * LANES + lane]
+    for j in range(planes.shape[1]):
+        for lane in range(LANES):
+            out[lane] += table[j, planes[block, j, lane]]
 
 
 @kernel
@@ -328,8 +346,8 @@ def _scan(
     bits = bits or 8
     wide = n_tables(width, bits, wide=False) > WIDE_TABLES
     n, n_first = n_tables(width, bits, wide), 2 if wide else 1
-    chunk = max(1, CHUNK_BYTES // ((n_first + n) * LANES * TILE)) * TILE
-    index = aligned_zeros((chunk, n_first + n, LANES))
+    chunk = max(1, CHUNK_BYTES // ((1 + n) * LANES * TILE)) * TILE
+    index = aligned_zeros((chunk, 1 + n, LANES))
     rounded = aligned_zeros((n_queries, n_first * LANES + n * (VALUES if bits == 8 else LANES)))
     scan_blocks(
         planes, planes.view(np.uint64), allowed, norms.values, norms.levels.view(np.uint64), norms.floors,
@@ -357,90 +375,89 @@ def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tup
 # ---- Candidates ranked by their true distances
 
 
-RANKED_NUMBERS = 2**18  # of vectors that are read at a time
+RANKED = 64  # queries whose candidates a worker ranks at a time
+AHEAD = 8  # candidates whose vectors are fetched before their turn
 
 
 def rank_by_vectors(
-    X: Array, candidates: Positions, vectors_at: Callable[[Positions], Array], k: int, *, metric: str,
-    n_jobs: int | None,
-) -> tuple[Float32, Positions]:  # fmt: skip
+    X: Array, candidates: Positions, vectors: Array, k: int, *, metric: str, n_jobs: int | None
+) -> tuple[Float32, Positions]:
     """The k nearest of each query's candidates by ‖x − y‖², and their positions, (q, k).
 
-    X : (q, D); candidates : (q, m) positions, whose rows vectors_at reads, −1 for none. metric :
+    X : (q, D); candidates : (q, m) positions, −1 for none, of vectors, (n, D), in memory or mapped. metric :
     "euclidean"; "cosine", rows are divided by their norms first; or "inner_product", distances are −xᵀy, so
     that the nearest have the largest product. Equal distances are ordered by position.
     """
-    distances = np.zeros((len(X), k), dtype=np.float32)
-    positions = np.zeros((len(X), k), dtype=np.int64)
-    at_once = max(1, RANKED_NUMBERS // max(1, candidates.shape[1] * X.shape[1]))
+    distances = np.empty((len(X), k), dtype=np.float32)
+    positions = np.empty((len(X), k), dtype=np.int64)
+    by_product, by_angle = metric == "inner_product", metric == "cosine"
+    candidates = np.ascontiguousarray(candidates, dtype=np.int64)
+    halves = vectors.dtype == np.float16
+    rows = (vectors.view(np.uint16) if halves else vectors).reshape(-1)  # numba has no float16
 
-    def rank(rows: slice) -> None:
-        near = np.sort(candidates[rows], axis=1)
-        y = _as_float32(vectors_at(np.maximum(near, 0).ravel()))
-        x, far = np.asarray(X[rows], dtype=np.float64), np.empty(near.shape)
-        _far(x, y.reshape(*near.shape, -1), metric == "inner_product", metric == "cosine", far)
-        far[near < 0] = np.inf
-        best = np.argsort(far, axis=1, kind="stable")[:, :k]
-        nearest = np.take_along_axis(far, best, axis=1)
-        largest = 1.0 if metric == "cosine" else max(np.abs(x).max(), np.abs(y).max(initial=0.0))
-        check_squares(nearest[np.take_along_axis(near, best, axis=1) >= 0], largest)
-        distances[rows], positions[rows] = nearest, np.take_along_axis(near, best, axis=1)
+    def rank(some: slice) -> None:
+        x = np.ascontiguousarray(X[some], dtype=np.float64)
+        rank_rows(x, candidates[some], rows, halves, by_product, by_angle, distances[some], positions[some])
 
-    with Workers(n_jobs) as workers:
+    with Workers(n_jobs, blas=False) as workers:
         check_finite(X, workers)
-        workers.run(rank, len(X), at_once)
+        workers.run(rank, len(X), RANKED)
+    largest = 1.0 if by_angle else float(np.abs(X).max(initial=0.0))
+    if largest < LEAST_SQUARED:  # it depends on the vectors whether their distances can be told apart
+        largest = max(largest, float(np.abs(vectors[np.maximum(candidates, 0)]).max(initial=0.0)))
+    check_squares(distances[positions >= 0], largest)
     return distances, positions
 
 
-def _as_float32(rows: Array) -> Float32:
-    if rows.dtype != np.float16:
-        return np.ascontiguousarray(rows, dtype=np.float32)
-    out = np.empty(rows.shape, dtype=np.float32)
-    widen(np.ascontiguousarray(rows).view(np.uint16).reshape(-1), out.reshape(-1))
-    return out
-
-
 @kernel
-def _far(X: Float64, Y: Float32, by_product: bool, by_angle: bool, out: Float64) -> None:
-    """The distances of rows X, (q, D), and their candidates Y, (q, m, D), as distances_by has them."""
+def rank_rows(
+    X: Float64, candidates: Positions, rows: Any, halves: bool, by_product: bool, by_angle: bool,
+    distances: Float32, positions: Positions,
+) -> None:  # fmt: skip
+    """The k nearest of each query's candidates, as rank_by_vectors has them.
+
+    rows : flat; halves : of float16.
+    """
+    k, n_dims = distances.shape[1], X.shape[1]
+    near: Any = np.empty(k)
+    y: Any = np.empty(n_dims, dtype=np.float32)
     for q in range(len(X)):
-        x, length = X[q], 1.0
-        if by_angle:
-            length = np.sqrt(dot(x, x))
-            length = length if length > 0 else 1.0
-        x = X[q] / length
-        for i in range(Y.shape[1]):
-            y, own = Y[q, i], 1.0
-            if by_angle:
-                own = np.sqrt(dot(y, y))
-                own = own if own > 0 else 1.0
-            out[q, i] = -dot(x, y) if by_product else squared_distance(x, y, 1.0 / own)
+        listed, where, count = candidates[q], positions[q], 0
+        x = X[q] / _length(X[q]) if by_angle else X[q]
+        for i in range(min(AHEAD, len(listed))):
+            _prefetch_row(rows, listed[i], n_dims)
+        for i in range(len(listed)):
+            if i + AHEAD < len(listed):
+                _prefetch_row(rows, listed[i + AHEAD], n_dims)
+            if listed[i] < 0:
+                continue
+            start = listed[i] * n_dims
+            if halves:
+                for d in range(n_dims):
+                    y[d] = half(rows[start + d])
+            else:
+                for d in range(n_dims):
+                    y[d] = rows[start + d]
+            scale = 1.0 / _length(y) if by_angle else 1.0
+            far = -dot(x, y) if by_product else squared_apart(address(x), address(y), n_dims, scale)
+            if count < k or far <= near[0]:
+                count = offer(near, where, count, far, listed[i])
+        in_order(near, where, count)
+        distances[q] = near
 
 
 @kernel
-def widen(halves: Any, out: Float32) -> None:
-    """float16, given as uint16, as float32."""
-    for i in range(len(halves)):
-        out[i] = half(halves[i])
+def _length(x: Any) -> float:
+    """The norm of a row; 1 if it is 0, by which it can be divided."""
+    length = np.sqrt(dot(x, x))
+    return length if length > 0 else 1.0
 
 
 @kernel
-def squared_distance(x: Any, y: Any, scale: float) -> float:
-    """‖x − scale·y‖² in float64 and in one fixed order, as eight sums."""
-    a = b = c = d = e = f = g = h = 0.0
-    whole = len(x) - len(x) % 8
-    for i in range(0, whole, 8):
-        a += (x[i] - scale * y[i]) * (x[i] - scale * y[i])
-        b += (x[i + 1] - scale * y[i + 1]) * (x[i + 1] - scale * y[i + 1])
-        c += (x[i + 2] - scale * y[i + 2]) * (x[i + 2] - scale * y[i + 2])
-        d += (x[i + 3] - scale * y[i + 3]) * (x[i + 3] - scale * y[i + 3])
-        e += (x[i + 4] - scale * y[i + 4]) * (x[i + 4] - scale * y[i + 4])
-        f += (x[i + 5] - scale * y[i + 5]) * (x[i + 5] - scale * y[i + 5])
-        g += (x[i + 6] - scale * y[i + 6]) * (x[i + 6] - scale * y[i + 6])
-        h += (x[i + 7] - scale * y[i + 7]) * (x[i + 7] - scale * y[i + 7])
-    for i in range(whole, len(x)):
-        a += (x[i] - scale * y[i]) * (x[i] - scale * y[i])
-    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+def _prefetch_row(rows: Any, position: int, n_dims: int) -> None:
+    first = max(position, 0) * n_dims
+    for d in range(first, first + n_dims, LANES // rows.itemsize):
+        prefetch(rows, d)
 
 
 def distances_by(metric: str, x: Float64, y: Float64) -> Float64:

@@ -14,7 +14,7 @@ import numpy as np
 
 from auxbit.core.checks import Bytes, Float32, Float64, Words
 from auxbit.core.parallel import kernel
-from auxbit.core.simd import LANES, WIDE_STEP, shifted_lanes
+from auxbit.core.simd import LANES, WIDE_STEP, address, extremes, shifted_lanes
 from auxbit.index.codes import LEVELS
 
 VALUES = 256
@@ -75,16 +75,14 @@ def smallest_sum(table: Float32, floors: Float32, bits: int, lowest: Float64) ->
     table : (width, 256); lowest : (tables,), gets the smallest entry of each table.
     """
     total, widest = np.float64(floors[0]), 0.0
-    terms = np.empty(8)
     if bits == 8:
         for j in range(table.shape[0]):
-            low, high = table[j, 0], table[j, 0]
-            for v in range(VALUES):
-                low, high = min(low, table[j, v]), max(high, table[j, v])
+            low, high = extremes(address(table) + 4 * j * VALUES, VALUES)
             lowest[j] = low
             total += lowest[j]
             widest = max(widest, np.float64(high) - lowest[j])
         return total, widest
+    terms = np.empty(8)
     for j in range(table.shape[0]):
         total += np.float64(table[j, 0])
     for group in range(-(-8 * table.shape[0] // bits)):
@@ -147,24 +145,20 @@ def round_tables(
 
 
 @kernel
-def split_codes(
-    planes: Words, levels: Words, bits: int, wide: bool, start: int, stop: int, index: Words
-) -> None:
-    """Indices of the codes of blocks start..stop: of the norm, once or twice if `wide`, then one per table.
+def split_codes(planes: Words, levels: Words, bits: int, start: int, stop: int, index: Words) -> None:
+    """Indices of the codes of blocks start..stop: of the norm, then one per table.
 
-    planes : (n_blocks, width, 8) words of 8 bytes; levels : (n_blocks, 8); index : (blocks, indices, 8).
+    planes : (n_blocks, width, 8) words of 8 bytes; levels : (n_blocks, 8); index : (blocks, 1 + tables, 8).
     """
-    n_first = 2 if wide else 1
     width, every = planes.shape[1], np.uint64(0x0101010101010101)
     coarser = np.int64(max(0, 6 - bits))
     mask, none = every * np.uint64((1 << min(bits, 6)) - 1), np.uint64(0)
     codes, norms, out = planes.reshape(-1), levels.reshape(-1), index.reshape(-1)
     for block in range(start, stop):
         to, first_byte = (block - start) * index.shape[1] * LANES, block * width * LANES
-        for _ in range(n_first):
-            at = block * LANES
-            shifted_lanes(norms, at, at, coarser, mask, none, out, to)
-            to += LANES
+        at = block * LANES
+        shifted_lanes(norms, at, at, coarser, mask, none, out, to)
+        to += LANES
         for group in range(-(-8 * width // bits)):
             byte, shift = bits * group // 8, bits * group % 8
             kept = every * np.uint64((0xFF >> shift) & ((1 << bits) - 1))

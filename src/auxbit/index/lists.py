@@ -36,19 +36,27 @@ from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder, TableDecoder
 from auxbit.core.files import replacing
 from auxbit.core.maps import unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
-from auxbit.core.simd import TILE, address, index_bits, lowest_bit, popcount
+from auxbit.core.simd import (
+    TILE,
+    address,
+    extremes,
+    fetch_line,
+    index_bits,
+    lowest_bit,
+    prefetch,
+    squared_apart,
+)
 from auxbit.index.asymmetric import (
-    CHUNK_BYTES,
     CROWD,
     LOOSE,
     WIDE_TABLES,
+    block_distances,
     bounds_of,
     code_distance,
     in_order,
     limit_of,
     next_tile,
     offer,
-    squared_distance,
 )
 from auxbit.index.bounds import (
     NARROW_LIMIT,
@@ -89,14 +97,26 @@ EVERY = np.uint64(2**64 - 1)
 
 
 @kernel
-def nearest_lists(costs: Float32, near: Float32, lists: Positions) -> None:
-    """The lists with the least costs, (q, K), in order, of equals the first, into (q, probes) each."""
+def nearest_lists(costs: Float32, lists: Positions) -> None:
+    """The lists with the least costs, (q, K), in order, of equals the first, into (q, probes) each.
+
+    Twice as many groups of lists as are wanted: what so many groups have lists below is a limit for all.
+    """
+    n_lists, probes = costs.shape[1], lists.shape[1]
+    n_groups = min(n_lists, 2 * probes)
+    least, near = np.empty(n_groups, dtype=np.float32), np.empty(probes, dtype=np.float32)
     for q in range(len(costs)):
+        row, own = costs[q], lists[q]
+        least[:] = row[:n_groups]
+        for first in range(n_groups, n_lists - n_groups + 1, n_groups):
+            for i in range(n_groups):
+                least[i] = min(least[i], row[first + i])
+        limit = np.partition(least, probes - 1)[probes - 1]
         count = 0
-        for number in range(costs.shape[1]):
-            if count < lists.shape[1] or costs[q, number] < near[q, 0]:
-                count = offer(near[q], lists[q], count, costs[q, number], number)
-        in_order(near[q], lists[q], count)
+        for number in range(n_lists):
+            if row[number] <= limit and (count < probes or row[number] < near[0]):
+                count = offer(near, own, count, row[number], number)
+        in_order(near, own, count)
 
 
 @kernel
@@ -109,9 +129,11 @@ def all_in_order(counts: Positions, distances: Float32, positions: Positions) ->
 @kernel
 def exact_offsets(rows: Float64, centres: Float32, lists: Positions, out: Float32) -> None:
     """‖x − c‖² of rows, (q, D), and the centres of some lists each, (q, probes), in float64."""
+    n_dims = rows.shape[1]
     for q in range(len(rows)):
         for i in range(lists.shape[1]):
-            out[q, i] = squared_distance(rows[q], centres[lists[q, i]], 1.0)
+            x, c = address(rows) + 8 * q * n_dims, address(centres) + 4 * lists[q, i] * n_dims
+            out[q, i] = squared_apart(x, c, n_dims, 1.0)
 
 
 @kernel
@@ -125,106 +147,297 @@ def edge_mask(block: int, start: int, stop: int) -> Any:
     return mask
 
 
+# Codes that may be among the k nearest of a query are kept as they come, and counted by how far away they
+# are: in PLACES of equal width, between the nearest and the farthest of the first ones. As soon as k codes
+# lie in the first places, those beyond are no longer kept. Only in the end, or when there is no room left,
+# are they compared with each other. What bounds let pass is collected before distances are computed: their
+# norms are fetched meanwhile.
+
+PLACES = 1024
+EXACT_CODES = 128  # whose distances are computed before there is a limit, or k of them, if that is more
+ROOM = 2048  # for codes that come after them
+FETCHED = 2**14  # bytes of a list that are fetched while the list before it is searched
+CHUNK_BLOCKS = 16  # whose codes are compared with one limit
+SORTED_BY_RANK = 1024  # codes that are sorted by counting the nearer ones; if there are more, by a heap
+
+LOW, SCALE, BASE, WIDEST, UNITS, RANGE = range(6)  # numbers of a query: of its places, and of its bounds
+COUNT, MOST, WITHIN = range(3)  # how many are kept; the last place for them, −1: there is none; those within
+
+
 @kernel
 def scan_lists(
     planes: Bytes, plane_words: Words, allowed: Words, norms: Float32, level_words: Words, floors: Float32,
     order: Any, starts: Positions, tables: Float32, slack: Float64, least: Float32, bits: int, wide: bool,
     pair_lists: Positions, pair_queries: Positions, pair_offsets: Float32, index: Words, rounded: Bytes,
+    lowest: Float64, numbers: Float64, states: Positions, places: Positions, near: Float32, where: Positions,
     counts: Positions, distances: Float32, positions: Positions,
 ) -> None:  # fmt: skip
-    """Offer the codes of lists to the k nearest of queries, pair by pair; those of one list come together.
+    """Offer the codes of lists to the k nearest of queries, pair by pair.
 
     planes to floors as in asymmetric.scan_blocks, by slots; order : the position of each slot;
     starts : (K+1,) slots; slack, least : (q,), the least offset of a query's lists; bits : 0 for no bounds;
-    counts : (q,), of heaps of k. Their order is left to the caller.
+    index : (CHUNK_BLOCKS and a tile, 1 + tables, 8), or of no blocks if bytes of planes are looked up.
+    rounded to where : for use in here, a row for each query; or one row, if a query's pairs come together.
+    counts, distances, positions : the nearest of each query so far, in order, (q, k).
     """
-    n_queries, chunk, block_bytes = len(tables), len(index) - TILE, index.shape[1] * LANES
-    n, k, bounded = index.shape[1] - (2 if wide else 1), distances.shape[1], bits > 0
-    bases, widest = np.zeros(n_queries), np.zeros(n_queries)
-    units, ranges = np.zeros(n_queries), np.full(n_queries, np.inf)
-    lowest = np.empty((n_queries, n))
+    shared, hits = len(near) == len(tables), np.empty(CHUNK_BLOCKS * LANES, dtype=np.int64)
     buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
-    highest = WIDE_LIMIT if wide else NARROW_LIMIT
-    index_words, entries = index.reshape(-1), rounded.reshape(-1)
-    pair = 0
-    while pair < len(pair_lists):
-        number, end = pair_lists[pair], pair
-        while end < len(pair_lists) and pair_lists[end] == number:
-            end += 1
+    now = -1  # the query whose codes are kept, if rows are not shared
+    for q in range(len(tables) if shared else 0):
+        begin(counts[q], distances[q], positions[q], numbers[q], states[q], places[q], near[q], where[q])
+    for pair in range(len(pair_lists)):
+        q, offset, number = pair_queries[pair], pair_offsets[pair], pair_lists[pair]
+        if shared or q != now:  # rows are taken as seldom as can be: each costs a count of references
+            s = q if shared else 0
+            own, state, placed, kept, slots = numbers[s], states[s], places[s], near[s], where[s]
+            table, nearest, found, lows, entries = (
+                tables[q],
+                distances[q],
+                positions[q],
+                lowest[s],
+                rounded[s],
+            )
+            if not shared:
+                if now >= 0:
+                    counts[now] = finish(order, own, state, kept, slots, distances[now], positions[now])
+                begin(counts[q], nearest, found, own, state, placed, kept, slots)
+            now = q
+        if pair + 1 < len(pair_lists):
+            fetch_list(planes, level_words, starts, pair_lists[pair + 1])
         start, stop = starts[number], starts[number + 1]
-        for first in range(start // LANES, -(-stop // LANES) if stop > start else start // LANES, chunk):
-            last, split = min(first + chunk, -(-stop // LANES)), False
-            for p in range(pair, end):
-                q, offset = pair_queries[p], pair_offsets[p]
-                table, nearest, where, count = tables[q], distances[q], positions[q], counts[q]
-                block = first
-                while block < last and (count < k or not bounded):
-                    mask = allowed[block] & edge_mask(block, start, stop)
-                    count = _offer_lanes(
-                        planes, norms, order, table, offset, block, mask, nearest, where, count, buffer
-                    )
-                    block += 1
-                counts[q] = count
-                if block == last:
-                    continue
-                if ranges[q] == np.inf:
-                    bases[q], widest[q] = smallest_sum(table, floors, bits, lowest[q])
+        block, end = start // LANES, -(-stop // LANES) if stop > start else start // LANES
+        while block < end:
+            if not bits or state[MOST] < 0:
+                n_hits, next_block = (
+                    lanes_of_mask(allowed[block] & edge_mask(block, start, stop), block, hits, 0), block + 1
+                )  # fmt: skip
+            else:
+                if own[RANGE] == np.inf:
+                    own[BASE], own[WIDEST] = smallest_sum(table, floors, bits, lows)
                 # tables are rounded for the query's nearest list, in which sums may be the largest
-                left = np.float64(nearest[0]) + slack[q] - least[q] - bases[q]
-                if 0 < left < LOOSE * ranges[q]:
-                    ranges[q] = left
-                    units[q] = highest / left
-                    if wide and widest[q] > 0:
-                        units[q] = min(units[q], widest_entry(n) / min(left, widest[q]))
-                    round_tables(table, floors, bits, wide, lowest[q], units[q], rounded[q])
-                left = np.float64(nearest[0]) + slack[q] - offset - bases[q]
-                limit, of = limit_of(left, units[q], highest), q * rounded.shape[1]
+                left = edge(own, state) + slack[q] - least[q] - own[BASE]
+                if 0 < left < LOOSE * own[RANGE]:
+                    own[RANGE], own[UNITS] = left, units_of(left, own[WIDEST], len(lows), wide)
+                    round_tables(table, floors, bits, wide, lows, own[UNITS], entries)
+                left = edge(own, state) + slack[q] - offset - own[BASE]
+                limit = limit_of(left, own[UNITS], WIDE_LIMIT if wide else NARROW_LIMIT)
                 if limit < 0:
-                    continue
-                if not split:
-                    split_codes(plane_words, level_words, bits, wide, first, last, index)
-                    split = True
-                while block < last and limit >= 0:
-                    at, tiles = (block - first) * block_bytes, -(-(last - block) // TILE)
-                    found = next_tile(bits, wide, index_words, at, tiles, n, entries, of, limit, masks)
-                    block += TILE * found
-                    for u in range(min(TILE, last - block)):
-                        mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
-                        count = _offer_lanes(
-                            planes, norms, order, table, offset, block + u, mask, nearest, where, count,
-                            buffer,
-                        )  # fmt: skip
-                    left = np.float64(nearest[0]) + slack[q] - offset - bases[q]
-                    limit = limit_of(left, units[q], highest)
-                    block += TILE
-        pair = end
+                    break
+                next_block = min(block + CHUNK_BLOCKS, end)
+                n_hits = pass_bounds(
+                    plane_words, level_words, allowed, norms, bits, wide, start, stop, block, next_block,
+                    index, entries, limit, masks, hits,
+                )  # fmt: skip
+            if n_hits:
+                keep(
+                    planes, norms, order, table, offset, hits, n_hits, own, state, placed, kept, slots,
+                    nearest, found, buffer,
+                )  # fmt: skip
+            block = next_block
+    for q in range(len(tables)):
+        if shared or q == now:
+            s = q if shared else 0
+            counts[q] = finish(order, numbers[s], states[s], near[s], where[s], distances[q], positions[q])
 
 
 @kernel
-def _offer_lanes(
-    planes: Bytes, norms: Float32, order: Any, table: Float32, offset: Any, block: int, mask: Any,
-    nearest: Float32, where: Positions, count: int, buffer: Float32,
+def fetch_list(planes: Bytes, levels: Words, starts: Positions, number: int) -> None:
+    """Have the codes of a list brought near, as far as FETCHED: where it begins cannot be foreseen."""
+    first, last = starts[number] // LANES, -(-starts[number + 1] // LANES)
+    size = planes.shape[1] * LANES
+    for at in range(first * size, min(last * size, first * size + FETCHED), LANES):
+        fetch_line(address(planes) + at)
+    for block in range(first, min(last, first + FETCHED // size)):
+        fetch_line(address(levels) + block * LANES)
+
+
+@kernel
+def lanes_of_mask(mask: Any, block: int, hits: Positions, n: int) -> int:
+    """Write the slots of a mask of a block, from hits[n] on; return how many hits there are then."""
+    while mask:
+        hits[n] = block * LANES + lowest_bit(mask)
+        n += 1
+        mask &= mask - np.uint64(1)
+    return n
+
+
+@kernel
+def units_of(left: float, widest: float, n: int, wide: bool) -> float:
+    """In which tables are rounded, of the range that sums are compared in, and the largest of a table."""
+    if wide and widest > 0:
+        return min(WIDE_LIMIT / left, widest_entry(n) / min(left, widest))
+    return (WIDE_LIMIT if wide else NARROW_LIMIT) / left
+
+
+@kernel
+def pass_bounds(
+    plane_words: Words, level_words: Words, allowed: Words, norms: Float32, bits: int, wide: bool, start: int,
+    stop: int, first: int, last: int, index: Words, entries: Bytes, limit: int, masks: Words, hits: Positions,
 ) -> int:  # fmt: skip
-    """Offer the codes of a block that are in the mask to a heap; return how many it holds."""
-    start = block * LANES
-    if popcount(mask) < CROWD:
-        while mask:
-            slot = start + lowest_bit(mask)
-            distance = code_distance(planes, norms, table, slot) + offset
-            if count < len(nearest) or distance <= nearest[0]:
-                count = offer(nearest, where, count, distance, int(order[slot]))
-            mask &= mask - np.uint64(1)
-        return count
-    for lane in range(LANES):
-        buffer[lane] = norms[start + lane]
-    for j in range(planes.shape[1]):
-        for lane in range(LANES):
-            buffer[lane] += table[j, planes[block, j, lane]]
-    for lane in range(LANES):
-        distance = buffer[lane] + offset
-        if mask >> np.uint64(lane) & np.uint64(1) and (count < len(nearest) or distance <= nearest[0]):
-            count = offer(nearest, where, count, distance, int(order[start + lane]))
-    return count
+    """Write the slots start..stop of blocks first..last whose bounds are within the limit; how many?"""
+    n, block, n_hits = index.shape[1] - 1, first, 0
+    codes, levels, n_blocks = address(plane_words), address(level_words), len(plane_words)
+    step, levels_step = plane_words.shape[1] * LANES, LANES
+    if len(index):
+        split_codes(plane_words, level_words, bits, first, last, index)
+        step = levels_step = (1 + n) * LANES
+        levels, n_blocks = address(index) - first * step, last + TILE
+        codes = levels + LANES
+    while block < last:
+        tiles, passed = min(-(-(last - block) // TILE), (n_blocks - block) // TILE), 0
+        if tiles:
+            passed = next_tile(
+                bits, wide, levels + block * levels_step, levels_step, codes + block * step, step, tiles, n,
+                address(entries), limit, address(masks),
+            )  # fmt: skip
+            block += TILE * passed
+            if passed == tiles:
+                continue
+        else:  # a tile would reach beyond the last block
+            masks[:] = EVERY
+        for u in range(min(TILE, last - block)):
+            if masks[u]:
+                mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
+                for line in range(0, LANES if mask else 0, LANES // 4):
+                    prefetch(norms, (block + u) * LANES + line)
+                n_hits = lanes_of_mask(mask, block + u, hits, n_hits)
+        block += TILE
+    return n_hits
+
+
+@kernel
+def begin(
+    count: int, distances: Float32, positions: Positions, numbers: Float64, state: Positions,
+    places: Positions, near: Float32, where: Positions,
+) -> None:  # fmt: skip
+    """Keep what was found before."""
+    near[:count], where[:count] = distances[:count], positions[:count]
+    state[COUNT], state[MOST], numbers[RANGE] = count, -1, np.inf
+    if count == len(distances):
+        count_places(count, near, numbers, state, places)
+
+
+@kernel
+def count_places(k: int, near: Float32, numbers: Float64, state: Positions, places: Positions) -> None:
+    """Count the codes that are kept, at least k, by their places."""
+    low, high, count = near[0], near[0], state[COUNT]
+    if count >= 16:
+        low, high = extremes(address(near), count)
+    for i in range(count if count < 16 else 0):
+        low, high = min(low, near[i]), max(high, near[i])
+    apart = max(np.float64(high) - np.float64(low), 1e-6 * max(abs(low), abs(high)), 1e-30)
+    numbers[LOW], numbers[SCALE] = low, (PLACES - 1) / apart
+    places[:] = 0
+    for i in range(count):
+        places[int(place_of(near[i], numbers))] += 1
+    state[MOST], state[WITHIN] = -1, 0
+    while state[WITHIN] < k:
+        state[MOST] += 1
+        state[WITHIN] += places[state[MOST]]
+
+
+@kernel
+def place_of(distance: Any, numbers: Float64) -> float:
+    """The place, rounded down, of a distance; it may be beyond the last."""
+    return float(max((np.float64(distance) - numbers[LOW]) * numbers[SCALE], 0.0))
+
+
+@kernel
+def edge(numbers: Float64, state: Positions) -> float:
+    """A distance that no code which is still to be kept exceeds, up to what a slack covers."""
+    return float(numbers[LOW] + (state[MOST] + 1) / numbers[SCALE] * (1 + 1e-9))
+
+
+@kernel
+def keep(
+    planes: Bytes, norms: Float32, order: Any, table: Float32, offset: Any, hits: Positions, n_hits: int,
+    numbers: Float64, state: Positions, places: Positions, near: Float32, where: Positions,
+    distances: Float32, positions: Positions, buffer: Float32,
+) -> None:  # fmt: skip
+    """Keep those of some slots, of one block if there is no limit, whose codes may be among the nearest."""
+    k, whole = len(distances), n_hits >= CROWD and hits[0] // LANES == hits[n_hits - 1] // LANES
+    if whole:  # all 64 of the block at once
+        block_distances(planes, norms, table, hits[0] // LANES, buffer)
+    if state[COUNT] + n_hits > len(near):
+        make_room(order, numbers, state, places, near, where, distances, positions)
+    count, most, within = state[COUNT], state[MOST], state[WITHIN]
+    for i in range(n_hits):
+        slot = hits[i]
+        distance = (buffer[slot % LANES] if whole else code_distance(planes, norms, table, slot)) + offset
+        if most >= 0:
+            place = place_of(distance, numbers)
+            if place >= most + 1:
+                continue
+            places[int(place)] += 1
+            within += 1
+            while within - places[most] >= k:
+                within -= places[most]
+                most -= 1
+        near[count], where[count] = distance, -1 - slot
+        count += 1
+    state[COUNT], state[MOST], state[WITHIN] = count, most, within
+    if most < 0 and count >= max(k, EXACT_CODES):
+        count_places(k, near, numbers, state, places)
+
+
+@kernel
+def still_kept(order: Any, numbers: Float64, state: Positions, near: Float32, where: Positions) -> int:
+    """Forget the codes beyond the last place; return how many are left, now with positions for slots."""
+    count, beyond = state[COUNT], state[MOST] + 1
+    if beyond > 0:
+        count = 0
+        for i in range(state[COUNT]):
+            near[count], where[count] = near[i], where[i]
+            count += place_of(near[i], numbers) < beyond
+    for i in range(count):
+        if where[i] < 0:
+            where[i] = order[-1 - where[i]]
+    return int(count)
+
+
+@kernel
+def make_room(
+    order: Any, numbers: Float64, state: Positions, places: Positions, near: Float32, where: Positions,
+    distances: Float32, positions: Positions,
+) -> None:  # fmt: skip
+    """Forget codes that are not among the nearest, and count the others again if many are as far away."""
+    state[COUNT] = still_kept(order, numbers, state, near, where)
+    if state[COUNT] + CHUNK_BLOCKS * LANES <= len(near):
+        return
+    count = 0
+    for i in range(state[COUNT]):
+        count = offer(distances, positions, count, near[i], where[i])
+    near[:count], where[:count] = distances[:count], positions[:count]
+    state[COUNT] = count
+    count_places(count, near, numbers, state, places)
+
+
+@kernel
+def finish(
+    order: Any, numbers: Float64, state: Positions, near: Float32, where: Positions, distances: Float32,
+    positions: Positions,
+) -> int:  # fmt: skip
+    """The nearest of what is kept, in order, ∞ and −1 for none; return how many there are."""
+    count, k = still_kept(order, numbers, state, near, where), len(distances)
+    if count > SORTED_BY_RANK:
+        held = 0
+        for i in range(count):
+            held = offer(distances, positions, held, near[i], where[i])
+        in_order(distances, positions, held)
+        return held
+    kept = near[:count]
+    for i in range(count):
+        nearer, equal = 0, 0
+        for j in range(count):
+            nearer += kept[j] < kept[i]
+            equal += kept[j] == kept[i]
+        for j in range(count if equal > 1 else 0):
+            nearer += kept[j] == kept[i] and where[j] < where[i]
+        if nearer < k:
+            distances[nearer], positions[nearer] = kept[i], where[i]
+    for rest in range(count, k):
+        distances[rest], positions[rest] = np.inf, -1
+    return min(count, k)
 
 
 @kernel
@@ -416,18 +629,20 @@ Heaps = tuple[Positions, Float32, Positions]  # counts, (q,), distances and posi
 
 
 def empty_heaps(n_queries: int, k: int) -> Heaps:
-    """Heaps of the k nearest that hold nothing yet."""
-    shape = (n_queries, k)
-    return np.zeros(n_queries, dtype=np.int64), np.empty(shape, np.float32), np.empty(shape, np.int64)
+    """The k nearest of queries that have found nothing yet."""
+    distances = np.full((n_queries, k), np.inf, dtype=np.float32)
+    return np.zeros(n_queries, dtype=np.int64), distances, np.full((n_queries, k), -1, dtype=np.int64)
 
 
 # ---- Searches
 
 RECALL = 0.98  # part of the nearest that the lists searched hold, if nothing else is asked for
 MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
-AT_ONCE = 512  # queries whose tables are held
-QUERY_BLOCK = 256  # queries that share one pass over their lists
-FEW_QUERIES = 16  # of a block, with fewer each query goes through its lists in order
+AT_ONCE = 512  # queries that are compared with the centroids together
+QUERY_BLOCK = 256  # queries that a thread takes at a time
+TABLE_BLOCK = 128  # the same, if it makes their tables, which are to stay in its cache
+CACHED_BYTES = 2**23  # of codes, that caches hold while queries go through their lists one by one
+SHARED = 8  # queries that search a list, with more it is read for all of them together
 MANY_PROBES = 16  # lists of which one is searched, or more
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
 MOST_PAIRS = 2**24  # of queries and lists that a thread holds
@@ -592,19 +807,17 @@ class ListSearch:
 
         asked : rows, or packed hash codes.
         """
-        segments, found, tables = self._present(codes, alive, allowed, workers), [], None
-        if self.decoder is not None:
-            shape = (min(AT_ONCE, len(asked)), self.decoder.inner_bytes, VALUES)
-            tables = np.empty(shape, dtype=np.float32)
+        segments, found = self._present(codes, alive, allowed, workers), []
         for some in list(block_slices(len(asked), AT_ONCE)) or [slice(0, 0)]:
             # products are made here, where BLAS has all cores, not by threads that would share them; of as
             # many queries whatever the number of threads, as they are rounded differently for others
-            rows, costs, own = asked[some], self._costs(asked[some]), None
-            if self.decoder is not None and tables is not None:
-                rows, own = self.decoder.centred(rows), tables[: len(rows)]
+            rows, costs, tables = asked[some], self._costs(asked[some]), None
+            if self.decoder is not None:
+                rows = self.decoder.centred(rows)
                 check_squares(np.einsum("qd,qd->q", rows, rows), self.decoder.reach)
-                self.decoder.inner.rough_tables(rows, own)
-            found.append(self._search(segments, rows, own, costs, k, probes, workers))
+                if not self.decoder.inner.steady:
+                    tables = self._tables(rows)
+            found.append(self._search(segments, rows, tables, costs, k, probes, workers))
         return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
 
     def within(
@@ -634,19 +847,19 @@ class ListSearch:
             lists = np.argpartition(costs, min(probes, self.n_lists) - 1, axis=1)[:, :probes].astype(np.int64)
             order = np.argsort(np.take_along_axis(costs, lists, axis=1), axis=1, kind="stable")
             return np.take_along_axis(lists, order, axis=1)
-        shape = (len(costs), min(probes, self.n_lists))
-        lists, near = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        nearest_lists(costs, near, lists)
+        lists = np.empty((len(costs), min(probes, self.n_lists)), dtype=np.int64)
+        nearest_lists(costs, lists)
         return lists
 
     def _search(
         self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, tables: Float32 | None,
         costs: Float32, k: int, probes: int, workers: Workers,
     ) -> tuple[Float32, Positions]:  # fmt: skip
-        """As `nearest`, of hash codes, or of rows without b and their tables."""
+        """As `nearest`, of hash codes, or of rows without b and their tables, if they are made already."""
         n_queries, probes = len(asked), min(probes, self.n_lists)
         per_job = -(-n_queries // workers.n_jobs)
-        rows = max(1, min(QUERY_BLOCK, per_job, MOST_PAIRS // max(1, probes)))
+        held = QUERY_BLOCK if self.decoder is None or tables is not None else TABLE_BLOCK
+        rows = max(1, min(held, per_job, MOST_PAIRS // max(1, probes)))
         n_groups = -(-n_queries // rows)
         n_codes = sum(len(each) for each, _ in segments) * probes // max(1, self.n_lists)
         n_parts = max(1, min(-(-workers.n_jobs // max(1, n_groups)), n_codes // PART_CODES))
@@ -659,7 +872,6 @@ class ListSearch:
             heaps = empty_heaps(len(lists), k)
             own = np.ascontiguousarray(lists[:, part::n_parts])
             self._scan(segments, asked[some], None if tables is None else tables[some], own, heaps)
-            all_in_order(*heaps)
             found[item.start] = heaps[1:]
 
         workers.run(search, n_groups * n_parts, 1)
@@ -671,17 +883,25 @@ class ListSearch:
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
         return np.concatenate([each[0] for each in groups]), np.concatenate([each[1] for each in groups])
 
+    def _tables(self, rows: Float64) -> Float32:
+        """Of rows without b, (q, D) → (q, M, 256)."""
+        assert self.decoder is not None
+        tables = np.empty((len(rows), self.decoder.inner_bytes, VALUES), dtype=np.float32)
+        self.decoder.inner.rough_tables(rows, tables)
+        return tables
+
     def _scan(
         self, segments: list[tuple[SortedCodes, LaneMasks]], asked: Array, tables: Float32 | None,
         lists: Positions, heaps: Heaps,
     ) -> None:  # fmt: skip
-        if self.decoder is None or tables is None:
+        if self.decoder is None:
             words = asked.astype(np.uint32) * np.uint32(0x01010101)
             for segment, masks in segments:
                 flat = segment.blocks.planes.reshape(-1)
                 scan_hash_lists(flat, masks, segment.order, segment.starts, words, lists, self.n_bits, *heaps)
+            all_in_order(*heaps)
             return
-        scan = DecoderScan(self.decoder, asked, tables, lists)
+        scan = DecoderScan(self.decoder, asked, self._tables(asked) if tables is None else tables, lists)
         for segment, masks in segments:
             if len(segment):
                 scan.offer(segment, masks, heaps)
@@ -712,17 +932,18 @@ class DecoderScan:
         offsets = np.empty(lists.shape, dtype=np.float32)
         exact_offsets(rows, decoder.centres, lists, offsets)
         self.least, self.most = offsets.min(axis=1, initial=np.inf), offsets.max(axis=1, initial=0.0)
-        queries = np.repeat(np.arange(len(lists)), lists.shape[1]).reshape(lists.shape)
-        # the nearest lists first, which give a limit; then queries with the same list together
-        order = np.arange(lists.size)
-        if len(lists) >= FEW_QUERIES:
-            keys = lists + len(decoder.centroids)
-            keys[:, 0] -= len(decoder.centroids)
-            small = np.uint16 if len(decoder.centroids) <= 2**15 else np.int64  # numpy sorts it by digits
-            order = np.argsort(keys.ravel().astype(small), kind="stable")
-        self.pairs: tuple[Any, Any, Any] = (
-            lists.ravel()[order], queries.ravel()[order], offsets.ravel()[order],
-        )  # fmt: skip
+        self.offsets, self.lists, self.n_lists = offsets, lists, len(decoder.centroids)
+
+    def pairs(self, shared: bool) -> tuple[Any, Any, Any]:
+        """Lists, queries and offsets. shared : queries with the same list together, else query by query."""
+        queries = np.repeat(np.arange(len(self.lists)), self.lists.shape[1])
+        if not shared:
+            return self.lists.ravel(), queries, self.offsets.ravel()
+        keys = self.lists + self.n_lists
+        keys[:, 0] -= self.n_lists  # the nearest lists first, which give a limit
+        small = np.uint16 if self.n_lists <= 2**15 else np.int64  # numpy sorts it by digits
+        order = np.argsort(keys.ravel().astype(small), kind="stable")
+        return self.lists.ravel()[order], queries[order], self.offsets.ravel()[order]
 
     def offer(self, segment: SortedCodes, masks: LaneMasks, heaps: Heaps) -> None:
         """Offer the codes of a segment."""
@@ -733,14 +954,20 @@ class DecoderScan:
         else:
             bits, slack = 8 if index_bits() == 6 else 0, ROUNDING * (width + 2) * (self.reach + norms.largest)
         slack = slack + ROUNDING * 4 * (self.most + norms.largest)
+        # codes that caches do not hold are read once for many queries, if these share lists
+        shared = planes.nbytes > CACHED_BYTES and self.lists.size > SHARED * self.n_lists
+        rows, k = len(self.tables) if shared else 1, heaps[1].shape[1]
         kind = bits or 8
         wide = n_tables(width, kind, wide=False) > WIDE_TABLES
         n, n_first = n_tables(width, kind, wide), 2 if wide else 1
-        chunk = max(1, CHUNK_BYTES // ((n_first + n) * LANES * TILE)) * TILE
-        index = aligned_zeros((chunk + TILE, n_first + n, LANES))
-        rounded = aligned_zeros((len(self.tables), n_first * LANES + n * (VALUES if kind == 8 else LANES)))
+        chunk = 0 if kind == 8 and n == width else CHUNK_BLOCKS + TILE  # else planes serve as they are
+        index = aligned_zeros((chunk, 1 + n, LANES))
+        rounded = aligned_zeros((rows, n_first * LANES + n * (VALUES if kind == 8 else LANES)))
+        kept = (rows, max(k, EXACT_CODES) + LANES + ROOM)
         scan_lists(
             planes, planes.view(np.uint64), masks, norms.values, norms.levels.view(np.uint64), norms.floors,
-            segment.order, segment.starts, self.tables, slack, self.least, bits, wide, *self.pairs,
-            index.view(np.uint64), rounded, *heaps,
+            segment.order, segment.starts, self.tables, slack, self.least, bits, wide, *self.pairs(shared),
+            index.view(np.uint64), rounded, np.empty((rows, n)), np.empty((rows, 6)),
+            np.empty((rows, 3), dtype=np.int64), np.empty((rows, PLACES), dtype=np.int64),
+            np.empty(kept, dtype=np.float32), np.empty(kept, dtype=np.int64), *heaps,
         )  # fmt: skip
