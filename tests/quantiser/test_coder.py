@@ -342,3 +342,20 @@ def test_fit_decoder_tells_of_each_turn(digits):
     model, turns = ITQ(12, random_state=0).fit(digits), []
     model.fit_decoder(digits, n_iter=3, callback=lambda turn, of: turns.append((turn, of)))
     assert turns == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_bytes_that_tell_little_are_chosen_as_well_as_those_that_tell_much():
+    rng = np.random.default_rng(0)
+    sizes = np.array([1.0, 1.0, 1e-3, 1e-3])[:, None, None]
+    f = TableDecoder((sizes * rng.normal(size=(4, 256, 6))).astype(np.float32), np.zeros(6), 32)
+    codes = rng.integers(0, 256, (50, 4)).astype(np.uint8)
+    X = f.decode(codes).astype(np.float32)
+    start = codes.copy()
+    start[:, 2:] ^= 255
+    found = coder_of(f, 0.0).solve(X, start, start)
+    left = np.square(X - f.decode(found)).sum(axis=1)
+    for j in range(4):  # no other value of one byte is better
+        for value in range(256):
+            other = found.copy()
+            other[:, j] = value
+            assert (np.square(X - f.decode(other)).sum(axis=1) >= left - 1e-12).all()

@@ -350,7 +350,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
             f = `decoder_`, for search by ‖query − f(z)‖, in which the query needs no code. Up to 16 bits it
-            is the very best; above, the best that a local search finds in about 50 µs per row at 64 bits.
+            is the very best; above, the best that tabu search finds in about 30 µs per row at 64 bits.
         mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
             best ranking by f) to large (h(x) itself); unused for coding="hash".
         queries : rows to search for. Only with `lift` do they have other codes than rows to be found.
