@@ -43,7 +43,6 @@ LARGEST_COST = 32_500.0  # in whole numbers, of a byte's pairs together, from th
 COARSE = 64.0  # whole numbers per byte, below which their rounding tells in what codes leave of a row
 SMALLEST_PAIR = 1e-30  # whose inverse float32 can hold
 STEPS_PER_BYTE, LEAST_STEPS, MOST_STEPS = 8, 50, 80  # of tabu search, for each row
-VAGUE = 0.5  # part of a row that a start may leave, to be worth improving
 TOGETHER = 64  # rows whose costs are made together
 
 
@@ -146,14 +145,11 @@ class WideTableCoder(Coder):
     def solve(self, X: Float32, H: Packed, start: Packed) -> Packed:
         """The codes of some rows."""
         rows = np.asarray(X - self.b, dtype=np.float32)
-        if self.apart:
-            return self._first(rows, H, start)[0]
-        Z, rest = start.copy(), rows - self._stored(np.arange(len(self.tables)), start)
-        vague = np.square(rest).sum(axis=1) > VAGUE * np.square(rows).sum(axis=1)
-        if vague.any():
-            some = rows[vague], H[vague], start[vague]
-            Z[vague], rest[vague] = self._better(*some[1:], rest[vague], *self._first(*some))
-        self._improve(H, Z, rest)
+        Z, rest = self._first(rows, H, start)
+        if not self.apart:
+            left = rows - self._stored(np.arange(len(self.tables)), start)
+            Z, rest = self._better(H, start, left, Z, rest)
+            self._improve(H, Z, rest)
         return Z
 
     def _first(self, rows: Float32, H: Packed, start: Packed) -> tuple[Packed, Float32]:
