@@ -359,3 +359,15 @@ def test_bytes_that_tell_little_are_chosen_as_well_as_those_that_tell_much():
             other = found.copy()
             other[:, j] = value
             assert (np.square(X - f.decode(other)).sum(axis=1) >= left - 1e-12).all()
+
+
+def test_of_tables_that_are_orthogonal_each_byte_is_the_nearest_of_its_own():
+    rng = np.random.default_rng(1)
+    tables = np.zeros((4, 256, 8), dtype=np.float32)
+    for j in range(4):
+        tables[j, :, 2 * j : 2 * j + 2] = rng.normal(size=(256, 2))
+    X = rng.normal(size=(60, 8)).astype(np.float32)
+    nothing = np.zeros((60, 4), dtype=np.uint8)
+    found = coder_of(TableDecoder(tables, np.zeros(8), 32), 0.0).solve(X, nothing, nothing)
+    apart = np.square(X[:, None, None] - tables).sum(axis=3)
+    assert np.array_equal(found, apart.argmin(axis=2))

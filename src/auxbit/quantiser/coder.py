@@ -308,7 +308,7 @@ def pairs_in_whole_numbers(
         whole = np.rint((product - middle[i, j]) * unit).astype(np.int16)
         pairs[i, : n_values[i], j, : n_values[j]] = whole
         pairs[j, : n_values[j], i, : n_values[i]] = whole.T
-    return pairs.reshape(M, VALUES, M * VALUES), limits.astype(np.float32), unit
+    return pairs.reshape(M, VALUES, M * VALUES), (limits * 1.001).astype(np.float32), unit
 
 
 # ---- The best codes for a linear decoder, and for either kind
