@@ -94,6 +94,17 @@ def test_the_import_is_quick_and_brings_none_of_the_slow_libraries():
     assert min(seconds) < 0.3
 
 
+def test_opening_a_collection_brings_none_of_the_slow_libraries(tmp_path):
+    X = np.random.default_rng(0).normal(size=(50, 8))
+    auxbit.Collection.create(tmp_path / "c", X, bits=8, coding="hash").close()
+    code = (
+        f"import sys; from auxbit import Collection; collection = Collection.open({str(tmp_path / 'c')!r}); "
+        "print(len(collection), *{'sklearn', 'numba', 'llvmlite', 'scipy'} & set(sys.modules)); "
+        "collection.search(codes=collection.codes([0]), k=1); print('numba' in sys.modules)"
+    )
+    assert run(code).split() == ["50", "True"]
+
+
 def test_errors_can_be_caught_without_loading_the_slow_libraries():
     assert (
         run("import sys; from auxbit import AuxbitError; print('sklearn' in sys.modules)").strip() == "False"

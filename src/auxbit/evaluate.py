@@ -18,11 +18,11 @@ from scipy.special import digamma
 
 from auxbit.core import maps
 from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
+from auxbit.core.kernels import chunk_distances
 from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
     check_packed,
-    chunk_distances,
     lifted,
     lifted_queries,
     query_words,

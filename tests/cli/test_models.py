@@ -38,6 +38,36 @@ def test_fit_passes_its_options_on_and_reports_in_json(folder: Path) -> None:
     assert summary["reconstruction_error"] > 0
 
 
+def test_fit_goes_on_from_a_model_with_its_bits(folder: Path) -> None:
+    run("fit", "base.npy", "-o", "first.safetensors", "--bits", 8)
+    summary = run_json("fit", "base.npy", "-o", "second.safetensors", "--from", "first.safetensors")
+    first, second = (auxbit.load(f"{name}.safetensors") for name in ("first", "second"))
+    assert summary["n_bits"] == 8
+    assert second.history_[0].mu >= first.history_[0].mu
+    assert second.n_iter_ <= first.n_iter_ + 3
+    refused = run(
+        "fit",
+        "base.npy",
+        "-o",
+        "n.safetensors",
+        "--method",
+        "itq",
+        "--from",
+        "first.safetensors",
+        code=2,
+    )
+    assert "--from" in refused.stderr
+
+
+def test_fit_takes_labels(folder: Path) -> None:
+    labels = np.arange(len(np.load("base.npy"))) % 3
+    np.save("labels.npy", labels)
+    Path("labels.txt").write_text("".join(f"kind {each}\n" for each in labels))
+    for file in ("labels.npy", "labels.txt"):
+        run("fit", "base.npy", "-o", "new.safetensors", "--force", "--bits", 8, "--labels", file)
+        assert auxbit.load("new.safetensors").get_params()["objective"] == "affinity"
+
+
 def test_encode_writes_the_codes_of_the_model_and_decode_their_reconstructions(
     folder: Path, digits: Any
 ) -> None:

@@ -46,6 +46,26 @@ def test_within_a_budget_the_model_is_that_of_a_fit_in_memory(place, data, metho
     assert summary["effective_bits"] == inside["effective_bits"]
 
 
+@pytest.mark.parametrize("method", ["itq", "tpca", "lsh", "klsh"])
+@pytest.mark.parametrize("data", ["rows.npy", "rows.parquet"])
+def test_methods_without_iterations_are_fitted_out_of_core_as_in_memory(place, data, method):
+    fit = ("--method", method, "--bits", 8)
+    inside = run_json("fit", "rows.npy", "-o", "a.safetensors", *fit)
+    summary = run_json("fit", data, "-o", "b.safetensors", *fit, "--memory", "500MB")
+    a, b = auxbit.load("a.safetensors"), auxbit.load("b.safetensors")
+    np.testing.assert_array_equal(a.transform(clustered()), b.transform(clustered()))
+    assert summary["reconstruction_error"] == pytest.approx(inside["reconstruction_error"], rel=1e-6)
+
+
+def test_a_decoder_of_tables_is_fitted_out_of_core_to_as_many_rows_as_memory_has_room_for(place, monkeypatch):
+    monkeypatch.setattr("auxbit.hashers.base.DECODER_ROWS", 1000)
+    fit = ("--method", "itq", "--bits", 8, "--coding", "optimal", "--decoder", "tables")
+    run("fit", "rows.npy", "-o", "a.safetensors", *fit, "--memory", "500MB")
+    model = auxbit.load("a.safetensors")
+    assert type(model.decoder_).__name__ == "TableDecoder"
+    assert model.training_.n_rows == 1000
+
+
 def test_passes_are_told(place):
     assert re.search(
         r"\npasses +\d+\n", run("fit", "rows.npy", "-o", "m.safetensors", *QUICK, "--memory", "1GB").stdout
@@ -88,6 +108,16 @@ def test_ridge_takes_fewer_passes(place, monkeypatch):
     assert auxbit.load("ridge.safetensors").h_solver == "ridge"
 
 
+@pytest.mark.parametrize("method", ["ba", "bfa"])
+def test_hash_functions_have_features_if_asked(place, method):
+    fit = ("fit", "rows.npy", *QUICK, "--method", method, "--encoder", "rbf")
+    assert run_json(*fit, "-o", "a.safetensors")["reconstruction_error"] > 0
+    run_json(*fit, "-o", "b.safetensors", "--memory", "1GB")
+    a, b = auxbit.load("a.safetensors"), auxbit.load("b.safetensors")
+    assert a.encoder == "rbf"
+    np.testing.assert_array_equal(a.encoder_.centres, b.encoder_.centres)
+
+
 def test_a_checkpoint_is_resumed_from_only_if_asked(place):
     fit = ("fit", "rows.npy", *QUICK, "--checkpoint", "state")
     first = run_json(*fit, "-o", "a.safetensors")
@@ -109,9 +139,12 @@ def test_the_embedded_digits_can_be_read_out_of_core_too(place):
         (("rows.npy", "--memory", "lots"), 2, "memory='lots' is invalid: expected bytes, as '1GB'"),
         (("rows.npy", "--memory", "1MB"), 2, "at least 128MB"),
         (("rows.npy", "--resume"), 2, "it needs the folder to resume from: --checkpoint FOLDER"),
-        (("rows.npy", "--memory", "1GB", "--method", "itq"), 2, "does not apply to --method itq"),
+        (("rows.npy", "--memory", "1MB", "--method", "sph"), 2, "at least 128MB"),
+        (("rows.npy", "--checkpoint", "s", "--method", "itq"), 2, "does not apply to --method itq"),
         (("rows.npy", "--checkpoint", "s", "--method", "sph"), 2, "does not apply to --method sph"),
         (("rows.npy", "--h-solver", "ridge", "--method", "bfa"), 2, "does not apply to --method bfa"),
+        (("rows.npy", "--encoder", "rbf", "--method", "itq"), 2, "does not apply to --method itq"),
+        (("rows.npy", "--encoder", "rfb"), 2, "'rfb' is not one of linear, rbf"),
         (("rows.npy", "--h-solver", "lda"), 2, "h_solver='lda' is invalid"),
         (("none.npy", "--memory", "1GB"), 1, "none.npy does not exist"),
         (("rows.npy", "--checkpoint", "rows.parquet"), 1, "rows.parquet is a file; expected a folder"),

@@ -34,5 +34,5 @@ def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
 def test_a_default_that_is_no_value_is_told_in_words() -> None:
     text = reference()
     assert "| `--jobs` | Threads. Default: all cores. |" in text
-    assert "| `--k` | How many neighbours. Default: `10`. |" in text
+    assert "| `--k`, `-k` | How many neighbours. Default: `10`. |" in text
     assert "unless given" not in text

@@ -147,7 +147,7 @@ def test_an_id_that_is_there_is_an_error_or_replaced(filled, digits):
         InvalidInput, match=r"id 3 is already in the collection \(1 of the 2 given\); nothing was added"
     ):
         filled.add(digits[:2], ids=[9000, 3])
-    with pytest.raises(InvalidInput, match="id 9 comes twice"):
+    with pytest.raises(InvalidInput, match="ids has the id 9 twice, in rows"):
         filled.add(digits[:2], ids=[9, 9])
     assert len(filled) == before
     filled.add(digits[:2], ids=[9000, 3], metadata=[{"new": 1}, {"new": 2}], upsert=True)

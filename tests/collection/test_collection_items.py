@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import ITQ, LSH, Collection
+from auxbit.collection import snapshot
 from auxbit.collection.collection import load_model
 from auxbit.collection.edit import Edit
 from auxbit.collection.storage import LOOK_SECONDS
@@ -537,3 +538,21 @@ def test_retraining_may_change_the_method_and_the_bits(place, model, digits):
         assert collection.n_bits == 12
         with pytest.raises(InvalidInput, match="keeps its vectors: leave X"):
             collection.retrain(X=digits[300:])
+
+
+def test_a_condition_that_very_many_items_fulfil_is_read_in_parts(tmp_path, monkeypatch):
+    rows, codes = [{"year": number % 5} for number in range(100)], np.zeros((100, 1), dtype=np.uint8)
+    with Collection.create(tmp_path / "c", bits=8) as collection:
+        collection.add(codes=codes, metadata=rows)
+        collection.add(codes=codes, metadata=rows, ids=np.arange(10_000, 10_100))
+        collection.add(codes=codes, metadata=rows, ids=np.arange(5000, 4900, -1))
+        collection.add(codes=codes)
+        collection.delete([3, 4, 50, 10_003, 4999])
+        asked = ["year >= 3", "year = 1", "year != 1", "not year > 2", "year in (0, 4)"]
+        wanted = [[item["id"] for item in collection.list(where, limit=None)] for where in asked]
+        assert [len(each) for each in wanted] == [collection.count(where) for where in asked]
+        monkeypatch.setattr(snapshot, "MOST_LISTED", 7)
+        for _ in range(2):
+            for where, ids in zip(asked, wanted, strict=True):
+                assert [item["id"] for item in collection.list(where, limit=None)] == ids
+            collection.index_field("year")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -82,10 +84,11 @@ def test_a_closed_collection_says_so(filled, digits):
 def test_retraining_gives_the_codes_of_the_new_model_and_keeps_the_rest(filled, digits, model):
     filled.delete([0])
     ids, rows = filled.ids, filled.metadata(filled.ids)
-    steps, done = [], []
-    new = filled.retrain(step=steps.append, advance=done.append)
-    assert steps[-1] == "encoding"
-    assert sum(done) == 1199
+    told = mock.Mock()
+    new = filled.retrain(progress=told)
+    assert told.stage.call_args == mock.call("encoding", 1199)
+    last = told.mock_calls.index(mock.call.stage("encoding", 1199))
+    assert sum(call.args[0] for call in told.mock_calls[last + 1 :]) == 1199
     assert new is not model
     np.testing.assert_array_equal(filled.ids, ids)
     assert filled.metadata(ids) == rows

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -215,3 +219,45 @@ def test_a_create_that_is_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
         found = items.search(queries, 9, probes="all")
     with Collection.create(None, X, **how) as whole:
         assert np.array_equal(whole.search(queries, 9, probes="all").ids, found.ids)
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from auxbit import Collection
+from auxbit.collection import collection
+from auxbit.core.progress import Silent
+from auxbit.index import lists
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Dying(Silent):
+    def advance(self, n):
+        if moment == "batch" and len(Collection(folder / "c")) >= 1000:
+            die()
+
+collection.BATCH_ROWS = 500
+if moment == "sorted":
+    lists.write_arrays = die
+Collection.create(folder / "c", folder / "x.npy", bits=32, method="lsh", lists=15, progress=Dying())
+"""
+
+
+@pytest.mark.parametrize(("moment", "n_there"), [("batch", 1000), ("sorted", 2000)])
+def test_a_create_that_is_killed_resumes_from_the_rows_that_are_there(tmp_path, moment, n_there):
+    X, queries = rows(2000), rows(20, 1)
+    np.save(tmp_path / "x.npy", X)
+    died = subprocess.run([sys.executable, "-c", DYING, tmp_path, moment], timeout=600)
+    assert died.returncode == -signal.SIGKILL
+    with Collection(tmp_path / "c") as items:
+        assert len(items) == n_there
+        assert items.describe()["lists"] == 15
+        items.add(tmp_path / "x.npy", first_row=len(items))
+        found = items.search(queries, 9)
+    with Collection.create(None, X, bits=32, method="lsh", lists=15) as whole:
+        expected = whole.search(queries, 9)
+    assert np.array_equal(found.ids, expected.ids)
+    assert np.array_equal(found.distances, expected.distances)

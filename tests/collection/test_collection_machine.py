@@ -245,17 +245,17 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "collection"):
             return
         with self.collection._reading() as now:
-            state, present = now.state, now.view.present()
-            numbers = now.view.numbers_at(present)
+            state, present = now.state, now.view.store.present()
+            numbers = now.view.stretches.ids_at(present)
             assert (np.diff(numbers) > 0).all()
             assert not len(numbers) or 0 <= numbers[0] <= numbers[-1] < state.next_number
-            assert now.view.positions_of(numbers).tolist() == present.tolist()
+            assert now.view.stretches.find(numbers).tolist() == present.tolist()
             ids = now.ids_at(present)
-            assert len(set(ids.tolist())) == len(present) == state.items == now.view.alive.count
+            assert len(set(ids.tolist())) == len(present) == state.items == now.view.store.alive.count
             stored = ids if ids.dtype == np.int64 else list(map(str, ids))
-            assert now.find(stored).tolist() == numbers.tolist()
+            assert now.find(stored, state.ids or "integer").tolist() == numbers.tolist()
             gone = np.setdiff1d(np.arange(state.next_number + 3), numbers)
-            assert not now.view.alive.holds(now.view.positions_of(gone)).any()
+            assert not now.view.store.alive.holds(now.view.stretches.find(gone)).any()
             assert len(state.last_codes) in (0, LANES * -(-state.n_bits // 8))
 
     @invariant()

@@ -5,30 +5,17 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from auxbit import LSH, Collection
-from auxbit.collection import storage
 from auxbit.collection.storage import DATABASE
 from auxbit.errors import CollectionError, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 
 X = np.random.default_rng(0).normal(size=(100, D)).astype(np.float32)
-
-
-@given(data=st.data())
-def test_no_flipped_bit_keeps_the_checksum_of_a_row_which_adds_up(data):
-    row = data.draw(st.tuples(*[st.integers(0, 2**62)] * 3))
-    column, bit = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 62))
-    other = [each ^ (1 << bit) if place == column else each for place, each in enumerate(row)]
-    first, second = (storage.layout_check(np.array([each], dtype=np.int64)) for each in (row, other))
-    assert first != second
-    assert first == (3 * row[0] + 5 * row[1] + 7 * row[2]) % (2**31 - 1)
-    assert storage.layout_check(-np.array([row]), storage.layout_check(np.array([other, row]))) == second
 
 
 # ---- the database
@@ -57,7 +44,7 @@ def test_a_change_within_a_change_is_refused_and_the_outer_one_is_made():
             refused.append(True)
 
         collection.delete([0, 1])
-        collection.compact(advance=add_meanwhile)
+        collection.compact(progress=mock.Mock(advance=add_meanwhile))
         assert refused
         assert len(collection) == 98
         assert collection.check() == []
@@ -96,7 +83,7 @@ def test_an_empty_collection_answers_and_changes_as_any_other(tmp_path, on_disk)
             collection.search(X[:2], k=0)
         with pytest.raises(InvalidInput, match="12"):
             collection.search(X[:2, :5])
-        with pytest.raises(InvalidInput, match="5 comes twice"):
+        with pytest.raises(InvalidInput, match="the id 5 twice"):
             collection.add(X[:2], ids=[5, 5])
         collection.add(X[:3])
         collection.delete([0, 1, 2])
@@ -106,6 +93,6 @@ def test_an_empty_collection_answers_and_changes_as_any_other(tmp_path, on_disk)
 
 
 def test_a_collection_that_could_not_be_made_leaves_nothing(tmp_path):
-    with pytest.raises(InvalidInput, match="comes twice"):
+    with pytest.raises(InvalidInput, match="twice"):
         Collection.create(tmp_path / "c", X, bits=8, method="lsh", ids=[1] * len(X))
     assert list(Path(tmp_path).iterdir()) == []

@@ -311,7 +311,7 @@ def test_a_database_that_may_not_grow_further_ends_in_errors_and_loses_nothing(p
             return contents.added(ids, codes, rows, None)
 
         contents = add(0)
-        writer = collection._storage._writer()
+        writer = collection._storage.connections.writer()
         pages = writer.execute("PRAGMA page_count").fetchone()[0]
         for number, more in enumerate([0, 1, 3, 7, 12], start=1):
             writer.execute(f"PRAGMA max_page_count = {pages + more}")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import files
-from auxbit.core.files import CHUNK, Checked, Flat, check_layout
+from auxbit.core.files import CHUNK, Checked, Flat, append_checked, check_layout
 from auxbit.errors import Damaged, FileExists, FileProblem, InvalidInput
 
 
@@ -285,15 +286,21 @@ def test_a_file_without_room_behind_its_end_is_read_into_memory(tmp_path):
 
 def test_a_damaged_chunk_is_named_when_it_is_first_used_or_noted(tmp_path):
     flat = Flat(tmp_path / "codes.0", "Ask for help.")
-    sums = np.array(list(flat.append(0, [WHOLE], 0).values()), dtype=np.int64)
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE checks (file TEXT, chunk INTEGER, checksum INTEGER)")
+    append_checked(database, flat, "codes.0", 0, [WHOLE])
     with flat.path.open("r+b") as file:
         file.seek(2 * CHUNK + 5)
         file.write(bytes([WHOLE[2 * CHUNK + 5] ^ 1]))
-    strict, lenient = Checked(flat, lenient=False), Checked(flat, lenient=True)
+    strict, lenient = (Checked(flat, "codes.0", lenient=each) for each in (False, True))
     for each in (strict, lenient):
-        each.grow(len(WHOLE), sums)
+        each.grow(database, len(WHOLE))
     strict.check_rows(np.array([0, 1]), CHUNK)  # the others are not looked at
     with pytest.raises(Damaged, match=r"64 KB from byte 131,072 on do not match.*Ask for help\."):
         strict.check_rows(np.array([1, 3]), CHUNK + 1)
     lenient.check()
     assert list(lenient.spoilt(64, 2)) == [slice(2 * CHUNK // 32, 3 * CHUNK // 32)]
+    database.execute("DELETE FROM checks WHERE chunk = 3")
+    with pytest.raises(Damaged, match=r"lacks checksums of .*codes\.0\. Ask for help\."):
+        Checked(flat, "codes.0", lenient=False).grow(database, len(WHOLE))
+    database.close()

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import faiss  # noqa: F401  its BLAS is built on OpenMP, whose limits are kept by thread
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import auxbit
-from auxbit.core.parallel import BLOCK_ROWS, Guard, Workers, block_slices, resolve_n_jobs
+from auxbit.core.parallel import BLOCK_ROWS, Guard, Later, Workers, block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 
 JOBS = [1, 2, 3]
@@ -195,16 +196,33 @@ def test_negative_jobs_count_back_from_all_cores():
     assert resolve_n_jobs(7) == 7
 
 
+# ---- modules that are imported later
+
+
+def test_a_module_for_later_is_imported_on_first_use_and_is_a_plain_module_then(tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text("number = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    slow = Later("slow_module")
+    assert "slow_module" not in sys.modules
+    assert slow.number == 3
+    assert "slow_module" in sys.modules
+    assert type(slow) is ModuleType
+    assert slow.number == 3
+    with pytest.raises(AttributeError, match="'slow_module' has no attribute 'name'"):
+        _ = slow.name
+    monkeypatch.delitem(sys.modules, "slow_module")
+
+
 # ---- where kernels are kept
 
 KERNEL = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 import numpy as np
-from auxbit.core.maps import _extent, _shift  # two kernels, one line in the log
+from auxbit.core.kernels import extent, shift  # two kernels, one line in the log
 low, high, total = np.zeros(2), np.ones(2), np.zeros(2)
-_extent(np.array([[1.0, 2.0], [3.0, -4.0]]), low, high, total)
-print(low, high, total, _extent._cache.cache_path, sum(_extent.stats.cache_hits.values()))
+extent(np.array([[1.0, 2.0], [3.0, -4.0]]), low, high, total)
+print(low, high, total, extent._cache.cache_path, sum(extent.stats.cache_hits.values()))
 """
 
 

@@ -603,3 +603,25 @@ def test_frames_are_the_rows_that_they_were_made_of(columns):
         found = read_records(source, vectors="v")
         assert found.X[:].tolist() == vectors
         assert encode_metadata(found.metadata, n) == encode_metadata(truth, n)
+
+
+def test_vectors_that_are_spread_over_columns_can_be_named_beside_others(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y,year,title\n1,2.5,2001,one\n3,4,2002,two\n")
+    with pytest.raises(
+        InvalidInput, match=r"not all are numbers.*metadata-columns.*'x,y,year'.*vectors-column"
+    ):
+        read_records(path)
+    for options in ({"vectors": "x,y"}, {"metadata": ["year", "title"]}):
+        found = read_records(path, **options)
+        assert np.asarray(found.X[:]).tolist() == [[1, 2.5], [3, 4]]
+        assert found.metadata is not None
+        assert list(found.metadata[:]) == [{"year": 2001, "title": "one"}, {"year": 2002, "title": "two"}]
+    with pytest.raises(InvalidInput, match="has no column 'z'; it has 'x', 'y', 'year', 'title'"):
+        read_records(path, vectors="x,z")
+    with pytest.raises(InvalidInput, match=r"column 'y' of .* is that of the vectors, and no metadata"):
+        read_records(path, vectors="x,y", metadata=["y"])
+    with pytest.raises(InvalidInput, match=r"column 'title' of .* has 'one' in row 0; expected numbers"):
+        read_records(path, vectors="x,title")
+    rows = [{"x": 1.0, "y": 2.0, "title": "one"}, {"x": 3.0, "y": 4.0, "title": "two"}]
+    assert np.asarray(read_records(rows, vectors="x,y").X[:]).tolist() == [[1, 2], [3, 4]]

@@ -740,3 +740,25 @@ def test_slips_are_refused_rather_than_taken_for_text(slip):
 @pytest.mark.parametrize("quoted", ['a="=>3"', 'a="1 and 2"', 'a>"x,y"'])
 def test_text_that_looks_like_a_slip_may_be_quoted(quoted):
     assert isinstance(Where.of([quoted]).tree, Condition)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("year in (2001, 2002)", {"year": [2001, 2002]}),
+        ("year in(2001)", {"year": [2001]}),
+        ('"not" in (a, "b,c")', {"not": ["a", "b,c"]}),
+        ("lang not in (de, en) and year in (1, 2)", {"lang": {"not in": ["de", "en"]}, "year": [1, 2]}),
+        ("(a in (1, 2) or b = (x)), c in (y (z), w)", "(a = 1,2 or b = (x)) and c = y (z),w"),
+    ],
+)
+def test_alternatives_may_stand_in_parentheses_as_in_sql(text: str, wanted: dict[str, object] | str) -> None:
+    assert str(Where.of(text)) == str(Where.of(wanted))
+
+
+@pytest.mark.parametrize(
+    "text", ["year in (", "year in ()", "year in (1, 2", "year in (1) 2", "year in (,1)"]
+)
+def test_alternatives_in_parentheses_are_whole(text: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"Known forms: .*label in \(cat, dog\)"):
+        Where.of(text)

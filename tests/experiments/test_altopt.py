@@ -15,8 +15,8 @@ def test_the_relaxed_start_is_the_solution_of_the_qp_and_all_else_is_the_presets
         "z_start": "relaxed",
     }  # fmt: skip
     plan = BinaryAutoencoder(16, **options)._plan(16)
-    assert plan.z.uses_relaxed
-    assert plan.z.admm_iterations == PRESETS["paper"]["z_options"]["admm_iterations"] > 0
+    assert plan.objective.z.uses_relaxed
+    assert plan.objective.z.admm_iterations == PRESETS["paper"]["z_options"]["admm_iterations"] > 0
     assert plan.schedule(1.0)[:3] == [0.01, 0.02, 0.04]
 
 

@@ -53,6 +53,18 @@ def test_the_onnx_model_of_every_hasher_gives_the_bytes_of_encode(hasher, n_bits
 
 
 @pytest.mark.parametrize("hasher", [BinaryAutoencoder, BinaryFactorAnalysis])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_onnx_model_has_the_features_of_the_hasher(hasher, normalize):
+    model = fitted(hasher, encoder="rbf", normalize=normalize)
+    assert np.array_equal(onnx_codes(model, digits_rows()), model.encode(digits_rows()))
+
+
+def test_the_features_of_a_users_own_map_have_no_onnx_form():
+    with pytest.raises(InvalidInput, match="OwnEncoder is no encoder of auxbit's own"):
+        onnx_bytes(fitted(BinaryAutoencoder, encoder=np.square))
+
+
+@pytest.mark.parametrize("hasher", [BinaryAutoencoder, BinaryFactorAnalysis])
 def test_the_onnx_model_normalises_rows_where_the_hasher_does(hasher):
     model = fitted(hasher, normalize=True)
     rows = np.vstack([digits_rows(), 1e-20 * digits_rows()[:9], 1e20 * digits_rows()[:9], np.zeros((1, 64))])

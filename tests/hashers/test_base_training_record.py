@@ -90,11 +90,13 @@ def test_fit_decoder_records_the_optimal_codes_under_the_new_decoder(decoder, n_
     assert (record.coding, record.mu, record.n_rows, record.n_vectors) == ("optimal", 0.01, 250, n_vectors)
 
 
-def test_fit_with_tables_records_what_fit_decoder_would():
-    at_once = BinaryAutoencoder(6, decoder="tables", random_state=0, n_jobs=1).fit(X)
-    after = BinaryAutoencoder(6, random_state=0, n_jobs=1).fit(X).fit_decoder(X, "tables")
-    assert fields(at_once.training_) == fields(after.training_)
-    assert at_once.training_.coding == "optimal"
+def test_tables_that_were_fitted_inside_the_loop_are_recorded_with_hash_codes():
+    model = BinaryAutoencoder(6, decoder="tables", validation=None, random_state=0, n_jobs=1).fit(X)
+    record, codes = model.training_, model.encode(X[sample_rows(len(X))])
+    assert np.array_equal(record.codes, codes)
+    assert (record.coding, record.n_vectors) == ("hash", 1 + 2**6)
+    wanted = squared_errors(model, X[sample_rows(len(X))], codes).mean()
+    assert record.error == pytest.approx(wanted, rel=1e-5)
 
 
 def test_codes_can_be_compared_only_if_they_were_made_alike():

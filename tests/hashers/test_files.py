@@ -13,7 +13,7 @@ from auxbit import BinaryAutoencoder
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.hashers import files
 from auxbit.hashers.registry import fit_reporting
-from auxbit.index.answers import search_files
+from auxbit.index.queries import search_files
 
 
 class Told:

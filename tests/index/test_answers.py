@@ -15,11 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import auxbit
-from auxbit import HammingIndex
 from auxbit.errors import FileExists, InvalidInput, InvalidParameter, MissingExtra
 from auxbit.index import answers as module
-from auxbit.index.answers import Answers, search_files
+from auxbit.index.answers import Answers
 
 NEAR = np.array([[0, 1, 2], [5, 9, 9]], dtype=np.int32), np.array([[4, 2, 7], [3, -1, -1]])
 
@@ -239,21 +237,3 @@ def test_ids_that_an_npz_file_would_change_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     answers.write(tmp_path / "a.jsonl")
     assert json.loads((tmp_path / "a.jsonl").read_text())["ids"] == ["a\0"]
-
-
-def test_files_are_searched_as_arrays_are(folder: Path, digits: Any) -> None:
-    model = auxbit.load("m.safetensors")
-    index = HammingIndex(16, decoder=model.decoder_)
-    index.add(model.encode(digits[300:]))
-    queries = model.encode(digits[:300])
-    for options, wanted in (
-        ({"k": 3}, index.search(queries, 3)),
-        ({"radius": 2}, index.search_radius(queries, 2)),
-        ({"k": 3, "mode": "asymmetric"}, index.search_asymmetric(digits[:300], 3)),
-    ):
-        found = search_files(model, "base.npy", "queries.npy", **options)
-        assert (found.about["n_base"], found.about["queries"]) == (1497, 300)
-        for name, array in zip(("ids", "distances"), reversed(wanted[-2:])):
-            np.testing.assert_array_equal(getattr(found, name), array)
-    with pytest.raises(InvalidInput, match="optimal codes, chosen for the decoder alone"):
-        search_files(model, "base.npy", "queries.npy", coding="optimal", mode="hamming")

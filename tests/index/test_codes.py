@@ -20,6 +20,7 @@ from auxbit.index.codes import (
     last_planes,
     repeats,
     runs,
+    runs_check,
 )
 from helpers.index_truth import GivenNorms, norms_of, random_codes
 
@@ -286,3 +287,14 @@ def test_full_and_last_planes_hold_all_codes(n, width):
     packed = random_codes(n, 8 * width)
     planes = np.concatenate([full_planes(packed), last_planes(packed)[None]])
     assert planes.transpose(0, 2, 1).reshape(-1, width)[:n].tolist() == packed.tolist()
+
+
+@given(data=st.data())
+def test_no_flipped_bit_keeps_the_checksum_of_a_row_which_adds_up(data):
+    row = data.draw(st.tuples(*[st.integers(0, 2**62)] * 3))
+    column, bit = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 62))
+    other = [each ^ (1 << bit) if place == column else each for place, each in enumerate(row)]
+    first, second = (runs_check(np.array([each], dtype=np.int64)) for each in (row, other))
+    assert first != second
+    assert first == (3 * row[0] + 5 * row[1] + 7 * row[2]) % (2**31 - 1)
+    assert runs_check(-np.array([row]), runs_check(np.array([other, row]))) == second

@@ -262,7 +262,7 @@ def test_a_file_that_grows_is_taken_in_whole_or_not_at_all(error, hasher, rows, 
     for owner, name in (
         (type(hasher.decoder_), "squared_norms"),
         (CodeBlocks, "remap"),
-        (IdTable, "append"),
+        (IdTable, "extend"),
         (LaneSet, "append"),
     ):
         with monkeypatch.context() as patch:

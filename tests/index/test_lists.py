@@ -51,6 +51,18 @@ def queries():
     return clustered(30, 2)
 
 
+@pytest.mark.parametrize("n_lists", [1, 2, 5, 16, 17, 40, 500])
+@pytest.mark.parametrize("n_values", [1, 4, None])
+def test_the_nearest_lists_are_in_order_and_of_equals_the_first(n_lists, n_values):
+    rng = np.random.default_rng(0)
+    costs = rng.normal(size=(20, n_lists)) if n_values is None else rng.integers(0, n_values, (20, n_lists))
+    costs = costs.astype(np.float32)
+    for probes in {min(p, n_lists) for p in (1, 2, 3, 16, 33)}:
+        lists = np.empty((20, probes), dtype=np.int64)
+        list_search.nearest_lists(costs, lists)
+        assert np.array_equal(lists, np.argsort(costs, axis=1, kind="stable")[:, :probes])
+
+
 def index_of(model, X, n_jobs=1, ids=None):
     index = HammingIndex(model=model, n_jobs=n_jobs)
     index.add(model.encode(X, coding="optimal"), ids)

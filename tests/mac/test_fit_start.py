@@ -12,9 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
 from auxbit.core.decoders import LinearDecoder
 from auxbit.mac.fit import GAINS_KEPT, LARGE_C, PAPER_MU, first_mu, suitable_C
+from auxbit.mac.steps import Reconstruction
+from auxbit.mac.z_step import ZOptions
 
 DIGITS = load_digits().data
 RNG = np.random.default_rng(0)
+
+
+OBJECTIVE = Reconstruction(ZOptions("alternating"))
 
 
 def a_start(seed, n=60, D=7, L=5, scale=1.0):
@@ -41,7 +46,7 @@ def test_the_first_mu_lets_four_fifths_of_the_flips_that_help_happen(seed, scale
             flipped[bit] ^= 1
             gains.append(error - np.square(x - f(flipped[None])[0]).sum())
     gains = np.array(gains)
-    mu = first_mu(X, Z, f)
+    mu = first_mu(OBJECTIVE, None, None, X, Z, f)
     wanted = np.quantile(gains[gains > 0], 1 - GAINS_KEPT)
     assert mu == pytest.approx(min(PAPER_MU, wanted), rel=1e-4)
 
@@ -51,7 +56,7 @@ def test_rows_that_no_flip_helps_get_a_mu_that_is_small_beside_their_error(scale
     X, Z, f = a_start(3, scale=scale)
     X = f(Z).astype(np.float32) + (1e-3 * scale * RNG.standard_normal(X.shape)).astype(np.float32)
     error = np.median(np.square(X - f(Z)).sum(axis=1))
-    assert 0 < first_mu(X, Z, f) <= max(0.01 * error, 1e-12)
+    assert 0 < first_mu(OBJECTIVE, None, None, X, Z, f) <= max(0.01 * error, 1e-12)
 
 
 def test_digits_start_at_the_mu_of_the_paper_and_one_outlier_changes_only_the_scale_of_it():

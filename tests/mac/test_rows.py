@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import pack_bools, unpack
+from auxbit.core.maps import LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows
 from auxbit.mac.rows import Judges, Line, ZTask
+from auxbit.mac.steps import Reconstruction
 from auxbit.mac.z_step import ZOptions
 
 N, D, L, Q = 5000, 6, 10, 7
 RNG = np.random.default_rng(0)
 X = (RNG.normal(size=(N, D)) / 6).astype(np.float32)
 W = RNG.normal(size=(D + 1, L))
+ENCODER = LinearEncoder(W[:-1].astype(np.float32), W[-1].astype(np.float32))
 P = RNG.normal(size=(D + 1, L))
 Z = RNG.integers(0, 2, (N, L)).astype(np.uint8)
 CODES = pack_bools(Z)
@@ -27,7 +29,7 @@ BITS = np.array([0, 3, 7])
 ALL = Line(W, np.arange(L), np.arange(L))
 SOME = Line(W, np.array([0, 2, 3, 7]), np.array([0, 2, 3]))  # the bits BITS
 F = LinearDecoder(RNG.normal(size=(D, L)) / 20, np.zeros(D))
-TASK = ZTask(W, F, 0.01, ZOptions.resolve(L, "auto", "best", 1, None))
+TASK = ZTask(W, F, 0.01, Reconstruction(ZOptions.resolve(L, "auto", "best", 1, None)))
 TRUTH = np.stack([RNG.choice(N, 20, replace=False) for _ in range(Q)])
 QUERIES = RNG.integers(0, 2, (Q, L)).astype(np.uint8)
 CLOSE = {"rtol": 2e-4, "atol": 2e-2}  # sums of thousands of float32
@@ -83,7 +85,7 @@ def test_begin_writes_codes_and_returns_what_the_first_steps_need(workers):
 
 def test_code_sums_and_hash_sums(workers):
     assert_close(rows.code_sums(X, CODES, L, workers), products(Z))
-    assert_close(rows.hash_sums(X, W, workers), products(scores(W) >= 0))
+    assert_close(rows.hash_sums(X, ENCODER, workers), (*products(scores(W) >= 0), X.sum(axis=0)))
 
 
 def test_label_sums(workers):
@@ -162,7 +164,7 @@ PASSES = {
     "moments": lambda X, Z, out, judges, workers: rows.moments(X, workers),
     "begin": lambda X, Z, out, judges, workers: rows.begin(X, None, W, out, None, workers),
     "code_sums": lambda X, Z, out, judges, workers: rows.code_sums(X, Z, L, workers),
-    "hash_sums": lambda X, Z, out, judges, workers: rows.hash_sums(X, W, workers),
+    "hash_sums": lambda X, Z, out, judges, workers: rows.hash_sums(X, ENCODER, workers),
     "label_sums": lambda X, Z, out, judges, workers: rows.label_sums(X, Z, W, workers),
     "slack_sums": lambda X, Z, out, judges, workers: rows.slack_sums(X, Z, SOME, workers),
     "hessian_product": lambda X, Z, out, judges, workers: rows.hessian_product(

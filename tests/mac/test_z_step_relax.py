@@ -101,7 +101,7 @@ def test_the_state_of_admm_is_kept_for_the_next_z_step():
         h = rows.h_step(None)
         for _ in range(300):
             rows.z_step(h, case.f, case.mu)
-        kept = rows.rows._warm[0]
+        kept = rows.rows._kept[0]
     case.H = h(case.X)
     np.testing.assert_allclose(kept, bounded_least_squares(case), atol=1e-3)
 

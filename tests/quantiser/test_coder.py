@@ -17,7 +17,7 @@ from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
 from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.core.maps import pack, unpack
 from auxbit.core.parallel import Workers
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.mac.z_step import ZOptions, ZSolver
 from auxbit.quantiser.coder import coder_of
@@ -304,7 +304,7 @@ def test_with_a_large_mu_the_fitted_decoder_is_that_of_the_hash_codes(digits):
 def test_a_failed_fit_of_the_decoder_leaves_the_model_as_it_was(fitted, digits):
     before = dict(vars(fitted))
     for bad in (digits[:, :5], "rows", np.zeros((0, 64))):
-        with pytest.raises((InvalidInput, ValueError)):
+        with pytest.raises((AuxbitError, ValueError)):
             fitted.fit_decoder(bad)
     for wrong in ("linaer", None, 3):
         with pytest.raises(InvalidParameter, match="decoder="):

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import auxbit
-from auxbit import ITQ, LSH, BinaryAutoencoder, BinaryFactorAnalysis, ThresholdedPCA
+from auxbit import ITQ, LSH, BinaryAutoencoder, ThresholdedPCA
 from auxbit.core.decoders import LinearDecoder, TableDecoder
 from auxbit.core.maps import pack, unpack
 from auxbit.core.parallel import Workers
@@ -561,22 +561,7 @@ def test_tables_of_a_linear_decoder_are_the_same_function():
     assert f.n_bits == 19
 
 
-@pytest.mark.parametrize("model_class", [BinaryAutoencoder, BinaryFactorAnalysis])
-def test_a_model_with_tables_has_the_hash_function_of_one_without(model_class, digits):
-    parameters = {"n_bits": 16, "max_iter": 3, "random_state": 0}
-    if model_class is BinaryAutoencoder:
-        parameters |= {"mu_schedule": [0.1, 10.0, 1e4], "validation": None}
-    plain, model = model_class(**parameters).fit(digits), model_class(decoder="tables", **parameters)
-    assert model.get_params()["decoder"] == "tables"
-    model.fit(digits)
-    assert np.array_equal(model.encode(digits), plain.encode(digits))
-    assert isinstance(model.decoder_, TableDecoder)
-    codes = model.encode(digits, coding="optimal")
-    assert np.square(digits - model.decode(codes)).sum() < 0.5 * -plain.score(digits) * len(digits)
-    assert isinstance(clone(model).set_params(decoder="linear").fit(digits).decoder_, LinearDecoder)
-
-
-@pytest.mark.parametrize("decoder", ["table", None, 1])
+@pytest.mark.parametrize("decoder", ["table", "auto", None, 1])
 def test_an_unknown_decoder_is_refused_and_nothing_is_fitted(decoder, digits):
     model = BinaryAutoencoder(8, decoder=decoder)
     with pytest.raises(InvalidParameter, match="decoder="):

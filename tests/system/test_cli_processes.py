@@ -20,7 +20,7 @@ def auxbit_process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_exits_130_with_a_short_message_and_no_partial_file(folder: Path) -> None:
-    np.lib.format.open_memmap("large.npy", mode="w+", dtype=np.float32, shape=(4_000_000, 64))  # all holes
+    np.lib.format.open_memmap("large.npy", mode="w+", dtype=np.float32, shape=(16_000_000, 64))  # all holes
     before = {path.name for path in folder.iterdir()}
     process = auxbit_process("encode", "m.safetensors", "large.npy", "--out", "codes.npy", cwd=folder)
     while process.poll() is None and not list(folder.glob(".codes*")):

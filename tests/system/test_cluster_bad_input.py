@@ -47,6 +47,21 @@ def test_a_checkpoint_on_a_cluster_is_refused(client, X, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
+def test_a_map_that_cannot_travel_is_refused(client, X):
+    class Stuck:
+        def __call__(self, rows):
+            return rows
+
+        def __reduce__(self):
+            raise TypeError("it stays here")
+
+        def __deepcopy__(self, memo):
+            return self
+
+    with pytest.raises(InvalidInput, match="a Stuck, cannot be sent to the workers of a cluster: it stays"):
+        model().set_params(encoder=Stuck()).fit(da.from_array(X, chunks=(200, 12)), client=client)
+
+
 def test_an_array_that_does_not_know_its_rows_is_told_how_to(client, X):
     rows = da.from_array(X, chunks=(200, 12))
     with pytest.raises(InvalidInput, match=r"Call X.compute_chunk_sizes\(\) first"):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
+from auxbit.core.parallel import sample_rows
+from auxbit.hashers.registry import make_hasher
 from helpers.dask_cluster import bytes_sent, count_bytes, local_cluster, rows_of_clusters, stop_counting
 
 N = 14_000  # four blocks of rows, less what is held out
@@ -55,9 +57,11 @@ def assert_same_model(one, other, X):
         pytest.param({"init": "agh", "normalize": True}, marks=pytest.mark.slow),
         {"init": ITQ(8, random_state=0)},
         {"lift": True},
+        {"encoder": "rbf", "n_centres": 40},
+        {"encoder": np.square},
         {"validation": rows_of_clusters(50, seed=1), "steps_per_mu": 2},
     ],
-    ids=["tpca", "lsh", "agh", "hasher", "lifted", "queries"],
+    ids=["tpca", "lsh", "agh", "hasher", "lifted", "rbf", "own", "queries"],
 )
 def test_every_start_and_validation_gives_the_model_of_a_fit_by_passes_here(client, path, X, options):
     here = model(**options).fit(path)
@@ -142,3 +146,42 @@ def test_factor_analysis_is_fitted_on_a_cluster_as_in_memory(client, path, X):
     here = BinaryFactorAnalysis(**options).fit(X)
     there = BinaryFactorAnalysis(**options).fit(path, client=client)
     assert_same_model(there, here, X)
+
+
+# ---- methods without iterations, and decoders
+
+
+@pytest.mark.parametrize("name", ["lsh", "tpca", "itq", "klsh"])
+@pytest.mark.parametrize("more", [{}, {"lift": True}], ids=str)
+def test_a_method_without_iterations_is_fitted_to_the_sums_of_shards(client, path, X, name, more):
+    here = make_hasher(name, 8, random_state=0, **more).fit(X)
+    for rows in (path, da.from_array(X, chunks=(5000, 12))):
+        there = make_hasher(name, 8, random_state=0, **more).fit(rows, client=client)
+        assert np.mean(there.transform(X) == here.transform(X)) >= 0.999
+        np.testing.assert_allclose(there.scaling_.mean, here.scaling_.mean, rtol=1e-12, atol=1e-12)
+        assert there.score(X) == pytest.approx(here.score(X), rel=1e-4)
+        assert there.training_.n_rows == N
+        assert there.n_features_in_ == 12
+
+
+def test_factor_analysis_of_a_dask_array_is_that_of_rows_in_memory(client, X):
+    options = {"n_bits": 8, "random_state": 0, "max_iter": 2}
+    there = BinaryFactorAnalysis(**options).fit(da.from_array(X, chunks=(5000, 12)), client=client)
+    assert_same_model(there, BinaryFactorAnalysis(**options).fit(X), X)
+
+
+@pytest.mark.parametrize("kind", ["linear", "tables"])
+def test_a_decoder_is_fitted_to_a_sample_of_the_rows_on_a_cluster(client, path, X, kind, monkeypatch):
+    monkeypatch.setattr("auxbit.hashers.base.DECODER_ROWS", 3000)
+    wanted = ITQ(8, random_state=0).fit(X).fit_decoder(X[sample_rows(N, 3000)], kind, n_iter=2)
+    for rows in (path, da.from_array(X, chunks=(5000, 12))):
+        fitted = ITQ(8, random_state=0).fit(X).fit_decoder(rows, kind, n_iter=2, client=client)
+        for name, found in fitted.decoder_.tensors().items():
+            np.testing.assert_array_equal(found, wanted.decoder_.tensors()[name])
+        assert fitted.training_.n_rows == 3000
+
+
+def test_a_fit_on_a_cluster_goes_on_from_a_model_as_one_in_memory(client, path, X):
+    before = model(init="lsh").fit(X[: N // 2])
+    there, here = model().fit(path, client=client, init=before), model().fit(X, init=before)
+    np.testing.assert_array_equal(there.encode(X[:2000]), here.encode(X[:2000]))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
+from auxbit import ITQ, LSH, BinaryAutoencoder, HammingIndex, SphericalHashing
 from auxbit.errors import InvalidInput, InvalidParameter
-from helpers.dask_cluster import rows_of_clusters
+from helpers.dask_cluster import local_cluster, rows_of_clusters
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,18 @@ def test_transform_and_encode_of_a_dask_array_are_lazy_and_those_of_its_rows(mod
         for one, other in zip(found, wanted, strict=True):
             assert np.array_equal(one, other)
         computed.clear()
+
+
+def test_workers_sort_rows_into_lists_and_code_them(X):
+    model = LSH(16, random_state=0).fit(X)
+    rows = da.from_array(X, chunks=(200, 12))
+    model.fit_decoder(rows[:600].compute(scheduler="synchronous"), "tables", lists=8, n_iter=2)
+    with local_cluster(2):
+        codes = model.encode(rows, coding="optimal").compute()
+    assert np.array_equal(codes, model.encode(X, coding="optimal"))
+    index = HammingIndex(model=model)
+    index.add(codes)
+    assert np.mean(index.search_asymmetric(X, 5, probes=4)[1] == np.arange(900)[:, None]) > 0.1
 
 
 def test_a_dask_array_need_not_know_how_many_rows_it_has(models, X):

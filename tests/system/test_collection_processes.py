@@ -284,7 +284,7 @@ def test_a_reader_in_the_middle_of_a_read_outlives_two_compactions(collection):
             collection.compact()
         assert time.monotonic() - begun < WAIT_SECONDS, "a compaction has waited for a reader"
         collection.retrain(model(1))
-        present = now.view.present()
+        present = now.view.store.present()
         assert now.view.codes(present).tolist() == before[0]
         assert now.ids_at(present).tolist() == before[1]
         assert now.view.model().n_bits == now.state.n_bits != 24

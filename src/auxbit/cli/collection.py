@@ -578,7 +578,7 @@ def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt
             "dropped": items.state.positions - len(items),
             "bytes_before": items.n_bytes,
         }
-        items.compact(advance=stages.advance)
+        items.compact(progress=stages)
         done |= {"bytes_after": items.n_bytes, "damage": damage}
     if json:
         output.print_json(done)

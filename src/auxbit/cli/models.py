@@ -11,7 +11,7 @@ from typer import Argument, Option
 from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.options import choice, refuse
-from auxbit.hashers.registry import parameters_of, trains_out_of_core
+from auxbit.hashers.registry import keeps_checkpoints, parameters_of
 
 
 def fit(
@@ -45,9 +45,20 @@ def fit(
         metavar="auto|exact|enumerate|alternating", show_default="auto",
         help="ba and bfa: how codes are optimised; auto is exact to 16 bits and alternating above."
     )] = None,
+    encoder: Annotated[str | None, choice(
+        "linear", "rbf", show_default="linear", help="ba and bfa: what hash functions see of a row; rbf: "
+        "also Gaussian features to 1,000 centres, which finds more, and takes longer to train and to encode."
+    )] = None,
     h_solver: Annotated[str | None, Option(
         metavar="svm|ridge", show_default="svm",
         help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes."
+    )] = None,
+    before: Annotated[str | None, Option(
+        "--from", metavar="MODEL", help="ba and bfa: go on from this model, say one of fewer rows."
+    )] = None,
+    labels: Annotated[str | None, Option(
+        metavar="FILE", help="ba: a file with a label for each row (.npy, or .txt, one per line); rows of "
+        "the same label get codes that are alike."
     )] = None,
     coding: Annotated[str | None, choice(
         "hash", "optimal", show_default="hash", help="What the decoder is fitted to: codes h(x), for Hamming "
@@ -62,7 +73,7 @@ def fit(
     metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(
         metavar="BYTES",
-        help="ba and bfa: train out of core, in no more than this, as 1GB; DATA may be larger than memory."
+        help="Train out of core, in no more than this, as 1GB; DATA may be larger than memory."
     )] = None,
     checkpoint: Annotated[str | None, Option(
         metavar="FOLDER",
@@ -72,8 +83,8 @@ def fit(
         "--resume", help="Resume from the state in --checkpoint, if there is one."
     )] = False,
     dask: Annotated[str | None, Option(
-        metavar="ADDRESS", help="ba and bfa: train on the Dask cluster of a scheduler, as tcp://host:8786, "
-        "whose workers read DATA."
+        metavar="ADDRESS", help="Train on the Dask cluster of a scheduler, as tcp://host:8786, whose workers "
+        "read DATA."
     )] = None,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
@@ -83,8 +94,14 @@ def fit(
     """Learn a model from vectors."""
     parameters = applicable(
         method, preset=preset, init=init, mu0=mu0, mu_factor=mu_factor, max_iter=max_iter, z_solver=z_solver,
-        validation=validation, h_solver=h_solver,
+        validation=validation, encoder=encoder, h_solver=h_solver,
     )  # fmt: skip
+    refuse(
+        before is not None and not keeps_checkpoints(method),
+        "--from",
+        f"it does not apply to --method {method}.",
+    )
+    refuse(labels is not None and method != "ba", "--labels", f"it does not apply to --method {method}.")
     out_of_core = _out_of_core(method, memory=memory, checkpoint=checkpoint, resume=resume or None, dask=dask)
     with output.resumable(context, checkpoint, "--resume"), output.Stages() as stages:
         from auxbit.hashers.files import fit_file, parameters_for
@@ -92,7 +109,8 @@ def fit(
         summary = fit_file(
             data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder,
             lists=None if lists is None else opt.lists_of(lists), overwrite=force, scheduler=dask,
-            progress=stages, out_of_core=out_of_core, n_jobs=jobs, **parameters, **parameters_for(metric),
+            progress=stages, out_of_core=out_of_core, before=before, labels=labels, n_jobs=jobs,
+            **parameters, **parameters_for(metric),
         )  # fmt: skip
     if json:
         output.print_json(summary)
@@ -229,9 +247,8 @@ def effective(result: dict[str, Any]) -> str:
 def _out_of_core(method: str, **options: Any) -> dict[str, Any]:
     """How rows are read, of those that are not read into memory."""
     given = {name: value for name, value in options.items() if value is not None}
-    able = not given or trains_out_of_core(method)
-    for name in given:
-        refuse(not able, f"--{name}", f"it does not apply to --method {method}.")
+    for name in given.keys() & {"checkpoint", "resume"}:
+        refuse(not keeps_checkpoints(method), f"--{name}", f"it does not apply to --method {method}.")
     needs = "it needs the folder to resume from: --checkpoint FOLDER."
     refuse("resume" in given and "checkpoint" not in given, "--resume", needs)
     both = "dask" in given and "checkpoint" in given

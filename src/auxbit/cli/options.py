@@ -98,7 +98,7 @@ RowsAreCodes = Annotated[
 Records = Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {RECORDS_HELP}")]
 VectorsColumn = Annotated[str | None, Option(
     "--vectors-column", metavar="NAME", show_default="the only one of lists of numbers",
-    help="The column of the file that holds the vectors."
+    help="The column of the file that holds the vectors, or those of their numbers, x,y,z."
 )]  # fmt: skip
 IdColumn = Annotated[str | None, Option(
     "--id-column", metavar="NAME", help="The column of the file that holds ids: integers or text."
@@ -184,7 +184,7 @@ OptionalBits = Annotated[int | None, Option(
 
 # ---- Searching and measuring
 
-Nearest = Annotated[int | None, Option(help="How many neighbours.", show_default="10")]
+Nearest = Annotated[int | None, Option("--k", "-k", help="How many neighbours.", show_default="10")]
 WithinRadius = Annotated[
     int | None, Option(help="All within this Hamming distance instead of the k nearest.")
 ]

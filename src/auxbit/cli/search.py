@@ -50,7 +50,7 @@ def search(
     refuse(not by_decoder, "--shortlist", "it is for --mode asymmetric only.")
     from auxbit.core.files import check_output
     from auxbit.hashers.registry import load
-    from auxbit.index.answers import search_files
+    from auxbit.index.queries import search_files
 
     if out is not None:
         check_output(out, overwrite=force, endings=[".npz"])

@@ -16,14 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.edit import (
-    Advance,
-    Attachments,
-    Edit,
-    refuse_known,
-    spoilt_attachments,
-)
-from auxbit.collection.snapshot import MOST_ANSWERS, Queries, Snapshot, View, generation_of
+from auxbit.collection.edit import Attachments, Edit
+from auxbit.collection.snapshot import Snapshot, View, spoilt
 from auxbit.collection.storage import State, Storage
 from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
 from auxbit.core.maps import check_n_bits
@@ -39,18 +33,19 @@ from auxbit.data.records import (
     metadata_rows,
     read_table,
     records_of,
+    refuse_known,
     stored_ids,
     typed_ids,
 )
-from auxbit.data.where import Where, scalar_sql
+from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, ModelFileError
 from auxbit.index.answers import Answers
+from auxbit.index.queries import Queries
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
     from auxbit.hashers.drift import Statistics
 
-MODES = ("hamming", "asymmetric")
 VECTORS = (None, "float32", "float16")
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 TRIES = 100  # at a state whose files a compaction removes while they are opened
@@ -134,9 +129,7 @@ class Collection:
         if folder is not None:
             storage.refuse_existing(folder, overwrite=overwrite)
         from auxbit.hashers.files import as_model, check_rows, model_for
-        from auxbit.quantiser.lists import check_lists
 
-        check_lists(lists)
         rows, are_codes = None, codes is not None
         if model is not None:
             model = load_model(model)
@@ -146,13 +139,15 @@ class Collection:
             source = source if codes is None else codes
             rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         trains = rows is not None and model is None and not are_codes
+        if vectors not in VECTORS:
+            raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
         X, name = (None, "") if rows is None else (rows.X, rows.name)
-        model, coding, mu = model_for(
+        model, made_by = model_for(
             model, X, name, are_codes=are_codes, metric=metric, coding=coding, mu=mu, decoder=decoder,
-            lists=lists, refine_bits=refine_bits, method=method, bits=bits, random_state=random_state,
-            n_jobs=n_jobs, progress=told,
+            lists=lists, refine_bits=refine_bits, method=method, bits=bits, n_features=n_features,
+            random_state=random_state, n_jobs=n_jobs, progress=told,
         )  # fmt: skip
-        state = _first_state(model, vectors, coding, mu, None if trains else bits, n_features, lists)
+        state = _first_state(vectors, None if model is None else "model.0.safetensors", lists, made_by)
         if rows is not None and folder is not None and storage.is_collection(folder):
             scaling = None if model is None else model.scaling_
             check_rows(rows, state.n_bits, state.n_features, vectors, scaling, are_codes=are_codes)
@@ -219,7 +214,7 @@ class Collection:
         with self._guard.writing():
             view, self._view = self._view, None  # none, if this fails by half
             if view is None or not view.is_at(state, or_further=True):
-                if view is None or view.generation != generation_of(state):
+                if view is None or view.state.files_key != state.files_key:
                     view = View(self._storage, state, self.n_jobs, lenient=self._lenient)
                 view.advance(connection, state)
             self._view = view
@@ -252,10 +247,7 @@ class Collection:
         rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         how: dict[str, Any] = {"upsert": upsert, "trained": trained}
         if isinstance(source, str | os.PathLike):
-            kind, name = self._storage.state.ids, str(ids if is_file(ids) else source).lower()
-            untyped = kind is not None and name.endswith((".csv", ".txt"))  # 1 may be text or an integer
-            if untyped and rows.ids is not None and isinstance(rows.ids, list) == (kind == "integer"):
-                rows = replace(rows, ids=typed_ids(rows.ids, kind))
+            rows = rows.typed(self._storage.state.ids, ids if is_file(ids) else source)
             return self._add_file(rows, X is None, first_row, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
@@ -276,8 +268,7 @@ class Collection:
         if rows.ids is not None and not how["upsert"]:
             given, kind = stored_ids(rows.ids[first:])
             with self._reading() as now:
-                if kind == now.state.ids:
-                    refuse_known(np.asarray(given).tolist(), now.find(given))
+                refuse_known(given, now.find(given, kind) >= 0)
         state = self._storage.state
         are_codes = rows_are_codes(rows.X, rows.name, state.n_bits, None if are_codes else state.n_features)
         if are_codes and Path(rows.name).suffix:
@@ -311,7 +302,7 @@ class Collection:
         with self._editing("deleted") as edit:
             positions = np.unique(edit.now.chosen(ids, where))
             if len(positions):
-                edit.delete(edit.now.view.numbers_at(positions))
+                edit.delete(edit.now.view.stretches.ids_at(positions))
         return len(positions)
 
     def update_metadata(
@@ -342,24 +333,24 @@ class Collection:
         """Make conditions on a metadata field fast by an index, or remove that."""
         name = '"field ' + field.replace('"', '""') + '"'
         with self._editing("field indexed") as edit:
-            edit.now.warn_of_unknown([field])
+            warn_of_unknown([field], edit.now.fields())
             edit.connection.execute(
                 f"DROP INDEX IF EXISTS {name}" if remove
                 else f"CREATE INDEX IF NOT EXISTS {name} ON items ({scalar_sql(field)})"
             )  # fmt: skip
             edit.update()
 
-    def compact(self, *, advance: Advance | None = None) -> None:
+    def compact(self, *, progress: Progress | None = None) -> None:
         """Write codes and vectors again without what is deleted; searches continue meanwhile.
 
-        Takes as much disk again until it is done. advance : called with numbers of rows.
+        Takes as much disk again until it is done.
         """
         with self._editing("compacted", repairs=True) as edit:
-            edit.rewrite(None, advance)
+            edit.rewrite(None, progress or Silent())
             edit.tidy(repair=self._lenient)
         self._lenient = False
         self._keep_lists()
-        self._storage.shrink()
+        self._storage.connections.shrink()
 
     def _keep_lists(self) -> None:
         """Write codes sorted by list beside the others, which searches map; without it they sort them."""
@@ -368,64 +359,49 @@ class Collection:
                 now.view.keep_lists()
 
     def retrain(
-        self, model: Any = None, *, X: Any = None, bits: int | None = None,
-        method: str | None = None, random_state: int | None = None, advance: Advance | None = None,
-        step: Callable[[str], object] | None = None, progress: Progress | None = None,
+        self, model: Any = None, *, X: Any = None, bits: int | None = None, method: str | None = None,
+        random_state: int | None = None, progress: Progress | None = None,
     ) -> Hasher:  # fmt: skip
         """Make new codes by another model, beside the old ones, and switch to them in one step.
 
         model : a fitted hasher or its file; None: one like the present, or of other bits, method and
             random_state, fitted to the vectors of the collection, or to 100,000 of them.
         X : (n, D) or a file, in the order of `ids`, if the collection keeps no vectors. Searches continue
-            meanwhile. advance, step : called with numbers of rows, and with what is being done.
+            meanwhile.
         """
-        from auxbit.core.decoders import kind_of
         from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, coding_of, model_again, suit_decoder
+        from auxbit.hashers.files import TRAINING_ROWS, model_again
 
         told, place = progress or Silent(), self._storage.place
-        n, advance = len(self), advance or told.advance
-        step = step or (lambda what: told.stage(what, n))
         with self._editing("retrained") as edit:
-            now, state = edit.now, edit.state
-            positions = now.view.present()
+            view, state = edit.now.view, edit.state
+            positions = view.store.present()
             given = None if X is None else np.asarray(records_of(X).X[:])
             _check_retraining(place, state, given, len(positions))
 
             def rows_of(some: Any) -> Array:
-                return given[some] if given is not None else now.view.vectors(positions[some])
+                return given[some] if given is not None else view.vectors(positions[some])
 
             # of a damaged model, which another replaces, nothing is asked
-            present = None if state.model is None or model is not None else now.view.model()
-            some = np.asarray(rows_of(sample_rows(len(positions), TRAINING_ROWS)), dtype=np.float32)
+            present = None if state.model is None or model is not None else view.model()
             known = state.n_bits if present is None else present.decoder_.hash_bits
-            n_bits = check_n_bits(known if bits is None else bits)
-            kind, lists, finer = (None, 0, 0) if present is None else kind_of(present.decoder_)
-            new = load_model(model) if model is not None else model_again(
-                present, some, place, method, n_bits, metric=now.metric, random_state=random_state,
+            new, made_by = model_again(
+                present, None if model is None else load_model(model),
+                np.asarray(rows_of(sample_rows(len(positions), TRAINING_ROWS)), dtype=np.float32), place,
+                method=method, bits=check_n_bits(known if bits is None else bits),
+                coding=None if state.model is None else state.coding, mu=state.mu,
+                metric="euclidean" if present is None else view.metric, random_state=random_state,
                 n_jobs=self.n_jobs, progress=told,
             )  # fmt: skip
-            if state.n_features not in (None, new.n_features_in_):
-                raise InvalidInput(
-                    f"the model is for rows of {new.n_features_in_} numbers, the collection for "
-                    f"{state.n_features}."
-                )
-            coding, mu = state.coding, state.mu
-            if coding == "optimal":
-                suit_decoder(new, some, mu, kind, lists or None, told, finer)
-            if state.model is None:  # its codes were made elsewhere, or are still to be made
-                coding, mu = coding_of(new, None, None)
-            step("encoding")
-            edit.update(
-                n_bits=new.code_bits(coding), list_bits=new.code_bits(coding) - new.decoder_.hash_bits,
-                n_features=int(new.n_features_in_), coding=coding, mu=mu,
-                model=f"model.{state.generation + 1}.safetensors", trained=state.next_number,
-            )  # fmt: skip
+            told.stage("encoding", len(positions))
+            name = f"model.{state.generation + 1}.safetensors"
+            edit.update(model=name, trained=state.next_number, **made_by)
             if self._storage.folder is not None:
-                new.save(self._storage.folder / str(edit.state.model))
+                new.save(self._storage.folder / name)
             else:
-                self._storage.models[str(edit.state.model)] = new
-            edit.rewrite(lambda rows: new.encode(rows_of(rows), coding=coding, mu=mu), advance)
+                self._storage.models[name] = new
+            how = {"coding": made_by["coding"], "mu": made_by["mu"]}
+            edit.rewrite(lambda rows: new.encode(rows_of(rows), **how), told)
         self._keep_lists()
         return new
 
@@ -450,25 +426,22 @@ class Collection:
         probes, recall : in a collection with lists, how many of them are searched, or "all"; or which part of
             the k nearest they are to hold, by default 0.98, as was learned when they were made.
         """
-        k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
-        if mode not in (None, *MODES):
-            raise InvalidParameter("mode", mode, " or ".join(map(repr, MODES)))
-        how = k, mode, rerank, None if where is None else Where.of(where), probes, recall
-        asked = None
-        if where is None and like is None:  # codes alone may do: a transaction costs time
+        wanted, asked = None if where is None else Where.of(where), None
+        if wanted is None and like is None:  # codes alone may do: a transaction costs time
             state = self._storage.state
             with self._guard.reading():
                 if self._view is not None and self._view.state is state:
-                    now = Snapshot(None, self._view)
-                    asked = Queries(now, X, codes, like, vectors_column)
-                    found = asked.nearest(*how)
-                    if now.knows_ids(found[1]):
-                        return self._answers(now, asked, *found)
+                    asked = Queries(self._view, X, codes, vectors_column)
+                    found = asked.nearest(k, mode, rerank, None, probes, recall)
+                    try:
+                        return self._answers(Snapshot(None, self._view), asked, wanted, *found)
+                    except KeyError:  # an id must be looked up
+                        pass
         with self._reading() as now:
             if asked is None or now.state is not state:
-                asked = Queries(now, X, codes, like, vectors_column)
-                found = asked.nearest(*how)
-            return self._answers(now, asked, *found)
+                asked = now.queries(X, codes, like, vectors_column)
+                found = asked.nearest(k, mode, rerank, now.among(wanted), probes, recall)
+            return self._answers(now, asked, wanted, *found)
 
     def search_radius(
         self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
@@ -476,19 +449,20 @@ class Collection:
     ) -> Answers:  # fmt: skip
         """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
         with self._reading() as now:
-            asked = Queries(now, X, codes, like, vectors_column)
+            asked = now.queries(X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
-            lims, distances, positions = asked.within(r, wanted, probes, recall)
-            return self._answers(now, asked, distances, positions, lims)
+            return self._answers(now, asked, wanted, *asked.within(r, now.among(wanted), probes, recall))
 
     def _answers(
-        self, now: Snapshot, asked: Queries, distances: Array, positions: Array, lims: Array | None = None
-    ) -> Answers:
+        self, now: Snapshot, asked: Queries, where: Where | None, distances: Array, positions: Array,
+        lims: Array | None = None,
+    ) -> Answers:  # fmt: skip
         """What was found, by positions, as answers by ids."""
         ids, state = now.ids_at(positions), now.state
         about = {
-            "collection": str(self.path), "items": now.view.alive.count,
+            "collection": str(self.path), "items": now.view.store.alive.count,
             "bits": state.n_bits - state.list_bits, "queries": len(asked), **asked.how,
+            "where": None if where is None else str(where),
         }  # fmt: skip
         if asked.single and lims is None:
             distances, ids = distances[0], ids[0]
@@ -549,17 +523,15 @@ class Collection:
     def attachment(self, id_: Any) -> bytes:
         """The bytes that were added with an item."""
         with self._reading() as now:
-            number = int(now.view.numbers_at(now.places([id_]))[0])
+            number = int(now.view.stretches.ids_at(now.places([id_]))[0])
             row = now.connection.execute(
                 "SELECT CAST(content AS BLOB), checksum FROM attachments WHERE number = ?", (number,)
             ).fetchone()
         if row is None:
             raise InvalidInput(f"item {id_!r} has no attachment.")
         if zlib.crc32(row[0]) != row[1]:
-            raise Damaged(
-                f"{self._storage.place}: the attachment of item {id_!r} does not match its checksum. Restore "
-                "the collection from a copy."
-            )
+            what = f"{self._storage.place}: the attachment of item {id_!r} does not match its checksum."
+            raise Damaged(f"{what} {storage.FROM_COPY}")
         return bytes(row[0])
 
     def count(self, where: Any = None) -> int:
@@ -573,46 +545,33 @@ class Collection:
         """Which of these ids are there, (n,)."""
         given, kind = stored_ids(ids)
         with self._reading() as now:
-            if kind != (now.state.ids or "integer"):
-                return np.zeros(len(given), dtype=np.bool_)
-            found: Mask = now.find(given) >= 0
+            found: Mask = now.find(given, kind) >= 0
             return found
 
     @property
     def ids(self) -> Array:
         """All ids, in the order in which items were added: (n,) int64, or objects, text or UUIDs."""
         with self._reading() as now:
-            return now.ids_at(now.view.present())
+            return now.ids_at(now.view.store.present())
 
-    def export(
-        self, path: PathLike, to: str = "faiss", *, form: str = "auto", overwrite: bool = False
-    ) -> str:
-        """Write codes and ids as a FAISS index, or, with to="onnx", the hash function; returns the form.
+    def export(self, path: PathLike, *, form: str = "auto", overwrite: bool = False) -> str:
+        """Write codes and ids as a FAISS index; returns its form. form : as in `auxbit.export.to_faiss`."""
+        from auxbit.export import to_faiss
 
-        form : as in `auxbit.export.to_faiss`.
-        """
-        from auxbit.export import to_faiss, to_onnx
-
-        if to not in ("faiss", "onnx"):
-            raise InvalidParameter("to", to, "'faiss' or 'onnx'")
         with self._reading() as now:
-            if to == "onnx":
-                to_onnx(now.view.model(), path, overwrite=overwrite)
-                return "onnx"
-            model = None if now.state.model is None else now.view.model()
             if now.state.ids in ("text", "uuid"):
                 raise InvalidInput("FAISS keeps integers as ids, and those of the collection are not.")
-            present = now.view.present()
-            codes = now.view.codes(present)
+            model = None if now.state.model is None else now.view.model()
+            present = now.view.store.present()
             return to_faiss(
-                path, model, codes, now.ids_at(present), form=form, coding=now.state.coding,
-                mu=now.state.mu, overwrite=overwrite,
+                path, model, now.view.codes(present), now.ids_at(present), form=form,
+                coding=now.state.coding, mu=now.state.mu, overwrite=overwrite,
             )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """Its size, and how codes are made."""
         with self._reading() as now:
-            state, method, metric, lists, finer = now.state, None, now.metric, now.state.lists, 0
+            state, method, metric, lists, finer = now.state, None, now.view.metric, now.state.lists, 0
             if state.model is not None:
                 from auxbit.core.decoders import kind_of
                 from auxbit.hashers.registry import label_of
@@ -623,7 +582,7 @@ class Collection:
             fields, indexed = now.fields(), now.indexed_fields()
         of_lists = {"lists": lists, "refine_bits": finer} if lists else {}
         return {
-            "collection": str(self.path), "items": now.view.alive.count,
+            "collection": str(self.path), "items": now.view.store.alive.count,
             "bits": state.n_bits - state.list_bits, **of_lists, "dimensions": state.n_features,
             "method": method, "metric": metric, "coding": state.coding, "mu": state.mu,
             "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
@@ -635,14 +594,14 @@ class Collection:
 
         n_bytes = self._storage.bytes()
         with self._reading() as now:
-            state, view, present = now.state, now.view, now.view.present()
+            state, view, present = now.state, now.view, now.view.store.present()
             found = Statistics(
                 str(self.path), len(present), state.positions - len(present), state.n_bits - state.list_bits,
                 state.n_features, state.coding, state.vectors, state.ids, n_bytes,
             )  # fmt: skip
             if state.model is None:
                 return found
-            added = present[view.numbers_at(present) >= state.trained]
+            added = present[view.stretches.ids_at(present) >= state.trained]
             try:
                 return found.compared(view.model(), state.mu, state.n_bits, added, now.codes_and_error)
             except ModelFileError as error:  # the rest can still be counted
@@ -654,7 +613,7 @@ class Collection:
             with self._storage.reading() as (connection, state):
                 found = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
                 found += [f"the attachment of item {number} does not match its checksum"
-                          for number in spoilt_attachments(connection)]  # fmt: skip
+                          for number in spoilt(connection, "attachments", "content")]  # fmt: skip
                 found = [f"{storage.DATABASE}: {text}" for text in found]
                 try:
                     view = View(self._storage, state, 1, lenient=True)
@@ -672,8 +631,6 @@ class Collection:
     @property
     def damage(self) -> Lines:
         """What was found to be wrong by damaged="skip"."""
-        if not self._lenient:
-            return []
         with self._reading() as now:
             return now.view.damage()
 
@@ -749,7 +706,7 @@ class Collection:
             return False
 
     def __repr__(self) -> str:
-        if self._storage.closed:
+        if self._storage.connections.closed:
             return f"Collection({str(self.path)!r}), closed"
         bits = self.n_bits - self._storage.state.list_bits
         return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {bits} bits"
@@ -757,7 +714,7 @@ class Collection:
     def _repr_html_(self) -> str:
         from auxbit.core.progress import html_table
 
-        facts = {} if self._storage.closed else self.describe()
+        facts = {} if self._storage.connections.closed else self.describe()
         return html_table(repr(self), [], [each for each in facts.items() if each[1] not in (None, [])])
 
 
@@ -779,36 +736,17 @@ def load_model(source: Any) -> Hasher:
 
 
 def _first_state(
-    model: Hasher | None, vectors: str | None, coding: str | None, mu: float | None, bits: int | None,
-    n_features: int | None, lists: str | int | None,
-) -> State:  # fmt: skip
-    """The state of an empty collection, of parameters that go together."""
+    vectors: str | None, model: str | None, lists: str | int | None, made_by: dict[str, Any]
+) -> State:
+    """The state of an empty collection. made_by : of its codes, as `codes_by` has it."""
     from auxbit import __version__
-    from auxbit.core.decoders import only_for_decoder
 
+    if vectors is not None and made_by["n_features"] is None:
+        raise InvalidInput("to keep vectors without a model, give n_features, their dimension.")
     key = secrets.token_hex(16)
-    of_codes = lists if isinstance(lists, int) else None  # of codes that Hamming distances mean something for
-    if vectors not in VECTORS:
-        raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
-    if model is None:
-        if coding not in (None, "hash") or mu is not None:
-            raise InvalidInput("codes that are made elsewhere have their coding: leave coding and mu out.")
-        if bits is None:
-            raise InvalidInput("give rows, a fitted model, or bits for codes that are made elsewhere.")
-        if vectors is not None and n_features is None:
-            raise InvalidInput("to keep vectors without a model, give n_features, their dimension.")
-        if n_features is not None:
-            n_features = check_integer("n_features", n_features, 1)
-        return State(check_n_bits(bits), key, n_features, vectors, auxbit_version=__version__, lists=of_codes)
-    fitted, dims = model.decoder_.hash_bits, int(model.n_features_in_)
-    if bits not in (None, fitted) or n_features not in (None, dims):
-        raise InvalidInput(f"the model has {fitted} bits and {dims} features: leave bits, n_features out.")
-    coding, mu = coding or "hash", mu or 0.0
-    return State(
-        model.code_bits(coding), key, dims, vectors, coding, mu, "model.0.safetensors",
-        auxbit_version=__version__, lists=None if only_for_decoder(coding, mu) else of_codes,
-        list_bits=model.code_bits(coding) - fitted,
-    )  # fmt: skip
+    state = State(key=key, vectors=vectors, model=model, auxbit_version=__version__, **made_by)
+    # of codes that Hamming distances mean something for; others have those of their model
+    return replace(state, lists=lists) if isinstance(lists, int) and not state.by_decoder else state
 
 
 def _check_retraining(place: str, state: State, X: Array | None, n: int) -> None:

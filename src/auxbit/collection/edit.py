@@ -13,19 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from auxbit.collection.snapshot import Snapshot, checksum, integers
-from auxbit.collection.storage import Change, layout_check
+from auxbit.collection.snapshot import Snapshot, checksum, spoilt
+from auxbit.collection.storage import Change
 from auxbit.core.checks import Array, Ids, Packed, Positions
-from auxbit.data.records import KINDS, Records, Row, encode_metadata, ids_array, stored_ids
+from auxbit.core.files import append_checked, integers
+from auxbit.core.parallel import block_slices
+from auxbit.core.progress import Progress
+from auxbit.data.records import (
+    KINDS,
+    Records,
+    Row,
+    encode_metadata,
+    ids_array,
+    refuse_known,
+    refuse_repeats,
+    stored_ids,
+)
+from auxbit.data.vectors import blocks
 from auxbit.errors import InvalidInput
-from auxbit.index.codes import LANES, full_planes, last_planes, runs
+from auxbit.index.codes import LANES, full_planes, last_planes, numbers_from, runs, runs_check
 
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
-BLOCK_BYTES = 2**24  # of vectors that are converted at a time
 MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
 RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
-Advance = Callable[[int], object]
 Attachments = Sequence[bytes | None]
 
 
@@ -97,17 +108,12 @@ class Edit(Change):
     ) -> tuple[Ids, list[Any] | None]:
         """The numbers of n rows, and their ids if these are others; rows that they replace are deleted."""
         state = self.state
-        following = np.arange(state.next_number, state.next_number + n, dtype=np.int64)
+        following = numbers_from(state.next_number, n)
         if given is None:
             if state.ids not in (None, "integer"):
                 raise InvalidInput(
                     f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
                     "(--id-column NAME or --ids FILE)."
-                )
-            if n and state.next_number + n - 1 > 2**63 - 1:
-                raise InvalidInput(
-                    f"{n} rows cannot be numbered on: the largest id is {state.next_number - 1}. Give their "
-                    "ids."
                 )
             if n:
                 self.update(ids="integer")
@@ -116,17 +122,15 @@ class Edit(Change):
         listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if n and state.ids not in (None, kind):
             raise InvalidInput(f"the ids of the collection are {state.ids}, and {listed[0]!r} is {kind}.")
-        if len(set(listed)) < n:
-            twice = next(each for place, each in enumerate(listed) if each in set(listed[:place]))
-            raise InvalidInput(f"id {twice!r} comes twice in ids; nothing was added.")
+        refuse_repeats(ids, "ids")
         if not n:
             return following, None
         self.update(ids=kind)
         new = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
         if upsert or (isinstance(ids, np.ndarray) and not new):  # of text the database tells what is there
-            known = self.now.find(ids)
+            known = self.now.find(ids, kind)
             if not upsert:
-                refuse_known(listed, known)
+                refuse_known(ids, known >= 0)
             self.delete(np.sort(known[known >= 0]))
         if new and len(runs(ids)) <= max(1, n // RUN_ROWS):
             return ids, None
@@ -140,12 +144,16 @@ class Edit(Change):
         head = np.frombuffer(state.last_codes, dtype=np.uint8).reshape(-1, LANES).T[:begun]
         every = np.concatenate([head.reshape(begun, width), packed])
         if len(every) >= LANES:
-            self.extend(state.codes, state.code_bytes, [full_planes(every)], LANES * width)
+            self._extend(state.codes, state.code_bytes, [full_planes(every)], LANES * width)
         if state.vectors is not None and X is not None:
-            pieces, end = _converted(X, state.vectors), state.positions * state.row_bytes
-            self.extend(state.vectors_file, end, pieces)
+            dtype = np.dtype(state.vectors).newbyteorder("<")
+            pieces = (np.asarray(X[rows], dtype=dtype) for rows in blocks(X))
+            self._extend(state.vectors_file, state.positions * state.row_bytes, pieces)
         self._note_stretches(state.positions, numbers)
         self.update(positions=state.positions + len(packed), last_codes=last_planes(every).tobytes())
+
+    def _extend(self, name: str, end: int, pieces: Iterable[Array], room: int = 0) -> None:
+        append_checked(self.connection, self.storage.flat(name), name, end, pieces, room)
 
     def _note_stretches(self, first: int, numbers: Ids) -> None:
         """Note which items lie from position `first` on; what goes on with the last stretch becomes one."""
@@ -153,14 +161,14 @@ class Edit(Change):
         rows[:, 0] += first
         last = integers(self.connection, "SELECT * FROM stretches ORDER BY first_position DESC LIMIT 1")
         if len(last) and len(rows) and last[0, 2] + last[0, 1] == rows[0, 2]:
-            layout = layout_check(-last, layout)
+            layout = runs_check(-last, layout)
             rows[0] = last[0, 0], last[0, 1] + rows[0, 1], last[0, 2]
         self._insert("stretches", rows, layout)
 
     def _insert(self, table: str, rows: Ids, layout: int) -> None:
         """Insert rows into `stretches` or `deleted`, or replace those that begin alike."""
         self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", rows.tolist())
-        self.update(layout=layout_check(rows, layout))
+        self.update(layout=runs_check(rows, layout))
 
     def _insert_items(self, numbers: Ids, own: list[Any] | None, texts: Sequence[str | None] | None) -> None:
         """Store ids and metadata of items that have any of their own."""
@@ -175,7 +183,7 @@ class Edit(Change):
         try:
             self.connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError:
-            refuse_known(own or [], self.now.find(own or []))
+            refuse_known(own or [], self.now.find(own or [], str(self.state.ids)) >= 0)
             raise
 
     # ---- changing and deleting
@@ -188,7 +196,7 @@ class Edit(Change):
     def update_items(self, positions: Positions, rows: Sequence[Row | None], *, replace: bool) -> None:
         """Change metadata: fields are set, None removes one; with `replace` all others are removed."""
         texts = encode_metadata(rows, len(positions))
-        for number, text in zip(self.now.view.numbers_at(positions).tolist(), texts):
+        for number, text in zip(self.now.view.stretches.ids_at(positions).tolist(), texts):
             _, id_, old = next(self.now.rows("number", [number]), (number, None, None))
             if not replace:
                 patch = self.connection.execute("SELECT json_patch(?, ?)", (old or "{}", text or "{}"))
@@ -215,30 +223,29 @@ class Edit(Change):
 
     # ---- all of it again
 
-    def rewrite(self, codes: Callable[[slice], Packed] | None, advance: Advance | None) -> None:
+    def rewrite(self, codes: Callable[[slice], Packed] | None, progress: Progress) -> None:
         """Write the next generation of the flat files, with other codes if given."""
         before, view, last = self.before, self.now.view, [b""]
-        positions, number = view.present(), before.generation + 1
+        positions, number = view.store.present(), before.generation + 1
         n = len(positions)
-        blocks = [slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS)]
+        parts = list(block_slices(n, BLOCK_ROWS))
 
         def planes() -> Iterator[Array]:
-            for rows in blocks:
+            for rows in parts:
                 packed = view.codes(positions[rows]) if codes is None else codes(rows)
                 yield full_planes(packed)
                 last[0] = last_planes(packed).tobytes()
-                if advance is not None:
-                    advance(len(packed))
+                progress.advance(len(packed))
 
         for table in ("checks", "deleted", "stretches"):
             self.connection.execute(f"DELETE FROM {table}")
         names = {"codes": f"codes.{number}", "vectors_file": f"vectors.{number}"}
         self.update(generation=number, positions=n, deleted=0, layout=0, **names)
-        self.extend(self.state.codes, 0, planes(), LANES * self.state.width)
+        self._extend(self.state.codes, 0, planes(), LANES * self.state.width)
         if before.vectors is not None:
-            kept = (view.vectors(positions[rows]) for rows in blocks)
-            self.extend(self.state.vectors_file, 0, kept)
-        self._note_stretches(0, view.numbers_at(positions))
+            kept = (view.vectors(positions[rows]) for rows in parts)
+            self._extend(self.state.vectors_file, 0, kept)
+        self._note_stretches(0, view.stretches.ids_at(positions))
         self.update(last_codes=last[0])
 
     def tidy(self, *, repair: bool) -> None:
@@ -260,30 +267,6 @@ class Edit(Change):
         for _, name in indexes:  # first: SQLite could not find there what has changed
             self.connection.execute(f'DROP INDEX "{name}"')
         self._forget(("items", "attachments"), self.now.view.spoilt_rows)
-        self._forget(("attachments",), spoilt_attachments(self.connection))
+        self._forget(("attachments",), spoilt(self.connection, "attachments", "content"))
         for statement, _ in indexes:
             self.connection.execute(statement)
-
-
-def refuse_known(ids: Sequence[Any], numbers: Ids) -> None:
-    """Refuse ids that are there: those with a number."""
-    known = numbers >= 0
-    if known.any():
-        first = np.asarray(ids, dtype=object)[known.argmax()]
-        raise InvalidInput(
-            f"id {first!r} is already in the collection ({int(known.sum()):,} of the {len(ids):,} given); "
-            "nothing was added. upsert=True (--upsert) replaces their rows."
-        )
-
-
-def spoilt_attachments(connection: sqlite3.Connection) -> list[int]:
-    """The numbers of items whose attachments do not match their checksums."""
-    rows = connection.execute("SELECT number, CAST(content AS BLOB), checksum FROM attachments")
-    return [number for number, content, check in rows if zlib.crc32(content or b"") != check]
-
-
-def _converted(X: Array, dtype: str) -> Iterator[Array]:
-    """Rows in the type that they are kept in, a block at a time."""
-    step = max(1, BLOCK_BYTES // (4 * max(1, X.shape[1])))
-    for start in range(0, len(X), step):
-        yield np.asarray(X[start : start + step], dtype=np.dtype(dtype).newbyteorder("<"))

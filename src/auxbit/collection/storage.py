@@ -13,13 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import shutil
 import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -29,9 +27,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Ids
 from auxbit.core.decoders import only_for_decoder
-from auxbit.core.files import CHUNK, WAIT_SECONDS, Flat, Reader, WriterLock, connect, database_errors
+from auxbit.core.files import (
+    Connections,
+    Flat,
+    WriterLock,
+    connect,
+    database_errors,
+)
 from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput
@@ -145,6 +148,11 @@ class State:
         return only_for_decoder(self.coding, self.mu)
 
     @property
+    def files_key(self) -> tuple[str, int]:
+        """What changes with the meaning of positions."""
+        return self.key, self.generation
+
+    @property
     def items(self) -> int:
         """How many are not deleted."""
         return self.positions - self.deleted
@@ -203,12 +211,6 @@ def _settings_check(found: dict[str, Any]) -> int:
     return zlib.crc32("\n".join(sorted(map(repr, found.items()))).encode())
 
 
-def layout_check(rows: Ids, others: int = 0) -> int:
-    """The checksum of rows of `stretches` or `deleted`, (n, 3), and others: no flip of a bit keeps it."""
-    prime = 2**31 - 1
-    return (others + int((rows % prime * (3, 5, 7)).sum())) % prime
-
-
 def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Refuse a database that is none of ours, or of another version, and say what to do."""
     where.register(connection)
@@ -246,28 +248,8 @@ class Change:
         """Change fields of the state; without any, note that rows of other tables were changed."""
         self.state, self.made = replace(self.state, **changes), True
 
-    def extend(self, name: str, end: int, pieces: Iterable[Array], room: int = 0) -> None:
-        """Append to a flat file, from its committed end on, and note the checksums."""
-        query = "SELECT checksum FROM checks WHERE file = ? AND chunk = ?"
-        begun = self.connection.execute(query, (name, end // CHUNK)).fetchone()
-        found = self.storage.flat(name).append(end, pieces, room, begun[0] if begun else 0)
-        self.connection.executemany(
-            "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", [(name, *each) for each in found.items()]
-        )
-
 
 C = TypeVar("C", bound=Change)
-
-_process = os.getpid()  # kept, because it costs a system call, and every search asks
-
-
-def _note_process() -> None:
-    global _process
-    _process = os.getpid()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_process)
 
 
 class Storage:
@@ -275,23 +257,21 @@ class Storage:
 
     def __init__(self, folder: Path | None, *, read_only: bool, state: State | None = None) -> None:
         """Open a folder; or with None make a collection in memory, of this state."""
-        self.folder, self.read_only, self.closed = folder, read_only, False
+        self.folder, self.read_only = folder, read_only
         self.place = str(folder) if folder is not None else "the collection in memory"
         self.models: dict[str, Any] = {}  # by the name of their file
         self._memory: dict[str, Flat] = {}
-        self._changing = threading.RLock()
-        # by process: a forked child may not even close the connections of its parent
-        self._free, self._writers = dict[int, list[Reader]](), dict[int, sqlite3.Connection]()
-        self._state, self._noting, self._only = state, threading.Lock(), None
+        self._state, self._noting = state, threading.Lock()
         self._sole: int | None = None  # the process of the only writer, which need not ask what was committed
         self._path = self._lock = None
         self._file: tuple[int, int] | None = None  # which the database was when it was opened
         self._looked = -LOOK_SECONDS  # when it was last seen to be that
         if folder is None:
-            self._only = connect(None, where.register)
-            lay_out(self._only, state or State(1))
+            self.connections = Connections(None, where.register)
+            lay_out(self.connections.writer(), state or State(1))
             return
         self._path, self._lock = folder / DATABASE, WriterLock(folder / LOCK)
+        self.connections = Connections(self._path, partial(_prepare, self._path))
         try:
             check_folder(folder)
             self._note(self.state)
@@ -301,7 +281,7 @@ class Storage:
 
     def _check_usable(self) -> None:
         """Refuse a folder that was moved, removed or replaced: its open files could still be used."""
-        if self.closed:
+        if self.connections.closed:
             raise InvalidInput(f"{self.place} is closed. Open it again.")
         if self._path is None:
             return
@@ -316,35 +296,10 @@ class Storage:
         self._looked = time.monotonic()
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection that no other thread uses meanwhile; of a collection in memory there is only one."""
-        if self._path is None:
-            with self._changing:
-                assert self._only is not None
-                yield self._only
-            return
-        free, reader = self._free.setdefault(_process, []), None
-        with contextlib.suppress(IndexError):  # asked for, not looked up: another thread may be faster
-            reader = free.pop()
-        if reader is not None and reader.outdated(self._path):
-            reader.connection.close()
-            reader = None
-        reader = reader or Reader.of(self._path, partial(_prepare, self._path))
-        try:
-            yield reader.connection
-            if reader.outdated(self._path):
-                raise FileProblem(f"{self._path} was changed while it was read. Try again.")
-        finally:
-            if self.closed:
-                reader.connection.close()
-            else:
-                free.append(reader)
-
-    @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """A connection that sees one committed state for the length of the block, and that state."""
         self._check_usable()
-        with database_errors(self.place, DATABASE), self._connected() as connection:
+        with database_errors(self.place, DATABASE), self.connections.reading() as connection:
             if connection.in_transaction:  # in memory, by whoever calls this within a change
                 yield connection, read_state(connection)
                 return
@@ -361,7 +316,7 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        if self._state is not None and self._sole == _process:
+        if self._state is not None and self._sole == files.process:
             if time.monotonic() > self._looked + LOOK_SECONDS:
                 self._check_usable()
             return self._state
@@ -377,27 +332,18 @@ class Storage:
             self._lock.acquire(f"the collection {self.place}")
             self.sweep()
 
-    def _writer(self) -> sqlite3.Connection:
-        self.lock()
-        if self._path is None:
-            assert self._only is not None
-            return self._only
-        if _process not in self._writers:
-            settings = ("PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536")
-            self._writers[_process] = connect(self._path, where.register, *settings)
-        return self._writers[_process]
-
     @contextmanager
     def changing(self, what: str, kind: type[C]) -> Iterator[C]:
         """A transaction that is committed at the end of the block, and undone by an exception in it."""
-        with self._changing, database_errors(self.place, DATABASE):
-            connection = self._writer()
+        with self.connections.writing, database_errors(self.place, DATABASE):
+            self.lock()
+            connection = self.connections.writer()
             if connection.in_transaction:
                 raise InvalidInput(f"{self.place} is being changed: wait until that has returned.")
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 before = self._note(read_state(connection, self._state))
-                self._sole = _process
+                self._sole = files.process
                 change = kind(self, connection, before, before, {"change": what})
                 yield change
                 if change.made:
@@ -459,22 +405,6 @@ class Storage:
                         with contextlib.suppress(OSError):  # Windows keeps what somebody has mapped
                             path.unlink()
 
-    def shrink(self) -> None:
-        """Give the room of deleted rows in the database back to the disk."""
-        # what fails here, for want of room on the disk, has changed nothing
-        with (
-            self._changing,
-            database_errors(self.place, DATABASE),
-            contextlib.suppress(sqlite3.OperationalError),
-        ):
-            connection = self._writer()
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA busy_timeout = 0")  # a log that somebody reads stays for now
-            try:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                connection.execute(f"PRAGMA busy_timeout = {1000 * WAIT_SECONDS:.0f}")
-
     def bytes(self) -> dict[str, int]:
         """Bytes on disk or in memory by what they hold; the room behind the end is not counted."""
         with self.reading() as (connection, state):
@@ -490,12 +420,9 @@ class Storage:
 
     def close(self) -> None:
         """Release the lock and the connections; waits for a change under way, readers close their own."""
-        with self._changing:
-            self.closed, self._sole, here = True, None, _process
-            while self._free.get(here):
-                self._free[here].pop().connection.close()
-            if here in self._writers:
-                self._writers.pop(here).close()  # the last connection takes the log into the database
+        with self.connections.writing:
+            self._sole = None
+            self.connections.close()
             if self._lock is not None:
                 self._lock.release()
 
@@ -550,35 +477,21 @@ def make_folder(folder: Path, state: State, save_model: Callable[[Path], object]
     What replaces a collection is committed like a change: a crash leaves the old one or the new one.
     """
     try:
-        files.make_folder(folder.parent)
         if is_collection(folder):
-            _replace(folder, state, save_model)
-        else:
-            _make(folder, state, save_model)
+            return _replace(folder, state, save_model)
+        with files.new_folder(folder) as temporary:
+            if save_model is not None and state.model is not None:
+                save_model(temporary / state.model)
+            durable = (where.register, "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+            with (
+                database_errors(folder, DATABASE),
+                contextlib.closing(connect(temporary / DATABASE, *durable, options="mode=rwc")) as made,
+            ):
+                lay_out(made, state)
     except FileProblem:
         raise
     except OSError as error:
         raise FileProblem(f"{folder} could not be made: {error.strerror or error}.") from error
-
-
-def _make(folder: Path, state: State, save_model: Callable[[Path], object] | None) -> None:
-    temporary = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(8)}.part"
-    os.mkdir(temporary)
-    try:
-        if save_model is not None and state.model is not None:
-            save_model(temporary / state.model)
-        durable = (where.register, "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
-        with (
-            database_errors(folder, DATABASE),
-            contextlib.closing(connect(temporary / DATABASE, *durable, options="mode=rwc")) as made,
-        ):
-            lay_out(made, state)
-        files.sync_folder(temporary)
-        os.replace(temporary, folder)
-    finally:
-        if temporary.exists():
-            shutil.rmtree(temporary)
-    files.sync_folder(folder.parent)
 
 
 def _replace(folder: Path, state: State, save_model: Callable[[Path], object] | None) -> None:

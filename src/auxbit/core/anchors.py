@@ -1,4 +1,4 @@
-"""The Gaussian kernel, anchors and bandwidths that kernelized LSH and anchor graph hashing share.
+"""The Gaussian kernel, anchors and bandwidths that methods with a kernel share.
 
 Rows are scaled float32; distances and sums are float64. Of anchors that are equally near up to rounding, the
 first counts as the nearest, so that a change of units or of the block cannot change which anchors are near.
@@ -155,6 +155,11 @@ def median_distance(anchors: Float32) -> float:
     """The median distance between two anchors; 1 if there are no two that differ."""
     distances = squared_distances(anchors, anchors)[np.triu_indices(len(anchors), 1)]
     return _positive_median(distances, anchors.shape[1])
+
+
+def median_distance_to(X: Float32, anchors: Float32) -> float:
+    """The median distance between a row and an anchor; 1 if none is above 0."""
+    return _positive_median(squared_distances(X, anchors).ravel(), X.shape[1])
 
 
 def median_reach(X: Float32, anchors: Float32, n_nearest: int) -> float:

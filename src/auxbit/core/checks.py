@@ -39,6 +39,7 @@ Indices = npt.NDArray[np.intp]
 Distances = npt.NDArray[np.int32]  # of Hamming
 
 LARGEST = 1e140  # sums of squares of larger values may overflow
+LARGEST_FLOAT32 = np.finfo(np.float32).max
 LEAST_SQUARED = 2.0**-63  # if all numbers are smaller, float32 cannot hold their squares to full precision
 RESCALE = "Rescale the rows that the hasher is fitted to, and the queries."
 

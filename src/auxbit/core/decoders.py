@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Float64, Packed, check_integer, check_positive
+from auxbit.core.checks import LARGEST_FLOAT32, Float32, Float64, Packed, check_integer, check_positive
 from auxbit.core.files import check_layout
 from auxbit.core.maps import (
-    LARGEST_FLOAT32,
     Scaling,
     bytes_per_code,
     check_n_bits,
@@ -26,9 +25,13 @@ from auxbit.core.maps import (
     unpack,
     without_derived,
 )
-from auxbit.core.parallel import kernel
-from auxbit.core.simd import ROWS, TILE_COLUMNS, address, multiply_pairs
+from auxbit.core.parallel import Later
 from auxbit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from auxbit.core import kernels
+else:
+    kernels = Later("auxbit.core.kernels")
 
 # ---- Two kinds of decoder
 #
@@ -140,7 +143,7 @@ class LinearDecoder(_Reconstruction):
         """The same of rows without b, (q, D), into (q, ceil(L/8), 256)."""
         terms = np.zeros((len(rows), out.shape[1] * 8))
         terms[:, : self.n_bits] = -2 * (rows @ self.A)
-        _sums_of_subsets(terms.reshape(-1, 8), out.reshape(-1, VALUES))
+        kernels.sums_of_subsets(terms.reshape(-1, 8), out.reshape(-1, VALUES))
 
     def squared_norms(self, codes: Packed) -> Float32:
         """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
@@ -252,7 +255,7 @@ class TableDecoder(_Reconstruction):
             return
         panels, units = self._panels
         whole, row_units = _in_units(rows)
-        _multiply_whole(whole, row_units, panels, units, out.reshape(len(rows), -1))
+        kernels.multiply_whole(whole, row_units, panels, units, out.reshape(len(rows), -1))
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
@@ -272,6 +275,8 @@ class TableDecoder(_Reconstruction):
     @cached_property
     def _panels(self) -> tuple[npt.NDArray[np.int16], Float32]:
         """All vectors in integers of 16 bits, (4·M, pairs, 64, 2), and their units times −2, (256·M,)."""
+        from auxbit.core.simd import TILE_COLUMNS
+
         whole, units = _in_units(self.tables.reshape(-1, self.tables.shape[2]))
         panels = whole.reshape(-1, TILE_COLUMNS, whole.shape[1] // 2, 2).transpose(0, 2, 1, 3)
         return np.ascontiguousarray(panels), -2 * units
@@ -546,58 +551,14 @@ def byte_contributions(linear: LinearDecoder) -> Float64:
 
 
 MANY_DIMENSIONS = 64  # from which on products of integers are faster, and precise enough
-LEAST_UNIT = 1e-30
-LONGEST = 46_000  # of two rows of integers: their product is below 2**31
 
 
 def _in_units(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], Float32]:
     """Rows, (n, D), as multiples of a unit each, (n, D or D + 1) int16, and these units, (n,)."""
-    largest, lengths = np.abs(rows).max(axis=1), np.linalg.norm(rows.astype(np.float64), axis=1)
-    units = np.maximum(largest / 32767, lengths / LONGEST).astype(np.float32)
-    units[units < LEAST_UNIT] = 1.0  # of zeros, or so near to them that float32 has no room below
     whole = np.zeros((len(rows), rows.shape[1] + rows.shape[1] % 2), dtype=np.int16)
-    np.rint(rows / units[:, None], out=whole[:, : rows.shape[1]], casting="unsafe")
+    units = np.empty(len(rows), dtype=np.float32)
+    kernels.round_rows(np.ascontiguousarray(rows, dtype=np.float64), whole, units)
     return whole, units
-
-
-@kernel
-def _multiply_whole(
-    rows: npt.NDArray[np.int16], row_units: Float32, panels: npt.NDArray[np.int16], units: Float32,
-    out: Float32,
-) -> None:  # fmt: skip
-    """The products of rows, (q, 2·pairs), and of all columns of panels, (p, pairs, 64, 2), into (q, 64·p)."""
-    n, width, columns = len(rows), 2 * rows.shape[1], out.shape[1]
-    scratch = np.empty((ROWS, TILE_COLUMNS), dtype=np.float32)
-    last, last_units = np.zeros((ROWS, rows.shape[1]), dtype=np.int16), np.zeros(ROWS, dtype=np.float32)
-    whole = n - n % ROWS
-    last[: n - whole], last_units[: n - whole] = rows[whole:], row_units[whole:]
-    for p in range(len(panels)):
-        panel, own = address(panels) + p * width * TILE_COLUMNS, address(units) + 4 * p * TILE_COLUMNS
-        for r in range(0, whole, ROWS):
-            to = address(out) + 4 * (r * columns + p * TILE_COLUMNS)
-            multiply_pairs(
-                address(rows) + r * width, width, panel, rows.shape[1] // 2, address(row_units) + 4 * r, own,
-                to, 4 * columns,
-            )  # fmt: skip
-        if whole < n:
-            multiply_pairs(
-                address(last), width, panel, rows.shape[1] // 2, address(last_units), own, address(scratch),
-                4 * TILE_COLUMNS,
-            )  # fmt: skip
-            out[whole:, p * TILE_COLUMNS : (p + 1) * TILE_COLUMNS] = scratch[: n - whole]
-
-
-@kernel
-def _sums_of_subsets(terms: Float64, out: Float32) -> None:
-    """The sum of the terms, (n, 8), that each value of a byte has a bit for, (n, 256)."""
-    sums = np.zeros(VALUES)
-    for row in range(len(terms)):
-        for bit in range(8):
-            n = 1 << bit
-            for value in range(n):
-                sums[n + value] = sums[value] + terms[row, bit]
-        for value in range(VALUES):
-            out[row, value] = sums[value]
 
 
 def _patterns() -> npt.NDArray[np.uint8]:

@@ -12,8 +12,11 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import socket
 import sqlite3
+import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions
-from auxbit.errors import Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -116,6 +119,23 @@ def make_folder(path: PathLike) -> None:
         except FileExistsError:
             continue  # somebody else was faster
         _sync(each.parent)
+
+
+@contextmanager
+def new_folder(path: PathLike) -> Iterator[Path]:
+    """Yield a new folder under a temporary name beside `path`; on success sync it and rename it to `path`."""
+    target = Path(path)
+    make_folder(target.parent)
+    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
+    os.mkdir(temporary)
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, target)
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary)
+    _sync(target.parent)
 
 
 def sync_folder(path: PathLike) -> None:
@@ -374,11 +394,14 @@ class Flat:
 
 
 class Checked:
-    """The bytes of a flat file, each 64 KB compared with its checksum before its first use."""
+    """The bytes of a flat file, each 64 KB compared with its checksum before its first use.
 
-    def __init__(self, flat: Flat, *, lenient: bool) -> None:
+    The checksums are in the table `checks` (file, chunk, checksum) of a database.
+    """
+
+    def __init__(self, flat: Flat, name: str, *, lenient: bool) -> None:
         """Begin with none; lenient : note what is damaged, rather than raise an error."""
-        self.flat, self._lenient, self.length = flat, lenient, 0
+        self.flat, self.name, self._lenient, self.length = flat, name, lenient, 0
         self.content: Bytes = np.zeros(0, dtype=np.uint8)
         self._sums: Ids = np.zeros(0, dtype=np.int64)
         self._fine: Mask = np.zeros(0, dtype=np.bool_)
@@ -389,11 +412,14 @@ class Checked:
         """How many chunks cannot change any more."""
         return self.length // CHUNK
 
-    def grow(self, length: int, sums: Ids, room: int = 0) -> None:
-        """Map the file again, now that it has `length` bytes, with some room behind them.
-
-        sums : the checksums of all chunks but the first `n_full`.
-        """
+    def grow(self, connection: sqlite3.Connection, length: int, room: int = 0) -> None:
+        """Map the file again, now that it has `length` bytes, with some room behind them."""
+        query = "SELECT chunk, checksum FROM checks WHERE file = ? AND chunk >= ? ORDER BY chunk"
+        chunks, sums = integers(connection, query, self.name, self.n_full).T
+        if not np.array_equal(chunks, np.arange(self.n_full, -(-length // CHUNK))):
+            raise Damaged(
+                f"the database lacks checksums of {self.flat.path or self.name}. {self.flat.remedy}"
+            )
         self.content = self.flat.content(length, room, lenient=self._lenient)
         self._sums = np.concatenate([self._sums[: self.n_full], sums])
         self._fine = np.concatenate([self._fine[: self.n_full], np.zeros(len(sums), dtype=np.bool_)])
@@ -426,6 +452,40 @@ class Checked:
         for chunk in self.damage:
             first, last = chunk * CHUNK // size, -(-min((chunk + 1) * CHUNK, self.length) // size)
             yield slice(first * rows_each, last * rows_each)
+
+
+def append_checked(
+    connection: sqlite3.Connection, flat: Flat, name: str, end: int, pieces: Iterable[Array], room: int = 0
+) -> None:
+    """Append to a flat file, from its committed end on, and note the checksums for `Checked`."""
+    query = "SELECT checksum FROM checks WHERE file = ? AND chunk = ?"
+    begun = connection.execute(query, (name, end // CHUNK)).fetchone()
+    found = flat.append(end, pieces, room, begun[0] if begun else 0)
+    connection.executemany(
+        "INSERT OR REPLACE INTO checks VALUES (?, ?, ?)", [(name, *each) for each in found.items()]
+    )
+
+
+class Kept:
+    """A file that can be read even if it is removed later: it is mapped now, and not read before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content: Bytes | None = None
+        with suppress(OSError, Damaged):
+            self._content = Flat(path).content(path.stat().st_size)
+
+    def read(self, load: Callable[[Path], Any]) -> Any:
+        """What `load` makes of its path, or, if it is gone by then, of that of a copy."""
+        try:
+            return load(self._path)
+        except AuxbitError:
+            if self._path.exists() or self._content is None:
+                raise
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = Path(temporary) / self._path.name
+            copy.write_bytes(self._content.tobytes())
+            return load(copy)
 
 
 # ---- SQLite databases, on any disk
@@ -521,6 +581,92 @@ class Reader(NamedTuple):
     def outdated(self, path: Path) -> bool:
         """Whether somebody has changed the files since."""
         return self.seen is not None and self.seen != self.seen_at(path)
+
+
+process = os.getpid()  # kept, because it costs a system call, and every search asks
+
+
+def _note_process() -> None:
+    global process
+    process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_process)
+
+
+class Connections:
+    """Connections to a database: of those who read it, each for one thread at a time, and of who writes it.
+
+    Each process has its own: a forked child may not even close those of its parent. Of a database in memory,
+    path=None, there is only one, for one thread at a time. writing : held by the thread that writes.
+    """
+
+    def __init__(self, path: Path | None, prepare: Prepare) -> None:
+        self.path, self._prepare, self.closed, self.writing = path, prepare, False, threading.RLock()
+        self._free, self._writers = dict[int, list[Reader]](), dict[int, sqlite3.Connection]()
+        self._only = connect(None, prepare) if path is None else None
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that no other thread uses meanwhile."""
+        if self.path is None:
+            with self.writing:
+                yield self.writer()
+            return
+        free, reader = self._free.setdefault(process, []), None
+        with suppress(IndexError):  # asked for, not looked up: another thread may be faster
+            reader = free.pop()
+        if reader is not None and reader.outdated(self.path):
+            reader.connection.close()
+            reader = None
+        reader = reader or Reader.of(self.path, self._prepare)
+        try:
+            yield reader.connection
+            if reader.outdated(self.path):
+                raise FileProblem(f"{self.path} was changed while it was read. Try again.")
+        finally:
+            if self.closed:
+                reader.connection.close()
+            else:
+                free.append(reader)
+
+    def writer(self) -> sqlite3.Connection:
+        """The connection to write by."""
+        if self._only is not None:
+            return self._only
+        if process not in self._writers:
+            settings = ("PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536")
+            self._writers[process] = connect(self.path, self._prepare, *settings)
+        return self._writers[process]
+
+    def shrink(self) -> None:
+        """Give the room of deleted rows back to the disk; if that fails, nothing has changed."""
+        with self.writing, suppress(sqlite3.Error):  # as for want of room on the disk
+            connection = self.writer()
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA busy_timeout = 0")  # a log that somebody reads stays for now
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {1000 * WAIT_SECONDS:.0f}")
+
+    def close(self) -> None:
+        """Close all that are not in use; readers close their own."""
+        self.closed = True
+        while self._free.get(process):
+            self._free[process].pop().connection.close()
+        if process in self._writers:
+            self._writers.pop(process).close()  # the last connection takes the log into the database
+
+
+def integers(connection: sqlite3.Connection, query: str, *parameters: Any) -> Ids:
+    """The rows of a query of integers, (n, width)."""
+    found = connection.execute(query, parameters)
+    try:
+        return np.array(found.fetchall(), dtype=np.int64).reshape(-1, len(found.description))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Damaged(f"the database is damaged: {error}. Restore it from a copy.") from error
 
 
 # ---- Files of arrays with a JSON header: safetensors with a format, a version and a checksum

@@ -5,9 +5,8 @@ x --Scaling--> x' --encoder--> z = h(x') --decoder--> f(z), back in the units of
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,13 @@ from auxbit.core.checks import (
     check_positive,
 )
 from auxbit.core.files import check_layout
-from auxbit.core.parallel import BLOCK_ROWS, Workers, kernel, resolve_n_jobs
-from auxbit.core.simd import popcount as popcount
+from auxbit.core.parallel import BLOCK_ROWS, Later, Workers, resolve_n_jobs
 from auxbit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from auxbit.core import kernels
+else:
+    kernels = Later("auxbit.core.kernels")
 
 # ---- Binary codes: packing, unpacking, words for popcounts. The one place that knows the bit order
 #
@@ -107,9 +110,9 @@ def hamming_distances(a: Packed, b: Packed) -> npt.NDArray[np.int32]:
     return distances
 
 
-# ---- Hamming distances from one query to many codes: the inner loop of scans and of evaluation
+# ---- Codes in planes, for Hamming distances from one query to many codes (core/kernels.py)
 #
-# Codes are kept in planes, (n_words, n): word w of all codes side by side, so that the loop over codes runs
+# Planes are (n_words, n): word w of all codes side by side, so that the loop over codes runs
 # in SIMD registers for any number of words. Words have 32 bits for codes of up to 32 bits, else 64.
 
 Planes = npt.NDArray[np.unsignedinteger[Any]]
@@ -128,23 +131,6 @@ def query_words(codes: Packed, n_bits: int) -> Planes:
     padded = np.zeros((len(codes), -(-codes.shape[1] // dtype.itemsize) * dtype.itemsize), dtype=np.uint8)
     padded[:, : codes.shape[1]] = codes
     return padded.view(dtype).astype(dtype.newbyteorder("="), copy=False)
-
-
-@kernel
-def chunk_distances(planes: Planes, start: int, stop: int, query: Planes, out: npt.NDArray[np.uint16]) -> int:
-    """Write the distances from `query`, (n_words,), to codes start..stop into `out`; return the smallest."""
-    n = stop - start
-    plane, word = planes[0, start:stop], query[0]
-    for i in range(n):
-        out[i] = np.uint16(popcount(plane[i] ^ word))
-    for w in range(1, planes.shape[0]):
-        plane, word = planes[w, start:stop], query[w]
-        for i in range(n):
-            out[i] += np.uint16(popcount(plane[i] ^ word))
-    nearest = np.uint16(65535)
-    for i in range(n):
-        nearest = min(nearest, out[i])
-    return int(nearest)
 
 
 # ---- Scaling and encoders
@@ -217,7 +203,7 @@ class Scaling:
 
     def apply_to(self, X: npt.NDArray[Any], out: Float32) -> None:
         """Scale one block of rows into `out`."""
-        _shift(self._readable(X), self.mean, self.scale, out)
+        kernels.shift(self._readable(X), self.mean, self.scale, out)
 
     def _readable(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return _readable(X, self.normalize, self.lift_of(X))
@@ -245,7 +231,7 @@ class Extent:
             raw = X[rows]
             block = _readable(raw, normalize, lift)
             low, high, total = block[0].copy(), block[0].copy(), np.zeros(D)
-            _extent(block, low, high, total)
+            kernels.extent(block, low, high, total)
             if normalize and not acceptable(raw).all():  # a norm that overflows leaves no trace of it
                 total[:] = np.nan
             return low, high, total
@@ -384,7 +370,7 @@ class RawEncoder:
             return self.scaling.apply(X)
         if self.scaling.normalize:
             rows = np.empty(X.shape, dtype=np.float32)
-            _normalize(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
+            kernels.normalize(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
             return rows
         if self.scaling.lift_of(X):
             return lifted(X, self.scaling.lift).astype(np.float32)
@@ -408,57 +394,8 @@ def _readable(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> npt.ND
     if not normalize:
         return block
     unit = np.empty(X.shape)
-    _normalize(block, np.empty(X.shape[1]), np.inf, unit)
+    kernels.normalize(block, np.empty(X.shape[1]), np.inf, unit)
     return unit
-
-
-@kernel
-def _extent(X: npt.NDArray[Any], low: npt.NDArray[Any], high: npt.NDArray[Any], total: Float64) -> None:
-    """Widen low and high to the rows of X and add these to the total, in float64, row after row."""
-    for row in range(X.shape[0]):
-        for d in range(X.shape[1]):
-            x = X[row, d]
-            low[d] = x if x < low[d] else low[d]
-            high[d] = x if x > high[d] else high[d]
-            total[d] += x
-
-
-@kernel
-def _shift(X: npt.NDArray[Any], mean: Float64, scale: float, out: Float32) -> None:
-    """(X - mean) / scale in float64, rounded once: as fast as memory is, so float32 would gain nothing."""
-    for row in range(X.shape[0]):
-        for d in range(X.shape[1]):
-            out[row, d] = (X[row, d] - mean[d]) / scale
-
-
-@kernel
-def dot(x: Float64, y: Float64) -> float:
-    """The inner product in one fixed order, as four sums, which a processor adds at a time."""
-    a = b = c = d = 0.0
-    whole = len(x) - len(x) % 4
-    for i in range(0, whole, 4):
-        a += x[i] * y[i]
-        b += x[i + 1] * y[i + 1]
-        c += x[i + 2] * y[i + 2]
-        d += x[i + 3] * y[i + 3]
-    for i in range(whole, len(x)):
-        a += x[i] * y[i]
-    return (a + b) + (c + d)
-
-
-@kernel
-def _normalize(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArray[Any]) -> None:
-    """Divide each row by its norm, unless that is 0; beyond the limit to NaN, lest it hide what is wrong."""
-    for row in range(X.shape[0]):
-        for d in range(X.shape[1]):
-            row64[d] = X[row, d]
-        norm = np.sqrt(dot(row64, row64))
-        if norm == 0:
-            norm = 1.0
-        elif not norm <= limit:
-            norm = np.nan
-        for d in range(X.shape[1]):
-            out[row, d] = row64[d] / norm
 
 
 # ---- Inner products as Euclidean distances: rows get one more coordinate
@@ -475,7 +412,7 @@ def largest_norm(X: Any, workers: Workers) -> float:
 def row_norms(X: npt.NDArray[Any]) -> Float64:
     """‖x‖ of each row of a block, (n,), of which the squares neither overflow nor vanish."""
     norms = np.empty(len(X))
-    _norms(_readable(X, False), norms)
+    kernels.norms(_readable(X, False), norms)
     return norms
 
 
@@ -500,19 +437,6 @@ def lifted_queries(X: npt.NDArray[Any], length: float) -> Float64:
     return out
 
 
-@kernel
-def _norms(X: npt.NDArray[Any], out: Float64) -> None:
-    for row in range(X.shape[0]):
-        largest = 0.0
-        for d in range(X.shape[1]):
-            largest = max(largest, abs(np.float64(X[row, d])))
-        unit, total = largest if largest > 0 else 1.0, 0.0
-        for d in range(X.shape[1]):
-            x = X[row, d] / unit
-            total += x * x
-        out[row] = largest * np.sqrt(total)
-
-
 # ---- From rows to packed codes: scores, thresholds and packing in one pass over blocks
 #
 # A linear encoder's scores are one product in float32, of the rows as they are. What float32 cannot tell
@@ -524,11 +448,6 @@ CACHED_ROWS = 1024  # whose scores stay in the cache until they are packed
 # Products of up to this many terms OpenBLAS computes on one thread by itself. A few of them take less time
 # than limiting its threads would, and none waits for a core that is busy.
 ONE_THREAD, FEW = 2**18, 4
-
-LARGEST_FLOAT32 = np.finfo(np.float32).max
-# a factor that moves the lowest bit of byte k of a word to bit k of the highest byte
-GATHER = np.uint64(0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201)
-HIGHEST = np.uint64(56)
 
 
 def encode(
@@ -581,62 +500,11 @@ def encode_block(X: npt.NDArray[Any], encoder: RawEncoder, out: Packed, at_once:
         for start in range(0, len(X), at_once):
             rows = encoder.rows(X[start : start + at_once])
             some = np.dot(rows, encoder.weights, out=scores[: len(rows)])
-            n_doubtful = _threshold(some, bias, margin, start, out, doubtful, doubts, n_doubtful)
+            n_doubtful = kernels.threshold(some, bias, margin, start, out, doubtful, doubts, n_doubtful)
     if n_doubtful:
         again = X[doubtful[:n_doubtful]]
         if not acceptable(again).all():
             return False
         exact = encoder.scaling.exactly(again)
-        _settle(exact, encoder.exact, encoder.exact_bias, doubtful[:n_doubtful], doubts, out)
+        kernels.settle(exact, encoder.exact, encoder.exact_bias, doubtful[:n_doubtful], doubts, out)
     return True
-
-
-@kernel
-def _threshold(
-    scores: Float32,
-    bias: Float32,
-    margin: Float32,
-    start: int,
-    out: Packed,
-    doubtful: npt.NDArray[np.intp],
-    doubts: Packed,
-    n_doubtful: int,
-) -> int:
-    """Pack the signs of scores + bias into the rows of `out` from `start` on.
-
-    Appends the rows that have a score within its margin of 0, or none that is finite, to `doubtful`, and
-    to `doubts` which bits these are, packed; returns how many there are by then.
-    """
-    n_bits, width = scores.shape[1], out.shape[1]
-    bits, unsure = np.zeros(8 * width, dtype=np.uint8), np.zeros(8 * width, dtype=np.uint8)
-    words, unsure_words = bits.view(np.uint64), unsure.view(np.uint64)
-    for row in range(scores.shape[0]):
-        sure = True
-        for bit in range(n_bits):
-            score = scores[row, bit] + bias[bit]
-            bits[bit] = score >= 0
-            sure &= (abs(score) >= margin[bit]) & (abs(score) <= LARGEST_FLOAT32)
-        for byte in range(width):
-            out[start + row, byte] = (words[byte] * GATHER) >> HIGHEST
-        if not sure:
-            for bit in range(n_bits):
-                size = abs(scores[row, bit] + bias[bit])
-                unsure[bit] = not ((size >= margin[bit]) & (size <= LARGEST_FLOAT32))
-            for byte in range(width):
-                doubts[n_doubtful, byte] = (unsure_words[byte] * GATHER) >> HIGHEST
-            doubtful[n_doubtful] = start + row
-            n_doubtful += 1
-    return n_doubtful
-
-
-@kernel
-def _settle(
-    X: Float64, W: Float64, bias: Float64, rows: npt.NDArray[np.intp], doubts: Packed, out: Packed
-) -> None:
-    """Decide the bits in doubt in float64. X : (m, D) scaled, W : (L, D); row i of X is rows[i] of `out`."""
-    for i in range(len(rows)):
-        for bit in range(len(W)):
-            byte, mask = bit // 8, 1 << bit % 8
-            if doubts[i, byte] & mask:
-                score = dot(X[i], W[bit]) + bias[bit]
-                out[rows[i], byte] = out[rows[i], byte] | mask if score >= 0 else out[rows[i], byte] & ~mask

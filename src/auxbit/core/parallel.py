@@ -7,6 +7,7 @@ added in the order of the blocks, in float64. So results are the same to the las
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import count, islice
+from types import ModuleType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -186,7 +188,8 @@ class Guard:
     """Many may read at a time, one may write, and then nobody reads. Writers who wait go first."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._readers = 0
         self._writing = False
         self._writers_waiting = 0
@@ -195,14 +198,14 @@ class Guard:
         """Wait until nobody writes or waits to; keep writers out for the length of the block."""
         return self
 
-    def __enter__(self) -> None:  # by hand: every search passes here
-        with self._changed:
+    def __enter__(self) -> None:  # by hand, and by the lock itself: every search passes here
+        with self._lock:
             while self._writing or self._writers_waiting:
                 self._changed.wait()
             self._readers += 1
 
     def __exit__(self, *error: object) -> None:
-        with self._changed:
+        with self._lock:
             self._readers -= 1
             if self._writers_waiting and not self._readers:
                 self._changed.notify_all()
@@ -258,6 +261,17 @@ def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np
 # ---- Compiled kernels: numba without the GIL, cached on disk, run on the thread pool
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Later(ModuleType):
+    """A module that is imported on the first use of a name in it; later uses are those of any module."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = importlib.import_module(self.__name__)
+        vars(self).update(vars(module))
+        # a plain module has no __getattr__, which would make every look-up twice as slow
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        return getattr(module, name)
 
 
 def kernel(function: F) -> F:

@@ -6,7 +6,7 @@ are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
 the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
-core/maps, core/decoders, hashers/spherical, quantiser/kernels), or remove their __pycache__.
+core/kernels, hashers/spherical, quantiser/kernels), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """
@@ -137,6 +137,55 @@ def _half(typing_context: Any, word: Any) -> tuple[Any, Any]:
     return types.float32(types.uint16), emit
 
 
+def _byte_at(typing_context: Any, start: Any, i: Any) -> tuple[Any, Any]:
+    """The i-th byte from an address on, as the numbers of loops are."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.zext(_load(builder, _I8, builder.add(*arguments), 1), _I64)
+
+    return types.intp(types.intp, types.intp), emit
+
+
+def _place_at(typing_context: Any, start: Any, i: Any) -> tuple[Any, Any]:
+    """The i-th int64 from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return _load(builder, _I64, builder.add(arguments[0], builder.mul(arguments[1], _I64(8))), 8)
+
+    return types.intp(types.intp, types.intp), emit
+
+
+def _put_place(typing_context: Any, start: Any, i: Any, value: Any) -> tuple[Any, Any]:
+    """Write the i-th int64 from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        at = builder.add(arguments[0], builder.mul(arguments[1], _I64(8)))
+        builder.store(arguments[2], builder.inttoptr(at, _I64.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), emit
+
+
+def _float_at(typing_context: Any, start: Any, i: Any) -> tuple[Any, Any]:
+    """The i-th float32 from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return _load(builder, _FLOAT, builder.add(arguments[0], builder.mul(arguments[1], _I64(4))), 4)
+
+    return types.float32(types.intp, types.intp), emit
+
+
+def _put_float(typing_context: Any, start: Any, i: Any, value: Any) -> tuple[Any, Any]:
+    """Write the i-th float32 from an address on."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        at = builder.add(arguments[0], builder.mul(arguments[1], _I64(4)))
+        builder.store(arguments[2], builder.inttoptr(at, _FLOAT.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.float32), emit
+
+
 half: Any = intrinsic(_half)
 popcount: Any = intrinsic(_popcount)
 lowest_bit: Any = intrinsic(_lowest_bit)
@@ -144,6 +193,11 @@ prefetch: Any = intrinsic(_prefetch)
 fetch_line: Any = intrinsic(_fetch_line)
 address: Any = intrinsic(_address)
 word_at: Any = intrinsic(_word_at)
+byte_at: Any = intrinsic(_byte_at)
+place_at: Any = intrinsic(_place_at)
+put_place: Any = intrinsic(_put_place)
+float_at: Any = intrinsic(_float_at)
+put_float: Any = intrinsic(_put_float)
 
 
 # ---- Hamming distances of the 64 codes of a block: a count per lane, in vector registers
@@ -523,7 +577,24 @@ def _extremes(typing_context: Any, start: Any, n: Any) -> tuple[Any, Any]:
     return pair([types.float32, types.float32])(types.intp, types.intp), emit
 
 
+def _smaller(typing_context: Any, start: Any, n: Any, value: Any) -> tuple[Any, Any]:
+    """How many float32 from an address on are below a value; n and what follows up to a multiple of 16."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        start, n, value = arguments
+        vector, total = ir.VectorType(_FLOAT, 16), cgutils.alloca_once_value(builder, _I64(0))
+        everywhere = _splat(builder, value, 16)
+        with cgutils.for_range(builder, builder.lshr(builder.add(n, _I64(15)), _I64(4)), intp=_I64) as loop:
+            row = _load(builder, vector, builder.add(start, builder.shl(loop.index, _I64(6))), 4)
+            below = builder.bitcast(builder.fcmp_ordered("<", row, everywhere), _I16)
+            builder.store(builder.add(builder.load(total), builder.zext(builder.ctpop(below), _I64)), total)
+        return builder.load(total)
+
+    return types.intp(types.intp, types.intp, types.float32), emit
+
+
 extremes: Any = intrinsic(_extremes)
+smaller: Any = intrinsic(_smaller)
 
 
 # ---- Distances: a row of float64 and one of float32, eight sums at a time

@@ -28,7 +28,7 @@ from uuid import UUID
 
 import numpy as np
 
-from auxbit.core.checks import Array, Ids, Integers, PathLike, require
+from auxbit.core.checks import Array, Ids, Integers, Mask, PathLike, require
 from auxbit.data.vectors import (
     VECTORS,
     ParquetColumns,
@@ -640,6 +640,17 @@ def refuse_repeats(ids: AnyIds, name: str) -> None:
                 raise InvalidInput(f"{name} has the id {each!r} twice, in rows {before[each]} and {row}.")
 
 
+def refuse_known(ids: AnyIds, known: Mask) -> None:
+    """Refuse ids that are in the collection already: those of which `known`, (n,), is true."""
+    if known.any():
+        first = ids[int(known.argmax())]
+        raise InvalidInput(
+            f"id {first if isinstance(first, str) else int(first)!r} is already in the collection "
+            f"({int(known.sum()):,} of the {len(ids):,} given); nothing was added. upsert=True (--upsert) "
+            "replaces their rows."
+        )
+
+
 def _from_text(cells: list[Any]) -> list[Any]:
     """Cells as integers, if all of them are; their text can be had from these again."""
     if all(cell is not None and _INTEGER.fullmatch(cell) for cell in cells):
@@ -724,6 +735,13 @@ class Records:
         ids = None if self.ids is None else self.ids[rows]
         return Records(self.X[rows], ids, None if self.metadata is None else self.metadata[rows], self.name)
 
+    def typed(self, kind: str | None, source: PathLike) -> Records:
+        """The same with ids of a kind, if they were read from a file of text, where 1 may be an integer."""
+        untyped = kind is not None and str(source).lower().endswith((".csv", ".txt"))
+        if not untyped or self.ids is None or isinstance(self.ids, list) != (kind == "integer"):
+            return self
+        return replace(self, ids=typed_ids(self.ids, kind))
+
 
 @dataclass(frozen=True)
 class _Chosen:
@@ -757,8 +775,8 @@ def read_records(
 
     source : a path of one of the files above, "docs.parquet:embedding" for a column of it, "digits"; a frame
         of pandas or polars, a table of pyarrow, a list of dicts, a dict of columns, an array.
-    vectors : the column of vectors; None for the only one that holds equally long lists of numbers or, if all
-        columns are numbers, for all of them.
+    vectors : the column of vectors, or "x,y,z", those of their numbers; None for the only one that holds
+        equally long lists of numbers or, if all columns are numbers, for all of them.
     ids : the column of ids, integers, text or UUIDs, each once; None for none.
     metadata : the columns of metadata; None for all others, () for none.
     """
@@ -853,17 +871,18 @@ def _vectors_alone(X: RowSource, name: str, wanted: _Wanted) -> Records:
 
 def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _Chosen:
     """Find what is in which column. names : of the columns; head : the first rows."""
-    vectors, ids, metadata = wanted.vectors, wanted.ids, wanted.metadata
-    for column in (vectors, ids):
+    named, ids, metadata = wanted.vectors, wanted.ids, wanted.metadata
+    vectors = [] if named is None else [named] if named in names else named.split(",")
+    for column in (*vectors, ids):
         if column is not None and column not in names:
             raise _no_column(name, column, names)
-    if ids is not None and ids == vectors:
+    if ids is not None and ids in vectors:
         raise InvalidInput(f"column {ids!r} of {name} cannot be both vectors and ids.")
-    for column, what in ((vectors, "vectors"), (ids, "ids")):
+    for column, what in (*((each, "vectors") for each in vectors), (ids, "ids")):
         if column is not None and column in (metadata or ()):
             raise InvalidInput(f"column {column!r} of {name} is that of the {what}, and no metadata as well.")
-    if vectors is not None:
-        return _Chosen([vectors], True, ids, metadata)
+    if vectors:
+        return _Chosen(vectors, len(vectors) == 1, ids, metadata)
     rest = [column for column in names if column != ids and column not in (metadata or ())]
     lists = [column for column in rest if any(_is_vector(row.get(column)) for row in head)]
     if len(lists) > 1:  # lists of tags, say, are not equally long
@@ -875,11 +894,15 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
         )
     if lists:
         return _Chosen(lists, True, ids, metadata)
-    if rest and all(_is_number(row.get(column)) for row in head for column in rest):
+    numbers = [column for column in rest if all(_is_number(row.get(column)) for row in head)]
+    if rest and numbers == rest:
         return _Chosen(rest, False, ids, metadata)
+    remedy = " Name the columns of metadata (metadata, --metadata-columns) and of ids, so that the numbers "
+    remedy += f"of a vector remain; or name these, as in vectors_column={','.join(map(str, numbers[:3]))!r} "
+    remedy += "(--vectors-column)."
     raise InvalidInput(
         f"{name} has no column of vectors: none of {_shown(names)} holds equally long lists of numbers, and "
-        "not all are numbers."
+        f"not all are numbers.{remedy if numbers else ''}"
     )
 
 

@@ -24,13 +24,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from auxbit.core.checks import warn
 from auxbit.data.records import MAX_DEPTH, Row, key_of, to_json
+from auxbit.data.vectors import nearest
 from auxbit.errors import InvalidInput, InvalidParameter
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "not in", "contains", "startswith", "exists")
 EXAMPLE = 'Try {"label": "cat", "year": {">=": 2000, "<": 2010}, "tag": ["a", "b"]}.'
 TEXT_FORMS = (
-    "label=cat, label=cat,dog, label!=cat, year>=2000, name~part, name^=start, label? or !label, "
+    "label=cat, label=cat,dog or label in (cat, dog), label!=cat, year>=2000, name~part, name^=start, "
+    "label? or !label, "
     "joined by and, or, not and parentheses"
 )
 
@@ -314,7 +317,7 @@ def _refuse(field: str, value: Any, expected: str, remedy: str = "") -> NoReturn
 # either = both ("or" both)*
 # both   = one (("and" | ",") one)*
 # one    = "not" one | "(" either ")" | "!" field | field "?" | field "exists" | field "is missing"
-#        | field sign values | field word JSON
+#        | field sign values | field word JSON | field ("in" | "not in") "(" values ")"
 #
 # Fields and values stand in quotes, as JSON, or bare: bare ones end at a comma, at and, at or, or at a
 # parenthesis that they did not open.
@@ -337,7 +340,7 @@ def _field_then(rest: str, bare: str, first: str = "") -> re.Pattern[str]:
 
 _WORD_FIELD, _WITHOUT_SIGN = r'[^\s,()"!=<>~^]+', _bare('"!=<>~') + "+?"
 _COMPARED = _field_then(rf"\s*(?P<how>{_SIGN})", r"(?![!=<>~^])" + _bare('"') + "+?")
-_WORD = _field_then(r'\s+(?P<how>not\s+in|in|contains|startswith)(?=[\s["{])', _WORD_FIELD)
+_WORD = _field_then(r'\s+(?P<how>not\s+in|in|contains|startswith)(?=[\s["{(])', _WORD_FIELD)
 _PRESENT = _field_then(rf"\s*\?{_END}", _WITHOUT_SIGN)
 _PRESENT_WORD = _field_then(rf"\s+(?P<how>exists|is\s+missing){_END}", _WORD_FIELD)
 _ABSENT = _field_then(rf"(?<![?\s]){_END}", _WITHOUT_SIGN, r"!\s*")
@@ -396,9 +399,12 @@ class _Reader:
         start, found = self._place, self._take(_WORD)
         if found:
             self._take(_SPACE)
-            value = self._json()
+            how, value = " ".join(found["how"].split()), self._json()
+            if how.endswith("in") and self._take(_OPEN):
+                value, _ = self._values(may_be_empty=False)
+                value = value if self._take(_CLOSE) else self._malformed()
             if value is not _MISSING:
-                return _condition(self._field(found), " ".join(found["how"].split()), value)
+                return _condition(self._field(found), how, value)
         self._place = start
         return None
 
@@ -683,7 +689,7 @@ class _Leaf:
             text = f"({self.plain} {operator[0]}= ? AND CASE {self.kind} {kinds} END)"
             return text, values[:1] + integer[1] + judged[1]
         first = self._first([(f"{operator[0]}= ?", values[:1])])
-        return f"({first[0]}{wide} AND CASE WHEN {sure} THEN 1 ELSE {edge} END)", first[1] + values + others
+        return f"({first[0]}{wide} AND (({sure}) IS TRUE OR {edge}))", first[1] + values + others
 
     def _edge(self, operator: str, value: Any, *, exact: bool) -> Sql:
         """Whether a row holds that has the value, or one that SQLite may have taken for it.
@@ -821,3 +827,11 @@ def _unpacked(text: str) -> Node:
         return Group(packed[0], tuple(tree(part) for part in packed[1]))
 
     return tree(json.loads(text))
+
+
+def warn_of_unknown(fields: Iterable[str], known: list[str]) -> None:
+    """Say that no item has a field: what is then found is seldom what was meant."""
+    for field in sorted(fields):
+        if field not in known and field.partition(".")[0] not in known:
+            there = f" Fields are {', '.join(known[:20])}." if known else " No item has metadata."
+            warn(f"no item has the field {field!r}.{nearest(field, known)}{there}")

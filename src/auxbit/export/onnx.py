@@ -12,8 +12,9 @@ import numpy.typing as npt
 from auxbit import __version__
 from auxbit.core import files
 from auxbit.core.anchors import TIE
-from auxbit.core.checks import PathLike, require
-from auxbit.core.maps import LARGEST_FLOAT32, LinearEncoder, RawEncoder, Scaling, bytes_per_code
+from auxbit.core.checks import LARGEST_FLOAT32, PathLike, require
+from auxbit.core.features import RbfEncoder
+from auxbit.core.maps import LinearEncoder, RawEncoder, Scaling, bytes_per_code
 from auxbit.errors import InvalidInput
 from auxbit.hashers.anchor_graph import ROUNDING, AnchorGraphEncoder
 from auxbit.hashers.base import Hasher
@@ -148,10 +149,10 @@ class Graph:
 # ---- Linear encoders, in the two steps of core/maps.py
 #
 # Signs of a product in float32, with the same margins of doubt; then the rows that have a score in doubt
-# again, in float64, and there in the order of maps.dot, term by term: sums in another order would differ
+# again, in float64, and there in the order of kernels.dot, term by term: sums in another order would differ
 # in the last digit, and rows that lie on a hyperplane would get another bit.
 
-LANES = 4  # sums that maps.dot adds up side by side
+LANES = 4  # sums that kernels.dot adds up side by side
 
 
 def linear_codes(graph: Graph, X: str, encoder: LinearEncoder, scaling: Scaling) -> str:
@@ -204,7 +205,7 @@ def _normalized(graph: Graph, X: str, n_dims: int, in_order: bool) -> str:
 def _dot(graph: Graph, X: str, weights: str | None, n_dims: int) -> str:
     """X : (m, D), weights : (D, L) → (m, L), or without weights the products of rows with themselves, (m, 1).
 
-    As maps.dot does it: four sums side by side, and what is left over in the first.
+    As kernels.dot does it: four sums side by side, and what is left over in the first.
     """
     whole = n_dims - n_dims % LANES
     steps = np.full((n_dims // LANES + n_dims % LANES, LANES), n_dims)  # column D is of zeros
@@ -272,6 +273,16 @@ def _kernel(graph: Graph, X: str, encoder: KernelEncoder) -> str:
     near = graph.add("Sub", near, graph.constant(encoder.means))
     scores = graph.add("MatMul", near, graph.constant(encoder.weights))
     rounding = graph.constant(KERNEL_ROUNDING * np.abs(encoder.weights).sum(axis=0))
+    return graph.zero_where(graph.add("LessOrEqual", graph.add("Abs", scores), rounding), scores)
+
+
+def _rbf(graph: Graph, X: str, encoder: RbfEncoder) -> str:
+    near = _gaussian(graph, _squared_distances(graph, X, encoder.centres), encoder.bandwidth.item())
+    near = graph.add("Sub", near, graph.constant(encoder.means.astype(np.float64)))
+    weights = graph.cast(graph.constant(encoder.weights), "DOUBLE")
+    scores = graph.add("MatMul", graph.add("Concat", X, near, axis=1), weights)
+    scores = graph.add("Add", scores, graph.constant(encoder.bias.astype(np.float64)))
+    rounding = graph.constant(encoder.rounding)
     return graph.zero_where(graph.add("LessOrEqual", graph.add("Abs", scores), rounding), scores)
 
 
@@ -379,6 +390,7 @@ SCORES: dict[type, Callable[[Graph, str, Any], str]] = {
     KernelEncoder: _kernel,
     AnchorGraphEncoder: _anchor_graph,
     SphericalEncoder: _spherical,
+    RbfEncoder: _rbf,
 }
 
 

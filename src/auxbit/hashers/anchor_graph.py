@@ -13,7 +13,8 @@ from auxbit.core.checks import Float32, Float64, Ids, check_integer, warn
 from auxbit.core.maps import Encoder
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.errors import InvalidParameter
-from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.base import Hasher, Learned
+from auxbit.mac.fit import Beginning
 
 EIGENVALUE_CUT = 1e-10  # eigenvalues are in 0..1; eigenvectors of smaller ones are rounding errors
 ROUNDING = 1e-9  # of eigenfunctions, whose mean square is 1
@@ -94,14 +95,14 @@ class AnchorGraphHashing(Hasher):
         self.n_neighbors = n_neighbors
         self.bandwidth = bandwidth
 
-    def _learn(self, training: Training) -> Learned:
-        X, workers, rng = training.X, training.workers, training.rng
+    def _learn(self, given: Beginning) -> Learned:
+        X, workers, rng = given.X, given.workers, given.rng
         n_layers = check_integer("n_layers", self.n_layers, 1, 2)
         n_neighbors = check_integer("n_neighbors", self.n_neighbors, 1, remedy="Try n_neighbors=5.")
-        bandwidth = None if self.bandwidth is None else given_bandwidth(self.bandwidth, training.scaling)
-        anchors = find_anchors(self.anchors, self.n_anchors, X, training.scaling, workers, rng)
-        _check_n_bits(training.n_bits, n_layers, self.n_anchors if self.anchors is None else len(anchors))
-        n_functions = -(-training.n_bits // n_layers)
+        bandwidth = None if self.bandwidth is None else given_bandwidth(self.bandwidth, given.scaling)
+        anchors = find_anchors(self.anchors, self.n_anchors, X, given.scaling, workers, rng)
+        _check_n_bits(given.n_bits, n_layers, self.n_anchors if self.anchors is None else len(anchors))
+        n_functions = -(-given.n_bits // n_layers)
 
         n_neighbors = min(n_neighbors, len(anchors))
         if bandwidth is None:
@@ -114,14 +115,14 @@ class AnchorGraphHashing(Hasher):
         found = weights.shape[1]
         if found < n_functions:
             warn(
-                f"n_bits={training.n_bits} is more than AnchorGraphHashing has eigenfunctions for: these "
+                f"n_bits={given.n_bits} is more than AnchorGraphHashing has eigenfunctions for: these "
                 f"rows have {found}, n_layers={n_layers}, so the remaining bits are 1 in every code. "
                 "More distinct rows have more."
             )
             weights = np.hstack([weights, np.zeros((len(anchors), n_functions - found))])
         sigma, nearest = np.array(float(bandwidth)), np.array(min(n_neighbors, len(anchors)))
         encoder = AnchorGraphEncoder(anchors, sigma, nearest, weights, np.empty((2, 0)))
-        n_halved = training.n_bits - n_functions
+        n_halved = given.n_bits - n_functions
         thresholds = layer_thresholds(X, encoder, products.sum(axis=0), n_halved, workers)
         return Learned(replace(encoder, thresholds=thresholds))
 

@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from auxbit.core.anchors import choose_anchors, median_distance_to
 from auxbit.core.checks import (
     Array,
     Bits,
     Float64,
     Ids,
+    Indices,
     Packed,
     PathLike,
     check_integer,
     check_positive,
     warn,
 )
+from auxbit.core.features import OwnFeatures, RbfFeatures
 from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
-from auxbit.core.parallel import Workers, draw_rows, resolve_n_jobs, sample_rows
+from auxbit.core.parallel import draw_rows, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
-from auxbit.hashers.base import Hasher, check_kind
-from auxbit.hashers.linear import axes_of, principal_axes, random_rotation, rotated_axes
+from auxbit.hashers.base import Hasher
+from auxbit.hashers.linear import leading_axes, random_rotation, rotated_axes, rows_to_rotate, signs_of
+from auxbit.mac.affinity import MOST_ROWS, Affinity, label_numbers
 from auxbit.mac.checkpoint import identity
 from auxbit.mac.fit import (
     ArrayTable,
     Beginning,
+    Continued,
     FactorCodes,
+    FeatureSample,
     Fitted,
     Plan,
+    Table,
     fit,
-    fit_elsewhere,
-    is_elsewhere,
 )
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import Record
+from auxbit.mac.steps import Augmented, Objective, Reconstruction
 from auxbit.mac.z_step import ZOptions
+from auxbit.quantiser.objective import TableReconstruction
 
 logger = logging.getLogger("auxbit")
 
 H_SOLVERS = ("svm", "ridge")
+DECODERS = ("linear", "tables")
+PENALTIES = ("quadratic", "augmented")
+ENCODERS = ("linear", "rbf")
+DEFAULT_CENTRES, ROWS_PER_CENTRE, MOST_CENTRES = 1000, 10, 10_000
+BANDWIDTHS = (0.35, 0.7)  # of the median distance between rows and centres; the first has the lowest error
+MEASURED_ROWS = 2000  # for that distance
 ON_MISS = ("continue", "return")
+OBJECTIVES = ("reconstruction", "affinity")
 BFA_SHARE = 0.01  # of the first μ of BA: the small, constant one of BFA
 
 # What None means for a parameter. "paper" is sections 4 and 6 to the letter: relaxed solutions are those of
@@ -64,6 +80,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "z_start": "relaxed", "z_options": {"admm_iterations": 100}, "patience": 50, "on_miss": "return",
     },
 }  # fmt: skip
+STREAM_ROWS = 20_000  # that partial_fit keeps
+GONE_BACK = 8.0  # in μ, when a fit goes on from a model
 LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
 
 
@@ -83,9 +101,11 @@ class _Trained(Hasher):
     def fit(
         self, X: Any, y: object = None, *, memory: str | int | None = None,
         checkpoint: PathLike | None = None, resume: bool = False, client: Any = None,
+        init: Hasher | None = None,
     ) -> Self:  # fmt: skip
-        """Learn the hash function from the rows of X, (n, D); y is ignored.
+        """Learn the hash function from the rows of X, (n, D).
 
+        y : labels of the rows for objective="affinity", (n,) whole numbers or texts; ignored otherwise.
         X : an array or a frame in memory, or a column of vectors, as df["embedding"]. Or rows that are read
             out of core, about twice per iteration: the path of an .npy, .fvecs, .bvecs, .parquet (or a folder
             of such) or .h5 file, or anything with `shape` and row slices; or a dask array, whose chunks stay
@@ -94,40 +114,112 @@ class _Trained(Hasher):
         checkpoint : a folder in which the state is kept after each iteration; with `resume`, a fit that was
             interrupted resumes from there, to the same model.
         client : a dask.distributed.Client, for a path that its workers can read.
+        init : a fitted model of the same class and bits to go on from, say one of fewer rows: its codes, its
+            C, and μ from an eighth of that at which its hash function was found. It may be this one itself.
 
         All or nothing: if it fails, a model fitted before stays as it was.
         """
         if resume and checkpoint is None:
             raise InvalidInput("resume=True needs the checkpoint folder to resume from: checkpoint=…")
         with self._all_or_nothing():
-            n_bits, n_jobs = self.check_bits(self.n_bits), resolve_n_jobs(self.n_jobs)
-            check_kind(self.decoder)
-            rng, raw = self._generator(), None
-            if is_elsewhere(X, memory, checkpoint, client):
-                options: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "client": client}
-                self._refuse_tables()
-                fitted, self.n_features_in_ = fit_elsewhere(
-                    self._plan(n_bits), X, rng, n_jobs, memory=memory, **options
-                )
-                if hasattr(self, "feature_names_in_"):  # of a fit before
-                    del self.feature_names_in_
-            else:
-                raw = self._validate(X, reset=True)
-                with Workers(n_jobs) as workers:
-                    fitted = fit(self._plan(n_bits), ArrayTable(raw, workers), workers, rng)
-            self._warn_of(fitted)
-            self.history_, self.n_passes_ = fitted.outcome.history, fitted.n_passes
-            self.n_iter_, self.C_ = len(self.history_), fitted.C
-            self._adopt(
-                fitted.scaling, fitted.h, fitted.f, fitted.sample, None, fitted.n_rows, fitted.sampled
-            )
-            if self.decoder != "linear" and raw is not None:
-                self._adopt_best_decoder(raw, self.decoder, 0.0, None)
+            n_bits = self.check_bits(self.n_bits)
+            self._check_kept(checkpoint)
+            rng, folder = self._generator(), None if checkpoint is None else Path(checkpoint)
+            plan = self._plan(n_bits) if init is None else self._continued(self._plan(n_bits), init)
+            with self._opened(X, n_bits, memory, client, checkpoint, n_features=plan.n_features) as place:
+                table: Table = place.table
+                if isinstance(table, ArrayTable):
+                    plan, sample = self._with_pairs(plan, y, len(table.raw), rng)
+                    table = ArrayTable(table.raw, place.workers, sample)
+                fitted = fit(
+                    plan, table, place.workers, rng,
+                    budget=place.budget, checkpoint=folder, resume=resume,
+                )  # fmt: skip
+                self._warn_of(fitted, goes_on=init is not None)
+                labels = self._labels(y)
+                labels = None if labels is None else labels[fitted.sampled]
+                self._stream = Stream(fitted.sample, labels, float(fitted.n_rows), rng)
+                self.history_, self.n_passes_ = fitted.outcome.history, fitted.n_passes
+                self.n_iter_, self.C_ = len(self.history_), fitted.C
+                self._adopt(
+                    fitted.scaling, fitted.encoder, fitted.f, fitted.sample, fitted.n_rows, fitted.sampled
+                )  # fmt: skip
         return self
+
+    def partial_fit(
+        self, X: Any, y: object = None, *, decay: float = 1.0, most_rows: int = STREAM_ROWS
+    ) -> Self:
+        """Take in a batch of a stream of rows, X, (n, D): go on from the present model. y : as in fit.
+
+        The model is fitted to a sample of all rows so far, at most `most_rows`, which it keeps; `fit` keeps
+        4,096 of its rows. Files, pickles and copies of the model have none. decay : what the rows before
+        count beside those of this batch; below 1, old ones fade away.
+
+        All or nothing: if it fails, model and sample stay as they were.
+        """
+        decay = check_positive("decay", decay, most=1.0)
+        most_rows = check_integer("most_rows", most_rows, 2)
+        before: Stream | None = vars(self).get("_stream")
+        if before is None and hasattr(self, "encoder_"):
+            raise InvalidInput(
+                "partial_fit has no rows of before to go on with: this model comes from a file or is a copy, "
+                "which have none. fit(X, init=model) goes on from any model."
+            )
+        with self._all_or_nothing():
+            raw = self._validate(X, reset=before is None)
+            labels = self._labels(y)
+            if labels is not None and len(labels) != len(raw):
+                raise InvalidInput(f"y has {len(labels)} labels for {len(raw)} rows.")
+            begun = before or Stream(raw[:0], None if labels is None else labels[:0], 0.0, self._generator())
+            stream = begun.followed_by(raw, labels, decay, most_rows)
+            self.fit(stream.rows, stream.labels, init=None if before is None else self)
+            self._stream = stream  # fit has kept fewer of them
+        return self
+
+    def _labels(self, y: Any) -> Array | None:
+        """Those that the objective is about, if it is about any."""
+        given = y is not None and getattr(self, "objective", None) == "affinity"
+        return np.asarray(y).reshape(-1) if given else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_stream"}  # rows stay here
 
     def _plan(self, n_bits: int) -> Plan:
         """What is to be fitted, with all parameters checked: the start, which comes after, takes time."""
         raise NotImplementedError
+
+    def _continued(self, plan: Plan, model: Hasher) -> Plan:
+        """The plan that goes on from a fitted model."""
+        if not isinstance(model, type(self)) or not hasattr(model, "history_"):
+            raise InvalidInput(f"fit(init=…) takes a fitted {type(self).__name__} to go on from.")
+        kept = [each.mu for each in model.history_ if each.kept]
+        least = kept[-1] / GONE_BACK if kept and plan.settled is None else 0.0
+
+        def rest(mu: float) -> list[float]:
+            values = plan.schedule(mu)
+            return [each for each in values if each >= least] or values[-1:]
+
+        return replace(
+            plan, schedule=rest, start=partial(continued, model), C=plan.C or model.C_ or None,
+            identity=lambda: plan.identity() | {"init": model.fingerprint()},
+        )  # fmt: skip
+
+    def _with_pairs(
+        self, plan: Plan, y: Any, n_rows: int, rng: np.random.RandomState
+    ) -> tuple[Plan, Indices | None]:
+        """With affinity, what pairs are made by; and which rows are trained on, None for all of them."""
+        if not isinstance(plan.objective, Affinity):
+            return plan, None
+        labels = None if y is None else label_numbers(y, n_rows)
+        if labels is not None and not (plan.validation is None or isinstance(plan.validation, str)):
+            raise InvalidParameter(
+                "validation", "an array", "'auto' or None beside labels",
+                "'auto' holds out rows with their labels.",
+            )  # fmt: skip
+        objective = replace(plan.objective, labels=labels, seed=rng.randint(np.iinfo(np.int32).max))
+        sample = draw_rows(n_rows, MOST_ROWS, rng) if n_rows > MOST_ROWS else None
+        return replace(plan, objective=objective), sample
 
     def _chosen(self, name: str) -> Any:
         """A parameter, or what the preset says if it is None."""
@@ -149,22 +241,54 @@ class _Trained(Hasher):
             raise InvalidParameter("h_solver", h_solver, " or ".join(map(repr, H_SOLVERS)))
         C = _number_or_auto("C", self._chosen("C"))
         return Plan(
-            n_bits, schedule, SvmOptions(ridge=h_solver == "ridge"), z,
-            partial(first_codes, self._chosen("init")), C=C, **self._preparation(),
-            report=self._report, identity=lambda: identity(self.get_params(deep=False)), **options,
+            n_bits, schedule, SvmOptions(ridge=h_solver == "ridge"), self._objective(z),
+            partial(first_codes, self._chosen("init")), C=C, report=self._report,
+            identity=lambda: identity(self.get_params(deep=False)),
+            **options | self._preparation() | self._features(),
         )  # fmt: skip
 
-    def _refuse_tables(self) -> None:
-        if self.decoder != "linear":
+    def _features(self) -> dict[str, Any]:
+        """What a plan says of features."""
+        if isinstance(self.encoder, str) and self.encoder not in ENCODERS:
+            allowed = f"{' or '.join(map(repr, ENCODERS))}, or an object that can be called with rows"
+            raise InvalidParameter("encoder", self.encoder, allowed)
+        n_centres = self.n_centres
+        if n_centres is not None:
+            n_centres = check_integer("n_centres", n_centres, 1, MOST_CENTRES, "Try n_centres=1000.")
+        if self.bandwidth is not None:
+            check_positive("bandwidth", self.bandwidth, remedy="It is a distance in the units of X.")
+        if not isinstance(self.encoder, str):
+            return {"features": partial(own_features, self.encoder)}
+        if self.encoder == "linear":
+            return {}
+        features = partial(rbf_features, n_centres, self.bandwidth)
+        return {"features": features, "n_features": n_centres or DEFAULT_CENTRES}
+
+    def _check_kept(self, checkpoint: object) -> None:
+        if checkpoint is not None and not isinstance(self.encoder, str):
             raise InvalidParameter(
-                "decoder", self.decoder, "'linear' for rows that are not in memory",
-                "Call fit_decoder on a sample of the rows afterwards.",
+                "encoder", self.encoder, "'linear' or 'rbf' beside checkpoint=",
+                "The folder of a checkpoint holds no objects of your own.",
             )  # fmt: skip
 
-    def _warn_of(self, fitted: Fitted) -> None:
-        """Say what a user would not see: that nothing was learned."""
+    def _objective(self, z: ZOptions) -> Objective:
+        """What codes are to be good for."""
+        penalty = getattr(self, "penalty", "quadratic")
+        for name, value, allowed in (("decoder", self.decoder, DECODERS), ("penalty", penalty, PENALTIES)):
+            if not isinstance(value, str) or value not in allowed:
+                raise InvalidParameter(name, value, " or ".join(map(repr, allowed)))
+        if penalty == "augmented" and (self.decoder == "tables" or z.scans):
+            raise InvalidParameter(
+                "penalty", penalty, "'quadratic' with tables, z_solver='enumerate' or a group_size above 6"
+            )
+        if self.decoder == "tables":
+            return TableReconstruction()
+        return Augmented(z) if penalty == "augmented" else Reconstruction(z)
+
+    def _warn_of(self, fitted: Fitted, *, goes_on: bool) -> None:
+        """Say what a user would not see: that nothing was learned. A fit that goes on may have nothing to."""
         first = fitted.outcome.history[0]
-        if first.changed == 0:
+        if first.changed == 0 and not goes_on:
             warn(
                 f"The first Z step, with mu={first.mu:.3g}, changed no bit: the model is that of its start. "
                 "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no "
@@ -197,6 +321,34 @@ class _Trained(Hasher):
         self.C_ = saved.get("C_", getattr(self, "C", None)) or 0.0  # C was always a number once
 
 
+@dataclass(frozen=True)
+class Stream:
+    """A sample of the rows that `partial_fit` was given. weight : of all rows so far, faded.
+
+    labels : of the rows; None if they have none.
+    """
+
+    rows: Array
+    labels: Array | None
+    weight: float
+    rng: np.random.RandomState
+
+    def followed_by(self, raw: Array, labels: Array | None, decay: float, most: int) -> Stream:
+        """With a further batch, whose share of the sample is its share of the weight."""
+        if (labels is None) != (self.labels is None):
+            raise InvalidInput("either all batches of a stream have labels, y, or none has.")
+        weight, rng = decay * self.weight + len(raw), copy.deepcopy(self.rng)
+        room = min(most, len(self.rows) + len(raw))
+        new = min(len(raw), max(1, round(room * len(raw) / weight)))
+        old = min(len(self.rows), room - new)
+        new = min(len(raw), room - old)
+        chosen = draw_rows(len(self.rows), old, rng), draw_rows(len(raw), new, rng)
+        rows = np.concatenate([self.rows[chosen[0]], raw[chosen[1]]])
+        if labels is not None and self.labels is not None:
+            labels = np.concatenate([self.labels[chosen[0]], labels[chosen[1]]])
+        return Stream(rows, labels, weight, rng)
+
+
 class BinaryAutoencoder(_Trained):
     """Binary autoencoder (BA): min Σ‖x − f(h(x))‖² (eq. 2) over linear hash functions h and decoders f.
 
@@ -210,12 +362,23 @@ class BinaryAutoencoder(_Trained):
     init : where the codes start: "itq", "agh", "tpca", "bfa", "lsh", "random", "auto" (the one of the first
         four that leads to the lowest error on a sample), a hasher (fitted ones are used as they are), or an
         array of codes with a row for each row of X.
-    decoder : "linear", fitted to hash codes; "tables" or "auto": after the fit, fit_decoder(X, decoder), for
-        search by ‖query − f(z)‖ in codes of encode(X, coding="optimal"); the hash function is the same, and
-        `score`, of f(h(x)), falls.
+    encoder : what h is a linear function of. "linear": the row. "rbf": the row and Gaussian features,
+        exp(−‖x − c‖²/2σ²) for each of `n_centres` centres c. Or a map of your own: an object that is called
+        with rows, (n, D), in the units of X, perhaps on several threads, and returns features, (n, m); if it
+        has `fit`, a copy of it is fitted to a sample first; scikit-learn's transformers serve as well. The
+        fit starts from that of a linear h, and ends with no more error (without validation), or no less
+        validation precision.
+    n_centres : of encoder="rbf", from k-means on at most 10,000 rows; None: 1,000, or a tenth of the rows if
+        they are fewer than 10,000.
+    bandwidth : σ of encoder="rbf", in the units of X. None: a share of the median distance between rows and
+        centres, 0.35 or 0.7, by validation precision of short fits to a sample; 0.35 without validation.
+    decoder : f, "linear", or "tables", a vector for each value of each byte of a code: the Z step is over
+        bytes then, whatever the parameters z_… say, and rows must be in memory. Either way f is fitted to
+        hash codes; fit_decoder replaces it by one for codes that are chosen for it.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     lift : give rows a further coordinate, so that neighbours by inner product do; encode(X, queries=True) is
         for queries then.
+    penalty : "quadratic", μ‖z − h(x)‖²; or "augmented", with multipliers in addition (rows in memory alone).
     mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
         factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto":
         0.01, the paper's, or less if that would forbid most changes (outliers, long codes, text embeddings).
@@ -243,6 +406,13 @@ class BinaryAutoencoder(_Trained):
     random_state : seed. The same seed gives the same bits for any n_jobs.
     n_jobs : threads; None for all cores.
     verbose : 1 logs each iteration.
+    objective : "reconstruction", the paper's; or "affinity": codes of rows with the same label, of fit(X, y),
+        become alike and those of others unlike (supervised hashing); without y, those of Euclidean
+        neighbours and of others, which seldom finds more than reconstruction (docs/training.md). For rows in
+        memory; of more than 10,000 rows a sample of as many is trained on. The parameters of the Z step,
+        z_solver to z_options, are unused; history_ has this loss instead of squared errors; with labels,
+        validation="auto" counts rows of a query's label as found. The decoder is fitted after it.
+    n_neighbors : with "affinity", how many rows attract each, and about as many repel it.
 
     Attributes
     ----------
@@ -253,21 +423,27 @@ class BinaryAutoencoder(_Trained):
     """
 
     def __init__(
-        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
-        normalize: bool = False, lift: bool = False, mu0: float | str | None = None,
-        mu_factor: float | None = None, mu_schedule: Any = None, steps_per_mu: int = 1,
-        C: float | str | None = None, h_solver: str = "svm", z_solver: str | None = None,
-        z_start: str | None = None, group_size: int = 1, z_options: dict[str, Any] | None = None,
-        validation: Any = "auto", patience: int | None = None, on_miss: str | None = None,
-        max_iter: int = 50, callback: Callable[[Record], object] | None = None, random_state: Any = None,
-        n_jobs: int | None = None, verbose: int = 0,
+        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, encoder: Any = "linear",
+        n_centres: int | None = None, bandwidth: float | None = None, decoder: str = "linear",
+        normalize: bool = False, lift: bool = False, penalty: str = "quadratic",
+        mu0: float | str | None = None, mu_factor: float | None = None, mu_schedule: Any = None,
+        steps_per_mu: int = 1, C: float | str | None = None, h_solver: str = "svm",
+        z_solver: str | None = None, z_start: str | None = None, group_size: int = 1,
+        z_options: dict[str, Any] | None = None, validation: Any = "auto", patience: int | None = None,
+        on_miss: str | None = None, max_iter: int = 50, callback: Callable[[Record], object] | None = None,
+        random_state: Any = None, n_jobs: int | None = None, verbose: int = 0,
+        objective: str = "reconstruction", n_neighbors: int = 50,
     ) -> None:  # fmt: skip
         self.n_bits = n_bits
         self.preset = preset
         self.init = init
+        self.encoder = encoder
+        self.n_centres = n_centres
+        self.bandwidth = bandwidth
         self.decoder = decoder
         self.normalize = normalize
         self.lift = lift
+        self.penalty = penalty
         self.mu0 = mu0
         self.mu_factor = mu_factor
         self.mu_schedule = mu_schedule
@@ -286,6 +462,8 @@ class BinaryAutoencoder(_Trained):
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.objective = objective
+        self.n_neighbors = n_neighbors
 
     def _plan(self, n_bits: int) -> Plan:
         patience = check_integer("patience", self._chosen("patience"), 1)
@@ -294,6 +472,19 @@ class BinaryAutoencoder(_Trained):
             raise InvalidParameter("on_miss", on_miss, " or ".join(map(repr, ON_MISS)))
         options = {"validation": self.validation, "patience": patience, "returns": on_miss == "return"}
         return self._shared_plan(n_bits, self._schedule(), **options)
+
+    def _objective(self, z: ZOptions) -> Objective:
+        n_neighbors = check_integer("n_neighbors", self.n_neighbors, 1, remedy="Try n_neighbors=50.")
+        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
+            raise InvalidParameter("objective", self.objective, " or ".join(map(repr, OBJECTIVES)))
+        reconstruction = super()._objective(z)
+        if self.objective != "affinity":
+            return reconstruction
+        if type(reconstruction) is not Reconstruction:
+            raise InvalidParameter(
+                "objective", "affinity", "'reconstruction' beside decoder='tables' and penalty='augmented'"
+            )
+        return Affinity(n_neighbors)
 
     def _schedule(self) -> Callable[[float], list[float]]:
         """Section 4.4: μ for each iteration, given the one that suits the rows."""
@@ -321,8 +512,8 @@ class BinaryAutoencoder(_Trained):
 
         return growing
 
-    def _warn_of(self, fitted: Fitted) -> None:
-        super()._warn_of(fitted)
+    def _warn_of(self, fitted: Fitted, *, goes_on: bool) -> None:
+        super()._warn_of(fitted, goes_on=goes_on)
         outcome, start = fitted.outcome, fitted.start_precision
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
@@ -332,7 +523,7 @@ class BinaryAutoencoder(_Trained):
                 ConvergenceWarning,
             )
         best = max((each.precision or 0.0 for each in outcome.history), default=0.0)
-        if start is not None and start > best:
+        if start is not None and start > best and not goes_on:
             warn(
                 f"The start's own hash function finds more of the validation queries' neighbours "
                 f"({start:.3f}) than any linear one on the path ({best:.3f}). Use that method itself, or "
@@ -357,7 +548,8 @@ class BinaryFactorAnalysis(_Trained):
     """
 
     def __init__(
-        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, decoder: str = "linear",
+        self, n_bits: int = 32, *, preset: str = "default", init: Any = None, encoder: Any = "linear",
+        n_centres: int | None = None, bandwidth: float | None = None, decoder: str = "linear",
         normalize: bool = False, lift: bool = False, mu: float | str | None = None, tol: float = 1e-4,
         C: float | str | None = None, z_solver: str | None = None, z_start: str | None = None,
         group_size: int = 1, z_options: dict[str, Any] | None = None, max_iter: int = 50,
@@ -367,6 +559,9 @@ class BinaryFactorAnalysis(_Trained):
         self.n_bits = n_bits
         self.preset = preset
         self.init = init
+        self.encoder = encoder
+        self.n_centres = n_centres
+        self.bandwidth = bandwidth
         self.decoder = decoder
         self.normalize = normalize
         self.lift = lift
@@ -404,6 +599,25 @@ def _number_or_auto(name: str, value: Any, **limits: Any) -> float | None:
     return None if isinstance(value, str) else check_positive(name, value, **limits)
 
 
+# ---- Features to choose from, of a sample
+
+
+def rbf_features(n_centres: int | None, bandwidth: float | None, sample: FeatureSample) -> list[RbfFeatures]:
+    """Gaussian features to the centres of k-means, by bandwidths to choose from, or by one in units of X."""
+    X, workers = sample.X, sample.workers
+    wanted = min(DEFAULT_CENTRES, max(1, len(X) // ROWS_PER_CENTRE)) if n_centres is None else n_centres
+    centres = choose_anchors(X, wanted, workers, sample.rng)
+    if bandwidth is not None:
+        return [RbfFeatures.of(centres, bandwidth / sample.scaling.scale, X)]
+    distance = median_distance_to(X[sample_rows(len(X), MEASURED_ROWS)], centres)
+    return [RbfFeatures.of(centres, share * distance, X) for share in BANDWIDTHS]
+
+
+def own_features(encoder: Any, sample: FeatureSample) -> list[OwnFeatures]:
+    """Those of a copy of the user's object."""
+    return [OwnFeatures.of(clone(encoder, safe=False), sample.X, sample.scaling)]
+
+
 def _show_log() -> None:
     """Let verbose=1 be seen where the program has not set up logging itself."""
     if not logger.hasHandlers():
@@ -422,8 +636,6 @@ COMPARED_STARTS, COMPARED_ROWS = ("itq", "agh", "tpca", "bfa"), 5000  # by init=
 ITQ_ITERATIONS, ITQ_ROWS, ITQ_MOMENTUM = 50, 200_000, 1.0
 MOST_ROTATIONS, ROTATED_BITS = 8, 256  # the more bits, the less rotations differ and the more they cost
 AGH_ANCHORS = 300
-FITTED_ROWS = 100_000  # out of core: rows that another method, to start from, is fitted to, and
-FITTED_COPIES = 8  # copies of them that it may make
 
 
 def first_codes(init: Any, given: Beginning) -> LinearEncoder | FactorCodes | FirstCodes:
@@ -439,22 +651,17 @@ def first_codes(init: Any, given: Beginning) -> LinearEncoder | FactorCodes | Fi
     if init == "auto":
         return first_codes(_best_start(given), given)
     if init == "bfa":
-        return FactorCodes(_linear(_directions("tpca", given)))
+        return FactorCodes(signs_of(_directions("tpca", given)))
     if init == "agh":
         seed = given.rng.randint(np.iinfo(np.int32).max)
         anchors = max(AGH_ANCHORS, given.n_bits + 1)
         hasher = AnchorGraphHashing(given.n_bits, n_anchors=anchors, random_state=seed)
-        return HasherCodes(hasher.fit(given.scaling.apply(_rows_to_fit(given))), given.scaling)
+        return HasherCodes(hasher.fit(given.X), given.scaling)
     if init == "lsh":
         directions = given.rng.standard_normal((given.shape[1], given.n_bits))
     else:
         directions = _directions(init, given)
-    return _linear(directions)
-
-
-def _linear(directions: Float64) -> LinearEncoder:
-    """Bits that are the signs of projections."""
-    return LinearEncoder(directions.astype(np.float32), np.zeros(directions.shape[1], np.float32))
+    return signs_of(directions)
 
 
 def _best_start(given: Beginning) -> str:
@@ -479,14 +686,10 @@ def _directions(name: str, given: Beginning) -> Float64:
     """The projections that "itq" and "tpca" start with, (D, n_bits), whose signs are the bits."""
     (n, D), n_bits, rng = given.shape, given.n_bits, given.rng
     n_axes = min(n_bits, n, D)
-    if n >= D:
-        directions = axes_of(given.moments.gram[:-1, :-1], given.moments.total, n, n_axes)
-    else:
-        directions = principal_axes(given.scaled(None), n_axes, given.workers)
+    directions = leading_axes(given, n_axes)
     if name == "itq":
         n_init = max(1, min(MOST_ROTATIONS, ROTATED_BITS // n_bits))
-        most = given.fitting(4 * (D + 4 * n_bits), 0.4, ITQ_ROWS)  # a row, and what ITQ makes of it
-        rows = given.scaled(None if n <= most else draw_rows(n, most, rng))
+        rows = given.scaled(rows_to_rotate(given, ITQ_ROWS))
         directions = rotated_axes(
             rows, directions, given.workers, rng,
             n_iter=ITQ_ITERATIONS, n_init=n_init, momentum=ITQ_MOMENTUM,
@@ -515,7 +718,7 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
         hasher = clone(init)
         if hasher.random_state is None:  # so that our own seed decides
             hasher.set_params(random_state=given.rng.randint(np.iinfo(np.int32).max))
-        hasher.fit(_rows_to_fit(given))
+        hasher.fit(given.raw(given.at_hand()))
     if hasher.n_features_in_ != D:
         raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {D}.")
     h, (ours, theirs) = hasher.encoder_, (given.scaling, hasher.scaling_)
@@ -526,11 +729,10 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
     return LinearEncoder((weights * (ours.scale / theirs.scale)).astype(np.float32), bias.astype(np.float32))
 
 
-def _rows_to_fit(given: Beginning) -> Array:
-    """The rows that another method is fitted to, as they came: all, or as many as memory has room for."""
-    n, D = given.shape
-    most = n if given.budget is None else given.fitting(FITTED_COPIES * 8 * D, 1.0, FITTED_ROWS)
-    return given.raw(sample_rows(n, most))
+def continued(model: Hasher, given: Beginning) -> Continued | HasherCodes:
+    """What goes on from a fitted model."""
+    found = _by_hasher(model, given)
+    return Continued(found) if isinstance(found, LinearEncoder) else found
 
 
 def _random_codes(given: Beginning) -> RandomCodes | GivenCodes:
@@ -583,7 +785,7 @@ class HasherCodes:
     def __call__(self, raw: Array, places: Ids) -> Packed:
         hasher = self.hasher
         rows = raw if self.scaling is None else self.scaling.apply(raw)
-        return encode(rows, hasher.encoder_, hasher.scaling_, hasher.decoder_.n_bits, 1)
+        return encode(rows, hasher.encoder_, hasher.scaling_, hasher.decoder_.hash_bits, 1)
 
     def of_queries(self, raw: Array) -> Packed:
         return self(raw, np.arange(len(raw)))

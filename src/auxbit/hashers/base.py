@@ -23,7 +23,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from auxbit.core.checks import (
     Array,
     Bits,
-    Float32,
     Float64,
     Indices,
     Packed,
@@ -31,7 +30,8 @@ from auxbit.core.checks import (
     check_integer,
     warn,
 )
-from auxbit.core.decoders import Decoder, LinearDecoder, ListDecoder, TableDecoder, for_mu
+from auxbit.core.decoders import Decoder, ListDecoder, Plain, TableDecoder, for_mu
+from auxbit.core.features import RbfEncoder
 from auxbit.core.files import Format, checksum
 from auxbit.core.maps import (
     MAX_BITS,
@@ -41,7 +41,6 @@ from auxbit.core.maps import (
     check_n_bits,
     check_packed,
     encode,
-    encode_into,
     lifted_queries,
     pack,
     unpack,
@@ -49,10 +48,11 @@ from auxbit.core.maps import (
 from auxbit.core.parallel import SAMPLED_ROWS, Workers, is_dask_array, map_rows, resolve_n_jobs, sample_rows
 from auxbit.data.vectors import as_rows
 from auxbit.errors import InvalidInput, InvalidParameter, ModelFileError
-from auxbit.mac.loop import decoder_sums, f_step
+from auxbit.mac.fit import ArrayTable, Beginning, Place, check_enough_rows, is_elsewhere, open_elsewhere
+from auxbit.mac.loop import f_step
 from auxbit.quantiser.coder import Coder, check_mu, coder_of, within_reach
-from auxbit.quantiser.fit import KINDS, Turned, fit_decoder, fit_lists
-from auxbit.quantiser.lists import number_of_lists
+from auxbit.quantiser.fit import KINDS, Turned, fit_decoder, fit_lists, rows_of_decoder
+from auxbit.quantiser.lists import ROWS_PER_LIST, number_of_lists
 
 # ---- What a model was trained on: codes and error of a sample, to compare later rows with
 
@@ -163,19 +163,8 @@ def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -
 # ---- The base class
 
 CODINGS = ("hash", "optimal")
+DECODER_ROWS = 200_000  # of rows that are not in memory, so many are enough for a decoder (docs/scale.md)
 LEARNED_BITS = 1024  # the most that most methods are good for
-
-
-@dataclass(frozen=True)
-class Training:
-    """What `_learn` may use. raw : the rows as the user gave them; X : (n, D) float32, scaled."""
-
-    raw: Array
-    X: Float32
-    scaling: Scaling
-    n_bits: int
-    workers: Workers
-    rng: np.random.RandomState
 
 
 @dataclass(frozen=True)
@@ -216,19 +205,27 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         more = "" if cls.max_bits == MAX_BITS else f"; LSH, ITQ and ThresholdedPCA make up to {MAX_BITS}"
         return check_n_bits(n_bits, cls.max_bits, more)
 
-    def _learn(self, training: Training) -> Learned:
+    def _learn(self, given: Beginning) -> Learned:
         raise NotImplementedError
 
-    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+    def fit(self, X: Any, y: object = None, *, memory: str | int | None = None, client: Any = None) -> Self:
         """Learn the hash function from the rows of X; y is ignored.
 
         X : (n, D), an array or a frame of numbers; or a column of n vectors, as df["embedding"]: a Series of
-            pandas or polars, an Arrow array, a list. The same in all other methods that take rows.
+            pandas or polars, an Arrow array, a list. The same in all other methods that take rows. Or rows
+            that are read out of core: the path of a file, anything with `shape` and row slices, or a dask
+            array, as for BinaryAutoencoder.fit. Scaling, principal axes and decoder are then those of all
+            rows; what else a method learns is learned from a sample of them, if memory has no room for all.
+        memory : how much all arrays may take, "1GB"; if given, an array is read out of core as well.
+        client : a dask.distributed.Client, for a path that its workers can read.
 
         All or nothing: if it fails, a model fitted before stays as it was.
         """
         with self._all_or_nothing():
-            return self._fit(X)
+            n_bits, rng = self.check_bits(self.n_bits), self._generator()
+            with self._opened(X, n_bits, memory, client) as place:
+                self._fit(place, n_bits, rng)
+        return self
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -239,23 +236,39 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             self.__dict__ = before  # validate_data has noted the new number of features by then
             raise
 
-    def _fit(self, X: npt.ArrayLike) -> Self:
-        n_bits = self.check_bits(self.n_bits)
-        resolve_n_jobs(self.n_jobs)
-        rng = self._generator()
-        raw = self._validate(X, reset=True)
-        with Workers(self.n_jobs) as workers:
-            scaling = Scaling.measure(raw, workers, **self._preparation())
-            rows = scaling.apply_all(raw, workers)
-            learned = self._learn(Training(raw, rows, scaling, n_bits, workers, rng))
-            codes = np.empty((len(raw), bytes_per_code(n_bits)), dtype=np.uint8)
-            encode_into(codes, raw, learned.encoder, scaling, workers)
-            decoder = f_step(decoder_sums(rows, unpack(codes, n_bits), workers))
-        sample = sample_rows(len(rows))
-        self._adopt(scaling, learned.encoder, decoder, raw[sample], codes[sample], len(rows), sample)
+    @contextmanager
+    def _opened(
+        self, X: Any, n_bits: int, memory: str | int | None, client: Any, checkpoint: object = None, *,
+        reset: bool = True, n_features: int = 0,
+    ) -> Iterator[Place]:  # fmt: skip
+        """The rows of X, wherever they are. reset : to be fitted to; else they must be like those of fit."""
+        n_jobs = resolve_n_jobs(self.n_jobs)
+        if not is_elsewhere(X, memory, checkpoint, client):
+            raw = self._validate(X, reset=True) if reset else self._rows(X)
+            with Workers(n_jobs) as workers:
+                yield Place(ArrayTable(raw, workers), workers)
+            return
+        with open_elsewhere(X, n_bits, n_jobs, memory=memory, client=client, n_features=n_features) as place:
+            columns = place.table.shape[1]
+            if reset:
+                self.n_features_in_ = columns
+                if hasattr(self, "feature_names_in_"):  # of a fit before
+                    del self.feature_names_in_
+            elif columns != self.n_features_in_:
+                known = self.n_features_in_
+                raise InvalidInput(f"X has {columns} features, but the model was fitted to {known}.")
+            yield place
+
+    def _fit(self, place: Place, n_bits: int, rng: np.random.RandomState) -> None:
+        table = place.table
+        check_enough_rows(table)
+        scaling = table.measure(None, **self._preparation())
+        rows = table.rows(scaling, None, 0, None, 0)  # without codes
+        learned = self._learn(Beginning(table, rows, scaling, n_bits, place.workers, rng, place.budget))
+        decoder, sampled = f_step(rows.hash_sums(learned.encoder)), sample_rows(rows.n_rows)
+        self._adopt(scaling, learned.encoder, decoder, table.take(sampled), rows.n_rows, sampled)
         for name, value in learned.attributes.items():
             setattr(self, name, value)
-        return self
 
     def _preparation(self) -> dict[str, bool]:
         """How rows are changed before all else, as Scaling.measure takes it."""
@@ -267,19 +280,20 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return {"normalize": bool(self.normalize), "lift": bool(self.lift)}
 
     def _adopt(
-        self, scaling: Scaling, encoder: Encoder, decoder: LinearDecoder, sample: Array, codes: Packed | None,
-        n_rows: int, places: Indices,
+        self, scaling: Scaling, encoder: Encoder, decoder: Plain, sample: Array, n_rows: int,
+        places: Indices,
     ) -> None:  # fmt: skip
-        """Set what every fitted hasher has. decoder : for scaled rows; sample, codes : rows at `places`."""
+        """Set what every fitted hasher has. decoder : for scaled rows; sample : rows at `places`."""
         self.scaling_, self.encoder_ = scaling, encoder
         self.decoder_ = decoder.in_units_of(scaling)
-        found = self._hash_codes(sample) if codes is None else codes
-        self.training_ = record_of(sample, found, self.decoder_, scaling, n_rows)
-        warn_of_few_codes(scaling.exactly(sample), found, decoder.n_bits, places)
+        codes = self._hash_codes(sample)
+        self.training_ = record_of(sample, codes, self.decoder_, scaling, n_rows)
+        warn_of_few_codes(scaling.exactly(sample), codes, decoder.n_bits, places)
 
     def fit_decoder(
-        self, X: npt.ArrayLike, decoder: str = "auto", *, mu: float = 0.0, lists: str | int | None = None,
+        self, X: Any, decoder: str = "auto", *, mu: float = 0.0, lists: str | int | None = None,
         refine_bits: int = 0, n_iter: int | None = None, callback: Turned | None = None,
+        memory: str | int | None = None, client: Any = None,
     ) -> Self:  # fmt: skip
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
@@ -298,39 +312,48 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         refine_bits : with lists, of a second, finer code of what the first leaves of a row, behind it. An
             index looks for candidates by the first, and ranks these by both.
         callback : called after each turn with its number, from 1, and the number of turns.
+        memory, client : as in fit. Of rows that are not in memory, the decoder is fitted to a sample: as many
+            as memory has room for, at most 200,000, or 64 per list. The same rows are drawn each time.
 
         All or nothing: if it fails, the model stays as it was.
         """
         check_kind(decoder)
-        with self._all_or_nothing():
-            raw = self._rows(X)
-            n_lists = number_of_lists(lists, len(raw))
-            self._adopt_best_decoder(raw, decoder, mu, n_iter, callback, n_lists, refine_bits)
+        check_is_fitted(self)
+        with (
+            self._all_or_nothing(),
+            self._opened(X, self._n_features_out, memory, client, reset=False) as place,
+        ):
+            self._adopt_best_decoder(place, decoder, mu, n_iter, callback, lists, refine_bits)
         return self
 
     def _adopt_best_decoder(
-        self, raw: Array, kind: str, mu: float, n_iter: int | None, callback: Turned | None = None,
-        n_lists: int = 0, refine_bits: int = 0,
+        self, place: Place, kind: str, mu: float = 0.0, n_iter: int | None = None,
+        callback: Turned | None = None, lists: str | int | None = None, refine_bits: int = 0,
     ) -> None:  # fmt: skip
-        mu = check_mu(mu)
+        mu, n_lists = check_mu(mu), number_of_lists(lists, place.table.shape[0])
         if refine_bits and not n_lists:
             raise InvalidParameter("refine_bits", refine_bits, "0 without lists", "Add lists=100.")
         refine_bits = check_integer("refine_bits", refine_bits, 0, MAX_BITS)
         if mu and n_lists:
             raise InvalidParameter("lists", n_lists, "None beside mu", "Lists are for free codes, mu=0.")
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
-        H, rng = self._hash_codes(raw), self._generator()
+        most = max(DECODER_ROWS, ROWS_PER_LIST * n_lists)
+        if place.budget is not None:
+            most = min(most, rows_of_decoder(place.budget.total, len(self.scaling_.mean)))
+        raw = place.sample(most)
+        if place.budget is not None:
+            check_finite(raw, name="a sample of X")
+        H, rng, workers = self._hash_codes(raw), self._generator(), place.workers
         present = self.decoder_.in_scale_of(self.scaling_)
         f = present.inner if isinstance(present, ListDecoder) else present
-        with Workers(self.n_jobs) as workers:
-            rows = within_reach(self.scaling_.apply_all(raw, workers))
-            fitted: Decoder
-            if n_lists:
-                can_ask = not self.scaling_.lift  # by inner product queries have another last coordinate
-                how = (n_lists, n_iter, workers, rng, callback)
-                fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask, refine_bits=refine_bits)
-            else:
-                fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
+        rows = within_reach(self.scaling_.apply_all(raw, workers))
+        fitted: Decoder
+        if n_lists:
+            can_ask = not self.scaling_.lift  # by inner product queries have another last coordinate
+            how = (n_lists, n_iter, workers, rng, callback)
+            fitted = fit_lists(rows, H, f, kind, *how, can_ask=can_ask, refine_bits=refine_bits)
+        else:
+            fitted = fit_decoder(rows, H, f, kind, mu, n_iter, workers, rng, callback)
         self.decoder_ = for_mu(fitted.in_units_of(self.scaling_), mu)
         some = raw[sample_rows(len(raw))]
         optimal = self._optimal_codes(some, mu)
@@ -488,6 +511,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         version = LIFTED_VERSION if self.scaling_.lift else version
         if isinstance(self.decoder_, ListDecoder):
             header["decoder_lists"], version = self.decoder_.about_lists(), LISTS_VERSION
+        version = FEATURES_VERSION if isinstance(self.encoder_, RbfEncoder) else version
         MODEL_FILE.write(path, header, tensors, version=version, overwrite=overwrite)
 
     def _saved_attributes(self) -> dict[str, Any]:
@@ -543,15 +567,16 @@ def check_kind(decoder: object) -> None:
 
 # ---- Model files
 
-LINEAR_VERSION, TABLES_VERSION, LIFTED_VERSION, LISTS_VERSION = (
+LINEAR_VERSION, TABLES_VERSION, LIFTED_VERSION, LISTS_VERSION, FEATURES_VERSION = (
     1,
     2,
     3,
     4,
+    5,
 )  # each is what older versions cannot read
 MODEL_FILE = Format(
-    "auxbit model", "model", LISTS_VERSION, "an auxbit model", "Models are made by `auxbit fit` or save().",
-    ModelFileError,
+    "auxbit model", "model", FEATURES_VERSION, "an auxbit model",
+    "Models are made by `auxbit fit` or save().", ModelFileError,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from auxbit.core.files import check_output, write_text
 from auxbit.core.maps import Scaling, bytes_per_code, check_n_bits, check_packed, pack, unpack
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.data.records import Records, encode_metadata, refuse_repeats, stored_ids
+from auxbit.data.records import Records, encode_metadata, read_ids, refuse_repeats, stored_ids
 from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import check_metric, effective_bits, effective_bits_bound
@@ -30,7 +30,7 @@ from auxbit.hashers.base import CODINGS, LEARNED_BITS, Hasher
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
-from auxbit.quantiser.lists import ROWS_PER_LIST, number_of_lists
+from auxbit.quantiser.lists import ROWS_PER_LIST, check_lists, number_of_lists
 
 MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
 OPTIMAL_ROWS = 10_000  # that the error of optimal codes is measured on
@@ -38,6 +38,7 @@ LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState
 CHECKED_ROWS = 2**17  # that are read at a time to be checked
 DEFAULT_METHOD = "ba"
 MOST_FITTED = 1_000_000  # rows that a hash function is fitted to, of more a sample
+LIKE = 1.1  # times the error of the rows trained on, up to which rows are like these
 TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to train a model again
 
 
@@ -45,14 +46,17 @@ def fit_file(
     source: str, out: PathLike, method: str = "ba", n_bits: int | None = None, *, seed: int = 0,
     coding: str | None = None, mu: float | None = None, decoder: str | None = None,
     lists: str | int | None = None, overwrite: bool = False, scheduler: str | None = None,
-    progress: Progress | None = None, out_of_core: dict[str, Any] | None = None, **parameters: Any,
+    progress: Progress | None = None, out_of_core: dict[str, Any] | None = None,
+    before: PathLike | None = None, labels: PathLike | None = None, **parameters: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Fit a method to the rows of a file, and write the model; returns a summary.
 
     n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder, lists : the codes that
     the decoder is for, as in Collection.create; by default hash codes. parameters : of the estimator.
     out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit; given, rows are not read into
-    memory. scheduler : the address of a Dask scheduler whose workers read them.
+    memory. scheduler : the address of a Dask scheduler whose workers read them. before : a model file to go
+    on from, whose bits are the default then; labels : a file of a label for each row (.npy, or .txt with one
+    per line), for codes that are alike where labels are (objective="affinity").
     """
     known = find_method(method, HASHER_NAMES)
     n_bits = None if n_bits is None else known.check_bits(n_bits)
@@ -61,15 +65,22 @@ def fit_file(
     in_memory = not out_of_core and scheduler is None
     X = read_data(source) if in_memory or is_digits(source) else open_rows(source)
     check_enough_rows(X, source)
+    how, model_before = dict(out_of_core or {}), None if before is None else load(before)
+    if model_before is not None:
+        how["init"] = model_before
+        n_bits = model_before.decoder_.hash_bits if n_bits is None else n_bits
+    if labels is not None:
+        how["y"], parameters["objective"] = np.asarray(read_ids(labels)), "affinity"
     n_bits = known.check_bits(default_bits(X.shape[1])) if n_bits is None else n_bits
     model: Any = make_hasher(method, n_bits, random_state=seed, **parameters)
     start = time.perf_counter()
     with nullcontext() if scheduler is None else client_at(scheduler) as client:
-        how = dict(out_of_core or {}) | ({} if scheduler is None else {"client": client})
+        how |= {} if scheduler is None else {"client": client}
         rows = X if scheduler is None or is_digits(source) else source
         fit_reporting(model, rows, progress, stage=f"fitting {method}", **how)
     if (coding, mu, decoder, lists) != (None, None, None, None):
-        suit_coding(model, X, coding, mu, decoder, lists, progress or Silent())
+        memory = (out_of_core or {}).get("memory")
+        suit_coding(model, X, coding, mu, decoder, lists, progress or Silent(), memory=memory)
     seconds = time.perf_counter() - start
     model.save(out, overwrite=overwrite)
     history = [asdict(record) for record in getattr(model, "history_", [])]
@@ -220,18 +231,18 @@ def codes_of(
     as in `encode`; by default as the model's decoder is meant.
     """
     X = read_data(source)
-    if are_codes or holds_codes(X, model.n_bits, model.n_features_in_):
-        made = CodesMade.of_file(source)
+    meant, mu = coding_of(model, coding, mu)
+    if are_codes or holds_codes(X, model.code_bits(meant), model.n_features_in_):
+        made = CodesMade.of_file(source) or CodesMade(meant, mu, None)
         check_made_by(made, model, source)
         check_asked(made, source, queries=queries)
-        if made is not None and coding not in (None, made.coding):
+        if coding not in (None, made.coding):
             raise InvalidInput(f"{source} holds {made.coding} codes: --coding is for vectors. Leave it out.")
-        return as_packed(X, model.n_bits, source), made or CodesMade(*coding_of(model, coding, mu), None)
-    coding, mu = coding_of(model, coding, mu)
-    out = np.empty((len(X), bytes_per_code(model.n_bits)), dtype=np.uint8)
-    for rows, block in _encoded(model, X, source, coding, mu, queries):
+        return as_packed(X, model.code_bits(made.coding), source), made
+    out = np.empty((len(X), bytes_per_code(model.code_bits(meant))), dtype=np.uint8)
+    for rows, block in _encoded(model, X, source, meant, mu, queries):
         out[rows] = block
-    return out, CodesMade(coding, mu, model.fingerprint(coding))
+    return out, CodesMade(meant, mu, model.fingerprint(meant))
 
 
 def read_vectors_for(model: Hasher, source: str) -> Array:
@@ -421,19 +432,34 @@ def fitted_model(
     return fit_reporting(model, X, progress, stage=f"fitting {method}")
 
 
+def codes_by(model: Hasher, coding: str, mu: float) -> dict[str, Any]:
+    """What codes of a model are: bits, of which list_bits number their lists, dimensions, coding and mu."""
+    n_bits, n_features = model.code_bits(coding), int(model.n_features_in_)
+    list_bits = n_bits - model.decoder_.hash_bits
+    return {"n_bits": n_bits, "list_bits": list_bits, "n_features": n_features, "coding": coding, "mu": mu}
+
+
 def model_for(
     model: Hasher | None, X: Any, name: str, *, are_codes: bool, progress: Progress, metric: str | None,
     coding: str | None, mu: float | None, decoder: str | None, lists: str | int | None, refine_bits: int,
-    method: str | None, bits: int | None, random_state: int, n_jobs: int | None,
-) -> tuple[Hasher | None, str | None, float | None]:  # fmt: skip
-    """The model that encodes rows, by default one fitted to them, with a decoder for that; coding and mu.
+    method: str | None, bits: int | None, n_features: int | None, random_state: int, n_jobs: int | None,
+) -> tuple[Hasher | None, dict[str, Any]]:  # fmt: skip
+    """The model that encodes rows, by default one fitted to them, with a decoder for that; and its codes.
 
     X : rows, codes of them, or None; without a model none is made of codes. All others as in
-    Collection.create. Lists that are "auto" are made for a model that is fitted here alone.
+    Collection.create. Lists that are "auto" are made for a model that is fitted here alone. Returns what
+    `codes_by` says, also of codes that are made elsewhere.
     """
+    check_lists(lists)
     fits = X is not None and model is None and not are_codes
     if metric is not None and not fits and metric != (model.scaling_.metric if model else "euclidean"):
         raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
+    if model is not None:
+        fitted, dims = model.decoder_.hash_bits, int(model.n_features_in_)
+        if bits not in (None, fitted) or n_features not in (None, dims):
+            raise InvalidInput(
+                f"the model has {fitted} bits and {dims} features: leave bits, n_features out."
+            )
     if fits:
         most = MOST_FITTED if coding == "hash" or mu else TRAINING_ROWS
         model = fitted_model(
@@ -443,20 +469,48 @@ def model_for(
         if mu is None and decoder is None:
             coding = coding or default_coding(model.n_bits)
     if model is None:
-        return None, coding, mu
+        if coding not in (None, "hash") or mu is not None:
+            raise InvalidInput("codes that are made elsewhere have their coding: leave coding and mu out.")
+        if bits is None:
+            raise InvalidInput("give rows, a fitted model, or bits for codes that are made elsewhere.")
+        if n_features is not None:
+            n_features = check_integer("n_features", n_features, 1)
+        return None, {"n_bits": check_n_bits(bits), "n_features": n_features}
     if X is not None and not are_codes:
         are_codes = rows_are_codes(X, name, model.decoder_.n_bits, int(model.n_features_in_))
     if mu or coding == "hash" or not (fits or isinstance(lists, int)):
         lists = None
     rows = None if are_codes else X
-    return model, *suit_coding(model, rows, coding, mu, decoder, lists, progress, refine_bits)
+    coding, mu = suit_coding(model, rows, coding, mu, decoder, lists, progress, refine_bits)
+    return model, codes_by(model, coding, mu)
 
 
 def model_again(
-    present: Hasher | None, X: Array, name: str, method: str | None, bits: int, *, metric: str,
+    present: Hasher | None, model: Hasher | None, X: Array, name: str, *, method: str | None, bits: int,
+    coding: str | None, mu: float, metric: str, random_state: int | None, n_jobs: int | None,
+    progress: Progress,
+) -> tuple[Hasher, dict[str, Any]]:  # fmt: skip
+    """The model that encodes rows from now on, with a decoder for that; and what `codes_by` says.
+
+    model : a fitted one; None: one that is fitted to X, by another method, or like the present one with these
+    bits. coding, mu : of the codes so far; None if they were made elsewhere.
+    """
+    if model is None:
+        model = _fitted_again(present, X, name, method, bits, metric, random_state, n_jobs, progress)
+    if model.n_features_in_ != X.shape[1]:
+        raise InvalidInput(
+            f"the model is for rows of {model.n_features_in_} numbers, the collection for {X.shape[1]}."
+        )
+    if coding == "optimal":
+        kind, lists, finer = (None, 0, 0) if present is None else kind_of(present.decoder_)
+        suit_decoder(model, X, mu, kind, lists or None, progress, finer)
+    return model, codes_by(model, *(coding_of(model, None, None) if coding is None else (coding, mu)))
+
+
+def _fitted_again(
+    present: Hasher | None, X: Array, name: str, method: str | None, bits: int, metric: str,
     random_state: int | None, n_jobs: int | None, progress: Progress,
 ) -> Hasher:  # fmt: skip
-    """A model fitted to other rows: by another method, or like the present one with these bits."""
     if method is not None:
         return fitted_model(
             X, name, method, bits, metric=metric, random_state=random_state or 0, n_jobs=n_jobs,
@@ -471,9 +525,19 @@ def model_again(
 
     check_enough_rows(X, name)
     made = clone(present).set_params(n_bits=check_n_bits(bits))
+    how: dict[str, Any] = {}
     if random_state is not None:
         made.set_params(random_state=random_state)
-    return fit_reporting(made, X, progress, stage=f"training on {len(X):,} rows")
+    elif _suits(present, X, bits):
+        how["init"] = present
+    return fit_reporting(made, X, progress, stage=f"training on {len(X):,} rows", **how)
+
+
+def _suits(model: Hasher, X: Array, bits: int) -> bool:
+    """Whether to go on from a model: it was trained by MAC, for as many bits, to rows not unlike these."""
+    if not hasattr(model, "history_") or model.training_ is None or bits != model.decoder_.hash_bits:
+        return False
+    return X.shape[1] == model.n_features_in_ and _error(model, X) <= LIKE * model.training_.error
 
 
 def parameters_for(metric: str | None) -> dict[str, bool]:
@@ -507,7 +571,7 @@ def coding_of(model: Hasher, coding: str | None, mu: float | None) -> tuple[str,
 
 def suit_coding(
     model: Hasher, X: Any, coding: str | None, mu: float | None, decoder: str | None,
-    lists: str | int | None, progress: Progress, refine_bits: int = 0,
+    lists: str | int | None, progress: Progress, refine_bits: int = 0, memory: str | int | None = None,
 ) -> tuple[str, float]:  # fmt: skip
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
     asked = decoder is not None or mu is not None or lists is not None
@@ -519,17 +583,18 @@ def suit_coding(
         remedy = "Drop --coding hash; an index divides hash codes by itself."
         raise InvalidParameter(name, given, "an option for optimal codes", remedy)
     if coding == "optimal":
-        suit_decoder(model, X, mu, decoder, lists, progress, refine_bits)
+        suit_decoder(model, X, mu, decoder, lists, progress, refine_bits, memory)
     return coding, mu
 
 
 def suit_decoder(
     model: Hasher, X: Any, mu: float, kind: str | None, lists: str | int | None, progress: Progress,
-    refine_bits: int = 0,
+    refine_bits: int = 0, memory: str | int | None = None,
 ) -> None:  # fmt: skip
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none.
 
     lists : as in fit_decoder, by the number of all rows of X; None: as the decoder has them, else none.
+    memory : as in fit_decoder; None: the rows are a sample that suits a collection.
     """
     n_lists = 0 if X is None else number_of_lists(lists, len(X))
     present, known, finer = kind_of(model.decoder_)
@@ -542,5 +607,6 @@ def suit_decoder(
             "fit one to, or drop --coding, --mu and --decoder."
         )
     progress.stage("fitting the decoder", None)
-    some = take_rows(X, sample_rows(len(X), max(TRAINING_ROWS, ROWS_PER_LIST * n_lists)))
-    model.fit_decoder(some, kind or "auto", mu=mu, lists=n_lists or None, refine_bits=refine_bits)
+    if memory is None:
+        X = take_rows(X, sample_rows(len(X), max(TRAINING_ROWS, ROWS_PER_LIST * n_lists)))
+    model.fit_decoder(X, kind or "auto", mu=mu, lists=n_lists or None, refine_bits=refine_bits, memory=memory)

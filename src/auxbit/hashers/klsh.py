@@ -19,7 +19,8 @@ from auxbit.core.anchors import (
 from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.maps import Encoder
 from auxbit.core.parallel import block_slices
-from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.base import Hasher, Learned
+from auxbit.mac.fit import Beginning
 
 EIGENVALUE_CUT = 1e-6  # of the largest; smaller ones are noise, which a power of −1/2 would amplify
 
@@ -86,16 +87,16 @@ class KernelizedLSH(Hasher):
         self.subset_size = subset_size
         self.bandwidth = bandwidth
 
-    def _learn(self, training: Training) -> Learned:
+    def _learn(self, given: Beginning) -> Learned:
         subset_size = check_integer("subset_size", self.subset_size, 1, remedy="Try subset_size=30.")
-        scaling, rng = training.scaling, training.rng
+        scaling, rng = given.scaling, given.rng
         bandwidth = None if self.bandwidth is None else given_bandwidth(self.bandwidth, scaling)
-        anchors = find_anchors(self.anchors, self.n_anchors, training.X, scaling, training.workers, rng)
+        anchors = find_anchors(self.anchors, self.n_anchors, given.X, scaling, given.workers, rng)
         if bandwidth is None:
             bandwidth = median_distance(anchors)
         kernel = gaussian(squared_distances(anchors, anchors), bandwidth)
         means = kernel.mean(axis=0)
-        subsets = random_subsets(len(anchors), subset_size, training.n_bits, rng)
+        subsets = random_subsets(len(anchors), subset_size, given.n_bits, rng)
         weights = inverse_root(kernel - means - means[:, None] + means.mean()) @ subsets
         weights -= weights.mean(axis=0)  # zero but for rounding
         return Learned(KernelEncoder(anchors, np.array(bandwidth), means, weights))

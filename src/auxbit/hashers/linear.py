@@ -14,15 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
-from auxbit.core.checks import Float32, Float64, check_integer
+from auxbit.core.checks import Float32, Float64, Ids, check_integer
 from auxbit.core.maps import MAX_BITS, LinearEncoder
-from auxbit.core.parallel import Workers, some_rows
+from auxbit.core.parallel import Workers, draw_rows, some_rows
 from auxbit.errors import InvalidParameter
-from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.base import Hasher, Learned
+from auxbit.mac.fit import Beginning
 from auxbit.mac.loop import DecoderSums, f_step
 
 # with n_init > 1, rotations are tried on a sample, and only the best is refined on all rows
 TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+ROTATED_SHARE = 0.4  # of the budget, for the rows that a rotation is found on
 
 
 class LSH(Hasher):
@@ -40,9 +42,8 @@ class LSH(Hasher):
 
     max_bits = MAX_BITS
 
-    def _learn(self, training: Training) -> Learned:
-        directions = training.rng.standard_normal((training.X.shape[1], training.n_bits))
-        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+    def _learn(self, given: Beginning) -> Learned:
+        return Learned(signs_of(given.rng.standard_normal((given.shape[1], given.n_bits))))
 
 
 # ---- principal axes, and their signs
@@ -63,21 +64,33 @@ class ThresholdedPCA(Hasher):
 
     max_bits = MAX_BITS
 
-    def _learn(self, training: Training) -> Learned:
-        check_axes(training.n_bits, training.X, "thresholded PCA")
-        axes = principal_axes(training.X, training.n_bits, training.workers)
-        return Learned(LinearEncoder(axes.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+    def _learn(self, given: Beginning) -> Learned:
+        check_axes(given.n_bits, given.shape, "thresholded PCA")
+        return Learned(signs_of(leading_axes(given, given.n_bits)))
 
 
-def check_axes(n_bits: int, X: Float32, method: str) -> None:
+def signs_of(directions: Float64) -> LinearEncoder:
+    """The hash function whose bits are the signs of projections. directions : (D, L)."""
+    return LinearEncoder(directions.astype(np.float32), np.zeros(directions.shape[1], np.float32))
+
+
+def check_axes(n_bits: int, shape: tuple[int, int], method: str) -> None:
     """PCA has at most min(n, D) axes, and a bit needs one."""
-    n, D = X.shape
+    n, D = shape
     if n_bits > min(n, D):
         raise InvalidParameter(
             "n_bits", n_bits, f"at most {min(n, D)} for {method} on data with n_samples={n}, n_features={D}",
             "LSH, SpectralHashing, SphericalHashing, KernelizedLSH, BinaryAutoencoder, BinaryFactorAnalysis "
             "allow more bits.",
         )  # fmt: skip
+
+
+def leading_axes(given: Beginning, n_axes: int) -> Float64:
+    """The leading principal axes of the rows, wherever they are: from their moments, if these tell them."""
+    n, D = given.shape
+    if n < D:
+        return principal_axes(given.scaled(None), n_axes, given.workers)
+    return axes_of(given.moments.gram[:-1, :-1], given.moments.total, n, n_axes)
 
 
 def principal_axes(X: Float32, n_axes: int, workers: Workers) -> Float64:
@@ -137,22 +150,20 @@ class ITQ(Hasher):
         self.n_iter = n_iter
         self.n_init = n_init
 
-    def _learn(self, training: Training) -> Learned:
+    def _learn(self, given: Beginning) -> Learned:
         n_iter, n_init = check_integer("n_iter", self.n_iter, 1), check_integer("n_init", self.n_init, 1)
-        check_axes(training.n_bits, training.X, "ITQ")
-        X, n_bits, rng = training.X, training.n_bits, training.rng
-        directions = itq_directions(X, n_bits, training.workers, rng, n_iter=n_iter, n_init=n_init)
-        return Learned(LinearEncoder(directions.astype(np.float32), np.zeros(training.n_bits, np.float32)))
+        check_axes(given.n_bits, given.shape, "ITQ")
+        axes, rows = leading_axes(given, given.n_bits), given.scaled(rows_to_rotate(given, given.shape[0]))
+        return Learned(
+            signs_of(rotated_axes(rows, axes, given.workers, given.rng, n_iter=n_iter, n_init=n_init))
+        )
 
 
-def itq_directions(
-    X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState, *, n_iter: int, n_init: int,
-    momentum: float = 0.0, max_rows: int | None = None,
-) -> Float64:  # fmt: skip
-    """The projections of ITQ, (D, n_bits): principal axes times the rotation found on `max_rows` rows."""
-    axes = principal_axes(X, n_bits, workers)
-    X = X if max_rows is None else some_rows(X, rng, max_rows)
-    return rotated_axes(X, axes, workers, rng, n_iter=n_iter, n_init=n_init, momentum=momentum)
+def rows_to_rotate(given: Beginning, most: int) -> Ids | None:
+    """The rows that a rotation is found on, None for all: as many as memory has room for, at most `most`."""
+    (n, D), n_bits = given.shape, given.n_bits
+    most = given.fitting(4 * (D + 4 * n_bits), ROTATED_SHARE, most)  # a row, and what ITQ makes of it
+    return None if n <= most else draw_rows(n, most, given.rng)
 
 
 def rotated_axes(

@@ -140,6 +140,7 @@ COMPARED_METHODS = (
 )  # fmt: skip
 ESTIMATORS = {method.estimator: method for method in reversed(METHODS.values()) if method.home}
 ENCODERS = {method.encoder.partition(":")[2]: method.encoder for method in ESTIMATORS.values()}
+ENCODERS["RbfEncoder"] = "core.features:RbfEncoder"  # of BA and BFA, by their parameter `encoder`
 
 
 def _imported(home: str) -> Any:
@@ -179,9 +180,9 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {key: parameter.default for key, parameter in parameters.items()}
 
 
-def trains_out_of_core(name: str) -> bool:
-    """Whether the fit of a method reads files that may be larger than memory, and takes checkpoints."""
-    return "memory" in inspect.signature(_class_of(name).fit).parameters
+def keeps_checkpoints(name: str) -> bool:
+    """Whether the fit of a method keeps its state, so that it can be resumed."""
+    return "checkpoint" in inspect.signature(_class_of(name).fit).parameters
 
 
 def make_hasher(name: str, n_bits: int, **parameters: Any) -> Hasher:

@@ -8,8 +8,9 @@ import numpy as np
 
 from auxbit.core.checks import Float32, Float64, Integers
 from auxbit.core.maps import Encoder
-from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.base import Hasher, Learned
 from auxbit.hashers.linear import principal_axes
+from auxbit.mac.fit import Beginning
 
 FLAT = 1e-9  # projections that differ by no more than this share of the largest entry differ by rounding
 
@@ -34,8 +35,8 @@ class SpectralHashing(Hasher):
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
 
-    def _learn(self, training: Training) -> Learned:
-        X, n_bits, workers = training.X, training.n_bits, training.workers
+    def _learn(self, given: Beginning) -> Learned:
+        X, n_bits, workers = given.X, given.n_bits, given.workers
         axes = principal_axes(X, min(n_bits, *X.shape), workers)
         low, high, largest = np.full(axes.shape[1], np.inf), np.full(axes.shape[1], -np.inf), 0.0
 

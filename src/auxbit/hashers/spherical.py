@@ -17,7 +17,8 @@ from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_posit
 from auxbit.core.maps import CHUNK, Encoder, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.core.simd import popcount
-from auxbit.hashers.base import Hasher, Learned, Training
+from auxbit.hashers.base import Hasher, Learned
+from auxbit.mac.fit import Beginning
 
 logger = logging.getLogger("auxbit")
 
@@ -66,14 +67,14 @@ class SphericalHashing(Hasher):
         self.std_tol = std_tol
         self.sample_size = sample_size
 
-    def _learn(self, training: Training) -> Learned:
+    def _learn(self, given: Beginning) -> Learned:
         max_iter = check_integer("max_iter", self.max_iter, 1)
         mean_tol = check_positive("mean_tol", self.mean_tol)
         std_tol = check_positive("std_tol", self.std_tol)
         sample_size = check_integer("sample_size", self.sample_size, 2)
-        S = some_rows(training.X, training.rng, sample_size)
-        pivots = first_pivots(S, training.n_bits, training.rng)
-        spheres, n_iter = balanced_spheres(S, pivots, training.workers, max_iter, mean_tol, std_tol)
+        S = some_rows(given.X, given.rng, sample_size)
+        pivots = first_pivots(S, given.n_bits, given.rng)
+        spheres, n_iter = balanced_spheres(S, pivots, given.workers, max_iter, mean_tol, std_tol)
         converged = spheres.excess(mean_tol, std_tol) <= 1
         logger.info(
             "SphericalHashing %s in %d rounds: overlaps differ from a quarter by %.3f of it on average "

@@ -547,8 +547,7 @@ class _Target:
                 X, "auto", mu=MU if state.model is None else state.mu, n_iter=TURNS,
                 callback=lambda turn, turns: progress.advance(1),
             )  # fmt: skip
-        progress.stage("encoding", len(ids))
-        self.collection.retrain(model, advance=progress.advance)
+        self.collection.retrain(model, progress=progress)
         self._report.trained = True
 
 

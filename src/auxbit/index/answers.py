@@ -1,4 +1,4 @@
-"""Answers: what a search found, as arrays, query by query, in tables and files; and search in files."""
+"""Answers: what a search found, as arrays, query by query, in tables and files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids, PathLike, require
-from auxbit.core.progress import Progress, Silent, html_table
+from auxbit.core.progress import html_table
 from auxbit.errors import AuxbitError, InvalidInput
-
-if TYPE_CHECKING:
-    from auxbit.hashers.base import Hasher
 
 ENDINGS = (".npz", ".jsonl")
 READ_QUERIES = 256  # whose metadata are read together
@@ -248,57 +245,3 @@ def _without_objects(ids: Array) -> Array:
     if any(text.endswith("\0") for text in texts):
         raise InvalidInput("an .npz file cannot hold ids that end in a NUL character: write .jsonl.")
     return np.array(texts, dtype=np.str_).reshape(ids.shape)
-
-
-def search_files(
-    model: Hasher, base: str, queries: str, k: int = 10, *, radius: int | None = None, codes: bool = False,
-    mode: str | None = None, shortlist: int | None = None, coding: str | None = None,
-    mu: float | None = None, n_jobs: int | None = None, progress: Progress | None = None,
-) -> Answers:  # fmt: skip
-    """Search the rows of one file for those of another: the k nearest, or all within a Hamming radius.
-
-    base : vectors, which are encoded as coding and mu say, by default as the model's decoder is meant; or
-    codes, by their shape or by `codes`. mode : "hamming", or "asymmetric", by the decoder, all codes or the
-    `shortlist` of the nearest by Hamming distance; by default what the codes are for.
-    """
-    from auxbit.core.decoders import refuse_hamming
-    from auxbit.hashers.files import codes_of, read_vectors_for
-    from auxbit.index.hamming import HammingIndex  # answers of other searches need none of these
-
-    told = progress or Silent()
-    told.stage("encoding the base", None)
-    packed, made = codes_of(model, base, are_codes=codes, coding=coding, mu=mu)
-    if mode is None:
-        mode = "asymmetric" if radius is None and made.coding == "optimal" else "hamming"
-    by_decoder = mode == "asymmetric"
-    index = HammingIndex(
-        model.code_bits(made.coding), decoder=model.decoder_ if by_decoder else None, coding=made.coding,
-        mu=made.mu, n_jobs=n_jobs,
-    )  # fmt: skip
-    if not by_decoder:
-        remedy = "Drop --mode and --radius, or add --coding hash."
-        refuse_hamming(base, made.coding, made.mu, remedy)
-    index.add(packed)
-    told.stage("encoding the queries", None)
-    rows = read_vectors_for(model, queries) if by_decoder else None
-    asked = None
-    if rows is None or shortlist is not None:
-        asked, made = codes_of(model, queries, coding="hash", queries=True)
-    told.stage("searching", None)
-    about: dict[str, Any] = {
-        "bits": model.n_bits,
-        "n_base": len(index),
-        "queries": len(rows if rows is not None else asked if asked is not None else ()),
-        "k": None if radius is not None else k,
-        "radius": radius,
-        "by": "the decoder" if by_decoder else "Hamming distance",
-    }
-    most = min(k, len(index))
-    if radius is not None and asked is not None:
-        return Answers.of(index.search_radius(asked, radius), about=about)
-    about["retrieved_per_query"] = most  # fewer than k if the base is smaller
-    if rows is not None:
-        near = index.search_asymmetric(rows, most, query_codes=asked, shortlist=shortlist)
-        return Answers.of(near, about=about)
-    assert asked is not None
-    return Answers.of(index.search(asked, most), about=about)

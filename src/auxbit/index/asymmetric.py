@@ -23,17 +23,17 @@ from auxbit.core.checks import (
     check_finite,
     check_squares,
 )
-from auxbit.core.maps import dot
+from auxbit.core.kernels import dot
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import (
     TILE,
     address,
+    fetch_line,
     first_tile,
     half,
     index_bits,
     lowest_bit,
     popcount,
-    prefetch,
     squared_apart,
 )
 from auxbit.index.bounds import (
@@ -393,11 +393,13 @@ def rank_by_vectors(
     by_product, by_angle = metric == "inner_product", metric == "cosine"
     candidates = np.ascontiguousarray(candidates, dtype=np.int64)
     halves = vectors.dtype == np.float16
+    in_place = vectors.dtype == np.float32 and not by_product and not by_angle
     rows = (vectors.view(np.uint16) if halves else vectors).reshape(-1)  # numba has no float16
 
     def rank(some: slice) -> None:
         x = np.ascontiguousarray(X[some], dtype=np.float64)
-        rank_rows(x, candidates[some], rows, halves, by_product, by_angle, distances[some], positions[some])
+        how = halves, in_place, by_product, by_angle
+        rank_rows(x, candidates[some], rows, *how, distances[some], positions[some])
 
     with Workers(n_jobs, blas=False) as workers:
         check_finite(X, workers)
@@ -411,35 +413,37 @@ def rank_by_vectors(
 
 @kernel
 def rank_rows(
-    X: Float64, candidates: Positions, rows: Any, halves: bool, by_product: bool, by_angle: bool,
-    distances: Float32, positions: Positions,
+    X: Float64, candidates: Positions, rows: Any, halves: bool, in_place: bool, by_product: bool,
+    by_angle: bool, distances: Float32, positions: Positions,
 ) -> None:  # fmt: skip
     """The k nearest of each query's candidates, as rank_by_vectors has them.
 
-    rows : flat; halves : of float16.
+    rows : flat; halves : of float16; in_place : of float32, and as they are.
     """
-    k, n_dims = distances.shape[1], X.shape[1]
+    k, n_dims, size = distances.shape[1], X.shape[1], rows.itemsize
     near: Any = np.empty(k)
-    y: Any = np.empty(n_dims, dtype=np.float32)
+    y: Any = np.empty(0 if in_place else n_dims, dtype=np.float32)
     for q in range(len(X)):
         listed, where, count = candidates[q], positions[q], 0
         x = X[q] / _length(X[q]) if by_angle else X[q]
         for i in range(min(AHEAD, len(listed))):
-            _prefetch_row(rows, listed[i], n_dims)
+            _fetch_row(address(rows) + size * n_dims * max(listed[i], 0), size * n_dims)
         for i in range(len(listed)):
             if i + AHEAD < len(listed):
-                _prefetch_row(rows, listed[i + AHEAD], n_dims)
+                _fetch_row(address(rows) + size * n_dims * max(listed[i + AHEAD], 0), size * n_dims)
             if listed[i] < 0:
                 continue
-            start = listed[i] * n_dims
-            if halves:
+            start, at = listed[i] * n_dims, address(y)
+            if in_place:
+                at = address(rows) + size * start
+            elif halves:
                 for d in range(n_dims):
                     y[d] = half(rows[start + d])
             else:
                 for d in range(n_dims):
                     y[d] = rows[start + d]
             scale = 1.0 / _length(y) if by_angle else 1.0
-            far = -dot(x, y) if by_product else squared_apart(address(x), address(y), n_dims, scale)
+            far = -dot(x, y) if by_product else squared_apart(address(x), at, n_dims, scale)
             if count < k or far <= near[0]:
                 count = offer(near, where, count, far, listed[i])
         in_order(near, where, count)
@@ -454,10 +458,9 @@ def _length(x: Any) -> float:
 
 
 @kernel
-def _prefetch_row(rows: Any, position: int, n_dims: int) -> None:
-    first = max(position, 0) * n_dims
-    for d in range(first, first + n_dims, LANES // rows.itemsize):
-        prefetch(rows, d)
+def _fetch_row(at: int, size: int) -> None:
+    for line in range(0, size, LANES):
+        fetch_line(at + line)
 
 
 def distances_by(metric: str, x: Float64, y: Float64) -> Float64:

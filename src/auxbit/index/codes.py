@@ -191,6 +191,12 @@ class LaneSet:
         np.bitwise_and.at(self._masks, positions // LANES, ~bits)
         self.count -= len(positions)
 
+    def take_out(self, positions: Positions) -> Positions:
+        """Take those positions out that are in the set; returns them in order."""
+        there = np.unique(positions[self.holds(positions)])
+        self.discard(there)
+        return there
+
     def holds(self, positions: Positions) -> npt.NDArray[np.bool_]:
         """Which positions are in the set; a negative one is not."""
         there = positions >= 0
@@ -328,11 +334,13 @@ class IdTable:
 
     def number_on(self, n: int) -> Ids:
         """The n ids after the largest so far."""
-        if n and self.next_id + n - 1 > MAX_ID:
-            raise InvalidInput(
-                f"{n} codes cannot be numbered on: the largest id is {self.next_id - 1}. Give their ids."
-            )
-        return np.arange(self.next_id, self.next_id + n, dtype=np.int64)
+        return numbers_from(self.next_id, n)
+
+    def extend(self, n: int) -> None:
+        """Give the next n positions the n ids after the largest so far."""
+        if self._first is None or self.next_id != self._first + self.size:
+            return self.append(self.number_on(n))
+        self.size, self.next_id = self.size + n, self.next_id + n
 
     def append(self, ids: Ids) -> None:
         """Give the next positions these ids."""
@@ -377,10 +385,23 @@ class IdTable:
         return bool((new[1:] > new[:-1]).all())
 
 
+def numbers_from(first: int, n: int) -> Ids:
+    """The n ids from `first` on."""
+    if n and first + n - 1 > MAX_ID:
+        raise InvalidInput(f"{n} rows cannot be numbered on: the largest id is {first - 1}. Give their ids.")
+    return np.arange(first, first + n, dtype=np.int64)
+
+
 def runs(ids: Ids) -> Ids:
     """Where ids rise by one, (n, 3): the position of the first, how many, and the first id."""
     starts = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
     return np.stack([starts, np.diff(np.append(starts, len(ids))), ids[starts]], axis=1)
+
+
+def runs_check(rows: Ids, others: int = 0) -> int:
+    """The checksum of rows of three integers, (n, 3), in any order, and others: no flip of a bit keeps it."""
+    prime = 2**31 - 1
+    return (others + int((rows % prime * (3, 5, 7)).sum())) % prime
 
 
 class Stretches:
@@ -621,11 +642,10 @@ class CodeStore:
         first = self.codes.size
         with self._all_or_none():
             self.codes.remap(planes, size)
-            for start in range(first, size, ATTACHED):
-                stop = min(start + ATTACHED, size)
-                if self.norms is not None:
-                    self.norms.append(self.codes.take(np.arange(start, stop)))
-                self.ids.append(self.ids.number_on(stop - start))
+            if self.norms is not None:
+                for start in range(first, size, ATTACHED):
+                    self.norms.append(self.codes.take(np.arange(start, min(start + ATTACHED, size))))
+            self.ids.extend(size - first)
             self.alive.append(size - first)
 
     @contextmanager

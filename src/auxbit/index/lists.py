@@ -39,20 +39,23 @@ from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import (
     TILE,
     address,
+    byte_at,
     extremes,
     fetch_line,
+    float_at,
     index_bits,
     lowest_bit,
-    prefetch,
+    place_at,
+    put_float,
+    put_place,
+    smaller,
     squared_apart,
+    word_at,
 )
 from auxbit.index.asymmetric import (
-    CROWD,
     LOOSE,
     WIDE_TABLES,
-    block_distances,
     bounds_of,
-    code_distance,
     in_order,
     limit_of,
     next_tile,
@@ -94,6 +97,7 @@ from auxbit.quantiser.lists import (
 # ---- Kernels: the lists nearest to queries, and the nearest codes of these lists
 
 EVERY = np.uint64(2**64 - 1)
+RANKED_AT_ONCE = 16  # numbers that are compared with another at once; ∞ fills up the last of them
 
 
 @kernel
@@ -104,19 +108,29 @@ def nearest_lists(costs: Float32, lists: Positions) -> None:
     """
     n_lists, probes = costs.shape[1], lists.shape[1]
     n_groups = min(n_lists, 2 * probes)
-    least, near = np.empty(n_groups, dtype=np.float32), np.empty(probes, dtype=np.float32)
+    least = np.full(n_groups + RANKED_AT_ONCE, np.inf, dtype=np.float32)
+    near, numbers = np.empty(n_lists + RANKED_AT_ONCE, np.float32), np.empty(n_lists + 1, np.int64)
     for q in range(len(costs)):
-        row, own = costs[q], lists[q]
-        least[:] = row[:n_groups]
+        row, own, count = costs[q], lists[q], 0
+        least[:n_groups] = row[:n_groups]
         for first in range(n_groups, n_lists - n_groups + 1, n_groups):
             for i in range(n_groups):
                 least[i] = min(least[i], row[first + i])
-        limit = np.partition(least, probes - 1)[probes - 1]
-        count = 0
-        for number in range(n_lists):
-            if row[number] <= limit and (count < probes or row[number] < near[0]):
-                count = offer(near, own, count, row[number], number)
-        in_order(near, own, count)
+        limit = np.float32(np.inf)
+        for i in range(n_groups):
+            if smaller(address(least), n_groups, least[i]) >= probes - 1:  # as many, and itself
+                limit = min(limit, least[i])
+        for number in range(n_lists):  # no branches: which of them are near cannot be foreseen
+            near[count], numbers[count] = row[number], number
+            count += row[number] <= limit
+        near[count : count + RANKED_AT_ONCE] = np.inf
+        own[:] = -1
+        for i in range(count):
+            place = smaller(address(near), count, near[i])
+            while place < probes and own[place] >= 0:  # by one that is as near, and comes before it
+                place += 1
+            if place < probes:
+                own[place] = numbers[i]
 
 
 @kernel
@@ -127,13 +141,19 @@ def all_in_order(counts: Positions, distances: Float32, positions: Positions) ->
 
 
 @kernel
-def exact_offsets(rows: Float64, centres: Float32, lists: Positions, out: Float32) -> None:
-    """‖x − c‖² of rows, (q, D), and the centres of some lists each, (q, probes), in float64."""
-    n_dims = rows.shape[1]
+def exact_offsets(rows: Float64, centres: Float32, lists: Positions, out: Float32, sizes: Float64) -> None:
+    """‖x − c‖² of rows, (q, D), and the centres of some lists each, (q, probes), in float64.
+
+    sizes : (3, q), gets ‖x‖, and the least and the largest of a row of `out`.
+    """
+    n_dims, nothing = rows.shape[1], np.zeros(rows.shape[1], dtype=np.float32)
     for q in range(len(rows)):
+        x, least, most = address(rows) + 8 * q * n_dims, np.float32(np.inf), np.float32(0)
         for i in range(lists.shape[1]):
-            x, c = address(rows) + 8 * q * n_dims, address(centres) + 4 * lists[q, i] * n_dims
-            out[q, i] = squared_apart(x, c, n_dims, 1.0)
+            out[q, i] = squared_apart(x, address(centres) + 4 * lists[q, i] * n_dims, n_dims, 1.0)
+            least, most = min(least, out[q, i]), max(most, out[q, i])
+        sizes[0, q] = np.sqrt(squared_apart(x, address(nothing), n_dims, 1.0))
+        sizes[1, q], sizes[2, q] = least, most
 
 
 @kernel
@@ -167,7 +187,7 @@ COUNT, MOST, WITHIN = range(3)  # how many are kept; the last place for them, �
 @kernel
 def scan_lists(
     planes: Bytes, plane_words: Words, allowed: Words, norms: Float32, level_words: Words, floors: Float32,
-    order: Any, starts: Positions, tables: Float32, slack: Float64, least: Float32, bits: int, wide: bool,
+    order: Any, starts: Positions, tables: Float32, slack: Float64, least: Float64, bits: int, wide: bool,
     pair_lists: Positions, pair_queries: Positions, pair_offsets: Float32, index: Words, rounded: Bytes,
     lowest: Float64, numbers: Float64, states: Positions, places: Positions, near: Float32, where: Positions,
     counts: Positions, distances: Float32, positions: Positions,
@@ -181,7 +201,12 @@ def scan_lists(
     counts, distances, positions : the nearest of each query so far, in order, (q, k).
     """
     shared, hits = len(near) == len(tables), np.empty(CHUNK_BLOCKS * LANES, dtype=np.int64)
-    buffer, masks = np.empty(LANES, dtype=np.float32), np.empty(TILE, dtype=np.uint64)
+    buffer, masks = np.empty(len(hits), dtype=np.float32), np.empty(TILE, dtype=np.uint64)
+    width, k, n = planes.shape[1], distances.shape[1], index.shape[1] - 1
+    planes_at, levels_at, norms_at, allowed_at = (
+        address(planes), address(level_words), address(norms), address(allowed)
+    )  # fmt: skip
+    hits_at, buffer_at, masks_at = address(hits), address(buffer), address(masks)
     now = -1  # the query whose codes are kept, if rows are not shared
     for q in range(len(tables) if shared else 0):
         begin(counts[q], distances[q], positions[q], numbers[q], states[q], places[q], near[q], where[q])
@@ -191,71 +216,90 @@ def scan_lists(
             s = q if shared else 0
             own, state, placed, kept, slots = numbers[s], states[s], places[s], near[s], where[s]
             table, nearest, found, lows, entries = (
-                tables[q],
-                distances[q],
-                positions[q],
-                lowest[s],
-                rounded[s],
-            )
+                tables[q], distances[q], positions[q], lowest[s], rounded[s]
+            )  # fmt: skip
             if not shared:
                 if now >= 0:
                     counts[now] = finish(order, own, state, kept, slots, distances[now], positions[now])
                 begin(counts[q], nearest, found, own, state, placed, kept, slots)
+                if bits:  # which also brings the table near, line after line
+                    own[BASE], own[WIDEST] = smallest_sum(table, floors, bits, lows)
             now = q
         if pair + 1 < len(pair_lists):
-            fetch_list(planes, level_words, starts, pair_lists[pair + 1])
+            following = pair_lists[pair + 1]
+            fetch_list(planes_at, levels_at, width * LANES, starts[following], starts[following + 1])
         start, stop = starts[number], starts[number + 1]
         block, end = start // LANES, -(-stop // LANES) if stop > start else start // LANES
         while block < end:
             if not bits or state[MOST] < 0:
-                n_hits, next_block = (
-                    lanes_of_mask(allowed[block] & edge_mask(block, start, stop), block, hits, 0), block + 1
-                )  # fmt: skip
+                mask = word_at(allowed_at, block) & edge_mask(block, start, stop)
+                n_hits, next_block = lanes_of_mask(mask, block, hits_at, 0), block + 1
             else:
-                if own[RANGE] == np.inf:
+                if shared and own[RANGE] == np.inf:
                     own[BASE], own[WIDEST] = smallest_sum(table, floors, bits, lows)
+                left = edge(own[LOW], own[SCALE], state[MOST]) + slack[q] - own[BASE]
                 # tables are rounded for the query's nearest list, in which sums may be the largest
-                left = edge(own, state) + slack[q] - least[q] - own[BASE]
-                if 0 < left < LOOSE * own[RANGE]:
-                    own[RANGE], own[UNITS] = left, units_of(left, own[WIDEST], len(lows), wide)
+                if 0 < left - least[q] < LOOSE * own[RANGE]:
+                    own[RANGE] = left - least[q]
+                    own[UNITS] = units_of(own[RANGE], own[WIDEST], len(lows), wide)
                     round_tables(table, floors, bits, wide, lows, own[UNITS], entries)
-                left = edge(own, state) + slack[q] - offset - own[BASE]
-                limit = limit_of(left, own[UNITS], WIDE_LIMIT if wide else NARROW_LIMIT)
+                limit = limit_of(left - offset, own[UNITS], WIDE_LIMIT if wide else NARROW_LIMIT)
                 if limit < 0:
                     break
                 next_block = min(block + CHUNK_BLOCKS, end)
-                n_hits = pass_bounds(
-                    plane_words, level_words, allowed, norms, bits, wide, start, stop, block, next_block,
-                    index, entries, limit, masks, hits,
+                codes_at, step, looked_up, levels_step, whole = (
+                    planes_at, width * LANES, levels_at, LANES, len(planes)
                 )  # fmt: skip
-            if n_hits:
-                keep(
-                    planes, norms, order, table, offset, hits, n_hits, own, state, placed, kept, slots,
-                    nearest, found, buffer,
+                if len(index):
+                    split_codes(plane_words, level_words, bits, block, next_block, index)
+                    step = levels_step = (1 + n) * LANES
+                    looked_up, whole = address(index) - block * step, next_block + TILE
+                    codes_at = looked_up + LANES
+                n_hits = pass_bounds(
+                    codes_at, step, looked_up, levels_step, whole, allowed_at, norms_at, bits, wide, n, start,
+                    stop, block, next_block, address(entries), limit, masks_at, hits_at,
                 )  # fmt: skip
             block = next_block
+            if not n_hits:
+                continue
+            if state[COUNT] + n_hits > len(kept):
+                make_room(order, own, state, placed, kept, slots, nearest, found)
+            code_distances(planes_at, width, norms_at, address(table), offset, hits_at, n_hits, buffer_at)
+            if state[MOST] >= 0:
+                state[COUNT], state[MOST], state[WITHIN] = keep(
+                    buffer_at, hits_at, n_hits, own[LOW], own[SCALE], k, state[COUNT], state[MOST],
+                    state[WITHIN], address(placed), address(kept), address(slots),
+                )  # fmt: skip
+                continue
+            for i in range(n_hits):
+                kept[state[COUNT] + i], slots[state[COUNT] + i] = buffer[i], -1 - hits[i]
+            state[COUNT] += n_hits
+            if state[COUNT] >= max(k, EXACT_CODES):
+                count_places(k, kept, own, state, placed)
     for q in range(len(tables)):
         if shared or q == now:
             s = q if shared else 0
             counts[q] = finish(order, numbers[s], states[s], near[s], where[s], distances[q], positions[q])
 
 
+# What is called for each list or chunk of codes takes addresses: numba counts references to arrays.
+
+
 @kernel
-def fetch_list(planes: Bytes, levels: Words, starts: Positions, number: int) -> None:
+def fetch_list(planes: int, levels: int, size: int, start: int, stop: int) -> None:
     """Have the codes of a list brought near, as far as FETCHED: where it begins cannot be foreseen."""
-    first, last = starts[number] // LANES, -(-starts[number + 1] // LANES)
-    size = planes.shape[1] * LANES
+    first, last = start // LANES, -(-stop // LANES)
     for at in range(first * size, min(last * size, first * size + FETCHED), LANES):
-        fetch_line(address(planes) + at)
+        fetch_line(planes + at)
     for block in range(first, min(last, first + FETCHED // size)):
-        fetch_line(address(levels) + block * LANES)
+        fetch_line(levels + block * LANES)
 
 
 @kernel
-def lanes_of_mask(mask: Any, block: int, hits: Positions, n: int) -> int:
-    """Write the slots of a mask of a block, from hits[n] on; return how many hits there are then."""
+def lanes_of_mask(mask: Any, block: int, hits: int, n: int) -> int:
+    """Write the slots of a mask of a block, from hit n on; return how many hits there are then."""
     while mask:
-        hits[n] = block * LANES + lowest_bit(mask)
+        put_place(hits, n, block * LANES + lowest_bit(mask))
         n += 1
         mask &= mask - np.uint64(1)
     return n
@@ -271,38 +315,49 @@ def units_of(left: float, widest: float, n: int, wide: bool) -> float:
 
 @kernel
 def pass_bounds(
-    plane_words: Words, level_words: Words, allowed: Words, norms: Float32, bits: int, wide: bool, start: int,
-    stop: int, first: int, last: int, index: Words, entries: Bytes, limit: int, masks: Words, hits: Positions,
+    codes: int, step: int, levels: int, levels_step: int, n_blocks: int, allowed: int, norms: int, bits: int,
+    wide: bool, n: int, start: int, stop: int, first: int, last: int, entries: int, limit: int, masks: int,
+    hits: int,
 ) -> int:  # fmt: skip
-    """Write the slots start..stop of blocks first..last whose bounds are within the limit; how many?"""
-    n, block, n_hits = index.shape[1] - 1, first, 0
-    codes, levels, n_blocks = address(plane_words), address(level_words), len(plane_words)
-    step, levels_step = plane_words.shape[1] * LANES, LANES
-    if len(index):
-        split_codes(plane_words, level_words, bits, first, last, index)
-        step = levels_step = (1 + n) * LANES
-        levels, n_blocks = address(index) - first * step, last + TILE
-        codes = levels + LANES
+    """Write the slots start..stop of blocks first..last whose bounds are within the limit; how many?
+
+    codes, levels : what is looked up of n_blocks blocks, which follow each other in steps of bytes.
+    """
+    block, n_hits = first, 0
     while block < last:
-        tiles, passed = min(-(-(last - block) // TILE), (n_blocks - block) // TILE), 0
+        tiles, passed, known = min(-(-(last - block) // TILE), (n_blocks - block) // TILE), 0, True
         if tiles:
             passed = next_tile(
                 bits, wide, levels + block * levels_step, levels_step, codes + block * step, step, tiles, n,
-                address(entries), limit, address(masks),
+                entries, limit, masks,
             )  # fmt: skip
             block += TILE * passed
             if passed == tiles:
                 continue
         else:  # a tile would reach beyond the last block
-            masks[:] = EVERY
+            known = False
         for u in range(min(TILE, last - block)):
-            if masks[u]:
-                mask = masks[u] & allowed[block + u] & edge_mask(block + u, start, stop)
+            mask = word_at(masks, u) if known else EVERY
+            if mask:
+                mask &= word_at(allowed, block + u) & edge_mask(block + u, start, stop)
                 for line in range(0, LANES if mask else 0, LANES // 4):
-                    prefetch(norms, (block + u) * LANES + line)
+                    fetch_line(norms + 4 * ((block + u) * LANES + line))
                 n_hits = lanes_of_mask(mask, block + u, hits, n_hits)
         block += TILE
     return n_hits
+
+
+@kernel
+def code_distances(
+    planes: int, width: int, norms: int, table: int, offset: Any, slots: int, n: int, out: int
+) -> None:
+    """asymmetric.code_distance of n slots, and the offset of their list."""
+    for i in range(n):
+        slot = place_at(slots, i)
+        total, at = float_at(norms, slot), planes + slot // LANES * width * LANES + slot % LANES
+        for j in range(width):
+            total += float_at(table, j * VALUES + byte_at(at, j * LANES))
+        put_float(out, i, total + offset)
 
 
 @kernel
@@ -329,7 +384,7 @@ def count_places(k: int, near: Float32, numbers: Float64, state: Positions, plac
     numbers[LOW], numbers[SCALE] = low, (PLACES - 1) / apart
     places[:] = 0
     for i in range(count):
-        places[int(place_of(near[i], numbers))] += 1
+        places[int(place_of(near[i], numbers[LOW], numbers[SCALE]))] += 1
     state[MOST], state[WITHIN] = -1, 0
     while state[WITHIN] < k:
         state[MOST] += 1
@@ -337,47 +392,40 @@ def count_places(k: int, near: Float32, numbers: Float64, state: Positions, plac
 
 
 @kernel
-def place_of(distance: Any, numbers: Float64) -> float:
+def place_of(distance: Any, low: float, scale: float) -> float:
     """The place, rounded down, of a distance; it may be beyond the last."""
-    return float(max((np.float64(distance) - numbers[LOW]) * numbers[SCALE], 0.0))
+    return float(max((np.float64(distance) - low) * scale, 0.0))
 
 
 @kernel
-def edge(numbers: Float64, state: Positions) -> float:
+def edge(low: float, scale: float, most: int) -> float:
     """A distance that no code which is still to be kept exceeds, up to what a slack covers."""
-    return float(numbers[LOW] + (state[MOST] + 1) / numbers[SCALE] * (1 + 1e-9))
+    return float(low + (most + 1) / scale * (1 + 1e-9))
 
 
 @kernel
 def keep(
-    planes: Bytes, norms: Float32, order: Any, table: Float32, offset: Any, hits: Positions, n_hits: int,
-    numbers: Float64, state: Positions, places: Positions, near: Float32, where: Positions,
-    distances: Float32, positions: Positions, buffer: Float32,
-) -> None:  # fmt: skip
-    """Keep those of some slots, of one block if there is no limit, whose codes may be among the nearest."""
-    k, whole = len(distances), n_hits >= CROWD and hits[0] // LANES == hits[n_hits - 1] // LANES
-    if whole:  # all 64 of the block at once
-        block_distances(planes, norms, table, hits[0] // LANES, buffer)
-    if state[COUNT] + n_hits > len(near):
-        make_room(order, numbers, state, places, near, where, distances, positions)
-    count, most, within = state[COUNT], state[MOST], state[WITHIN]
-    for i in range(n_hits):
-        slot = hits[i]
-        distance = (buffer[slot % LANES] if whole else code_distance(planes, norms, table, slot)) + offset
-        if most >= 0:
-            place = place_of(distance, numbers)
-            if place >= most + 1:
-                continue
-            places[int(place)] += 1
-            within += 1
-            while within - places[most] >= k:
-                within -= places[most]
-                most -= 1
-        near[count], where[count] = distance, -1 - slot
-        count += 1
-    state[COUNT], state[MOST], state[WITHIN] = count, most, within
-    if most < 0 and count >= max(k, EXACT_CODES):
-        count_places(k, near, numbers, state, places)
+    buffer: int, hits: int, n_hits: int, low: float, scale: float, k: int, count: int, most: int, within: int,
+    places: int, near: int, where: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Keep those of some slots, by their distances in the buffer, whose codes may be among the nearest.
+
+    Returns count, most and within as they are then.
+    """
+    first, beyond = count, float(most + 1)
+    for i in range(n_hits):  # no branches: which of them are near cannot be foreseen
+        distance = float_at(buffer, i)
+        put_float(near, count, distance)
+        put_place(where, count, -1 - place_at(hits, i))
+        count += place_of(distance, low, scale) < beyond
+    for i in range(first, count):
+        place = int(place_of(float_at(near, i), low, scale))
+        put_place(places, place, place_at(places, place) + 1)
+    within += count - first
+    while within - place_at(places, most) >= k:
+        within -= place_at(places, most)
+        most -= 1
+    return count, most, within
 
 
 @kernel
@@ -385,10 +433,10 @@ def still_kept(order: Any, numbers: Float64, state: Positions, near: Float32, wh
     """Forget the codes beyond the last place; return how many are left, now with positions for slots."""
     count, beyond = state[COUNT], state[MOST] + 1
     if beyond > 0:
-        count = 0
+        count, low, scale = 0, numbers[LOW], numbers[SCALE]
         for i in range(state[COUNT]):
             near[count], where[count] = near[i], where[i]
-            count += place_of(near[i], numbers) < beyond
+            count += place_of(near[i], low, scale) < beyond
     for i in range(count):
         if where[i] < 0:
             where[i] = order[-1 - where[i]]
@@ -643,7 +691,7 @@ QUERY_BLOCK = 256  # queries that a thread takes at a time
 TABLE_BLOCK = 128  # the same, if it makes their tables, which are to stay in its cache
 CACHED_BYTES = 2**23  # of codes, that caches hold while queries go through their lists one by one
 SHARED = 8  # queries that search a list, with more it is read for all of them together
-MANY_PROBES = 16  # lists of which one is searched, or more
+RANKED_PROBES = 128  # lists that are sorted by counting the nearer ones
 PART_CODES = 2**17  # of lists, that are worth a thread of their own
 MOST_PAIRS = 2**24  # of queries and lists that a thread holds
 
@@ -843,7 +891,7 @@ class ListSearch:
 
     def _first_lists(self, costs: Float32, probes: int) -> Positions:
         """The lists nearest to each query, in order, (q, probes)."""
-        if probes * MANY_PROBES > self.n_lists:  # heaps would be slower
+        if probes > RANKED_PROBES:
             lists = np.argpartition(costs, min(probes, self.n_lists) - 1, axis=1)[:, :probes].astype(np.int64)
             order = np.argsort(np.take_along_axis(costs, lists, axis=1), axis=1, kind="stable")
             return np.take_along_axis(lists, order, axis=1)
@@ -927,11 +975,11 @@ class DecoderScan:
 
     def __init__(self, decoder: ListDecoder, rows: Array, tables: Float32, lists: Positions) -> None:
         self.tables, self.reach = np.ascontiguousarray(tables, dtype=np.float32), None
+        offsets, sizes = np.empty(lists.shape, dtype=np.float32), np.empty((3, len(lists)))
+        exact_offsets(rows, decoder.centres, lists, offsets, sizes)
+        lengths, self.least, self.most = sizes
         if isinstance(decoder.inner, TableDecoder):  # what entries of the tables can add up to, in size
-            self.reach = 2.01 * np.linalg.norm(rows, axis=1) * decoder.inner.longest
-        offsets = np.empty(lists.shape, dtype=np.float32)
-        exact_offsets(rows, decoder.centres, lists, offsets)
-        self.least, self.most = offsets.min(axis=1, initial=np.inf), offsets.max(axis=1, initial=0.0)
+            self.reach = 2.01 * lengths * decoder.inner.longest
         self.offsets, self.lists, self.n_lists = offsets, lists, len(decoder.centroids)
 
     def pairs(self, shared: bool) -> tuple[Any, Any, Any]:

@@ -16,6 +16,7 @@ from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import (
     add_planes,
     address,
+    fetch_line,
     lanes_within,
     literally,
     lowest_bit,
@@ -38,6 +39,7 @@ QueryWords = npt.NDArray[np.uint32]  # (q, width), each byte of a query four tim
 
 TILE_BYTES = 2**15  # codes that stay in the first-level cache while a group of queries is compared to them
 TILE_BLOCKS = 2**7  # at most
+AHEAD = 6144  # bytes: the machine fetches what follows by itself, but only within a page of 4 KB
 
 
 @kernel
@@ -47,9 +49,10 @@ def _next_of_width(
     """`next_hit` with all planes of a block unrolled and the query in registers; `most` is below 255."""
     literally(width)  # numba compiles a copy for each width, so that the loop over planes is unrolled
     while i < stop:
-        allowed = word_at(masks, i)
+        allowed, at = word_at(masks, i), codes + i * (width * LANES)
+        fetch_line(at + AHEAD)
         if allowed:
-            counts = add_planes(width, zeros(), codes + i * (width * LANES), query)
+            counts = add_planes(width, zeros(), at, query)
             hits = lanes_within(counts, most) & allowed
             if hits:
                 store(widen_add(wide_zeros(), counts), out)

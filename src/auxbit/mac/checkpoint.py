@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Float64
+from auxbit.core.features import Features, RbfFeatures
 from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput
@@ -41,6 +42,7 @@ class Prepared:
     held_out: npt.NDArray[np.int64] | None
     truth: npt.NDArray[np.int64] | None
     mu: float = 0.0
+    features: Features | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Checkpoint:
         for name in ("held_out", "truth"):
             if (value := getattr(prepared, name)) is not None:
                 arrays[name] = value
+        if prepared.features is not None:
+            arrays |= {f"features.{name}": value for name, value in prepared.features.tensors().items()}
         if walk.best is not None:
             arrays |= {"best.weights": walk.best.weights, "best.bias": walk.best.bias}
         header = {
@@ -137,7 +141,8 @@ class Checkpoint:
                 )
         scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
         queries = arrays.get("held_out"), arrays.get("truth")
-        prepared = Prepared(scaling, arrays["gram"], *queries, header["mu"])
+        features = RbfFeatures.of_tensors(arrays) if "features.centres" in arrays else None
+        prepared = Prepared(scaling, arrays["gram"], *queries, header["mu"], features)
         best = None
         if "best.weights" in arrays:
             best = LinearEncoder(arrays["best.weights"], arrays["best.bias"])

@@ -31,6 +31,7 @@ from auxbit.core.checks import (
     refuse_number,
     require,
 )
+from auxbit.core.features import Features, OwnFeatures, width_of
 from auxbit.core.maps import Extent, Scaling, largest_norm, query_words
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
 from auxbit.data.vectors import open_rows, take_rows
@@ -229,11 +230,12 @@ class Setting:
     scaling: Scaling
     held_out: Ids
     n_bits: int
+    features: Features | None = None
 
     def rows(self, raw: Array, first: int) -> ScaledRows:
         """A shard as MAC sees it. raw : rows of the table from `first` on."""
         low, high = np.searchsorted(self.held_out, (first, first + len(raw)))
-        return ScaledRows(np.asarray(raw), self.scaling, self.held_out[low:high] - first)
+        return ScaledRows(np.asarray(raw), self.scaling, self.held_out[low:high] - first, self.features)
 
     def kept_before(self, first: int) -> int:
         """How many rows are before this one, without those that are left out."""
@@ -247,8 +249,10 @@ class Setting:
 class ClusterRows(StreamedRows):
     """Rows in shards on workers, with their codes there."""
 
-    def __init__(self, shards: Shards, n_features: int, setting: Setting) -> None:
-        super().__init__(shards.starts[-1] - len(setting.held_out), n_features, setting.n_bits)
+    def __init__(self, shards: Shards, setting: Setting) -> None:
+        n_decoded = len(setting.scaling.mean)
+        n_features = n_decoded + width_of(setting.features)
+        super().__init__(shards.starts[-1] - len(setting.held_out), n_features, n_decoded, setting.n_bits)
         self._shards, self._setting, self._held_out = shards, shards.hold(setting), setting.held_out
         self._states: list[Future] = [None] * len(shards)
         self._neighbours: list[Future] | None = None  # what each shard has to know of the truth
@@ -374,7 +378,7 @@ def _fill(raw: Array, setting: Setting, codes_of: Any, first: int) -> State:
 
 
 def _nearest(raw: Array, setting: Setting, queries: Float32, k: int, first: int) -> tuple[Float64, Ids]:
-    X = setting.rows(raw, first)
+    X = setting.rows(raw, first).without_features()
     with threads_of_worker() as workers:
         distances, rows = nearest_scaled(X, queries, k, workers)
     return distances, rows + setting.kept_before(first)
@@ -464,10 +468,12 @@ class ClusterTable:
         return np.concatenate(parts) if parts else np.empty((0, self.shape[1]), dtype=self._dtype)
 
     def rows(
-        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> ClusterRows:
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
+        features: Features | None = None,
+    ) -> ClusterRows:  # fmt: skip
         left_out = np.zeros(0, dtype=np.int64) if held_out is None else np.asarray(held_out)
-        return ClusterRows(self._loaded(held_out), len(scaling.mean), Setting(scaling, left_out, n_bits))
+        _check_travels(features)
+        return ClusterRows(self._loaded(held_out), Setting(scaling, left_out, n_bits, features))
 
     def _loaded(self, held_out: Ids | None) -> Shards:
         """The shards, with their rows on workers."""
@@ -566,6 +572,19 @@ def _rows_and_columns(array: Any) -> tuple[int, int]:
     if 0 in array.shape:
         raise InvalidInput(f"X must have rows and columns, (n, D); got shape {array.shape}.")
     return int(array.shape[0]), int(array.shape[1])
+
+
+def _check_travels(features: Features | None) -> None:
+    """Refuse an object of the user's that cannot be sent to workers."""
+    if not isinstance(features, OwnFeatures):
+        return
+    try:
+        require("cloudpickle", extra="dask", purpose="training on a cluster").dumps(features)
+    except Exception as error:  # whatever an object raises
+        raise InvalidInput(
+            f"encoder, a {type(features.map).__name__}, cannot be sent to the workers of a cluster: {error}. "
+            "Fit without a client, or use encoder='rbf'."
+        ) from error
 
 
 # ---- what workers do

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from auxbit.core.checks import Array, Bits, Float32, Ids, PathLike
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, unpack
+from auxbit.core.anchors import SAMPLE_ROWS
+from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices
+from auxbit.core.decoders import Plain
+from auxbit.core.features import Features, lengthened, lengthened_all
+from auxbit.core.maps import Encoder, LinearEncoder, Scaling, bytes_per_code, unpack
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
 from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.evaluate import ground_truth
 from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared, Resumed
-from auxbit.mac.cluster import cluster_table
+from auxbit.mac.cluster import ClusterTable, cluster_table
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import (
     Moments,
@@ -38,13 +43,15 @@ from auxbit.mac.loop import (
     neighbours_to_find,
     precision_of,
 )
-from auxbit.mac.rows import CodePair, FileRows, ScaledRows
-from auxbit.mac.steps import MemoryRows, Rows, Steps
-from auxbit.mac.z_step import ZOptions
+from auxbit.mac.rows import CodePair, FileRows, ScaledRows, places_of
+from auxbit.mac.steps import ByRows, MemoryRows, Objective, Rows, Steps, first_moments
 
+LINEAR = "linear"  # the folder, in that of a checkpoint, of the fit that one with features starts from
 CODES_SHARE = 0.25  # of the budget: codes that take more are kept in files
 TAKEN_ROWS = 16_384  # as they came, at a time
 SAMPLE_SHARE, MOST_SAMPLED = 0.2, 2**20  # of the budget; rows that are held for steps to be tried on
+FITTED_ROWS = 100_000  # out of core: rows that are fitted to by what needs them at hand, and
+FITTED_COPIES = 8  # copies of them that it may make
 
 
 # ---- What is fitted
@@ -60,6 +67,8 @@ class Plan:
         rows as they came. validation : "auto", None, or query rows. returns : a μ that does not raise the
         precision is undone. settled : the loop ends when E_Q falls by less than this share, and the SVMs of
         the last codes are solved to full tolerance (BFA).
+    features : returns those to choose from, the first being the one if nothing is there to choose by; None: h
+        is linear. n_features : how many they are at most, as far as that is known.
     report : is given each record and how often all rows were read by then, None for rows in memory.
     identity : returns what a fit that resumes must have in common with the one interrupted, as JSON.
     """
@@ -67,7 +76,7 @@ class Plan:
     n_bits: int
     schedule: Callable[[float], list[float]]
     svm: SvmOptions
-    z: ZOptions
+    objective: Objective
     start: Callable[[Beginning], Any]
     C: float | None = None
     validation: Any = None
@@ -76,6 +85,8 @@ class Plan:
     settled: float | None = None
     normalize: bool = False
     lift: bool = False
+    features: Callable[[FeatureSample], list[Features]] | None = None
+    n_features: int = 0
     report: Callable[[Record, int | None], object] | None = None
     identity: Callable[[], dict[str, Any]] = dict
 
@@ -84,12 +95,13 @@ class Plan:
 class Fitted:
     """What a fit found. f is for scaled rows; sample : these rows as they came; n_rows : trained on.
 
-    C : of the SVMs; start_precision : that of the start's own hash function, if it is not a linear one.
+    h is for scaled rows with their features, `encoder` for those without. C : of the SVMs; start_precision :
+    that of the start's own hash function, if it is not a linear one.
     """
 
-    scaling: Scaling
+    prepared: Prepared
     h: LinearEncoder
-    f: LinearDecoder
+    f: Plain
     outcome: Outcome
     C: float
     start_precision: float | None
@@ -98,39 +110,81 @@ class Fitted:
     sample: Array
     n_rows: int
 
+    @property
+    def scaling(self) -> Scaling:
+        """Of the rows."""
+        return self.prepared.scaling
+
+    @property
+    def encoder(self) -> Encoder:
+        """The hash function of scaled rows."""
+        features = self.prepared.features
+        return self.h if features is None else features.encoder(self.h)
+
+
+@dataclass(frozen=True)
+class FeatureSample:
+    """What features are made of. X : some of the rows that are trained on, scaled, (n, D)."""
+
+    X: Float32
+    scaling: Scaling
+    workers: Workers
+    rng: np.random.RandomState
+
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a start may use: the rows that are trained on, their moments, and the generator of the fit."""
+    """What a hash function or a start is learned from: rows, their moments, and the generator of the fit.
+
+    budget : None for rows in memory; gram : of their moments, if they are known.
+    """
 
     table: Table
     rows: Rows
     scaling: Scaling
-    moments: Moments
+    n_bits: int
     workers: Workers
     rng: np.random.RandomState
     budget: Budget | None
+    gram: Float64 | None = None
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the rows; a pass, if they are not known yet."""
+        if self.gram is not None:
+            return Moments.of_gram(self.gram)
+        return Moments.of(*self.rows.moments(), self.rows.n_rows)
 
     @property
-    def n_bits(self) -> int:
-        """Bits per code."""
-        return self.rows.n_bits
+    def X(self) -> Float32:
+        """Rows at hand, scaled, for what is not learned from sums: all, or a sample that memory has room for.
+
+        Rows that are not in memory are FITTED_ROWS at most.
+        """
+        return self.scaled(self.at_hand())
+
+    def at_hand(self) -> Ids | None:
+        """The numbers of the rows of X, rising; None for all of them."""
+        n, D = self.shape
+        most = n if self.budget is None else self.fitting(FITTED_COPIES * 8 * D, 1.0, FITTED_ROWS)
+        return None if n <= most else sample_rows(n, most)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, D) of the rows that are trained on."""
-        return self.rows.n_rows, self.rows.n_features
+        """(n, D) of the rows that are trained on, without features."""
+        return self.rows.n_rows, self.rows.n_decoded
 
-    def raw(self, rows: Ids) -> Array:
-        """These rows, rising, as they came."""
-        return self.table.take(self.rows.places(rows))
+    def raw(self, rows: Ids | None) -> Array:
+        """These rows, rising, as they came; all of them for None."""
+        return self.table.take(self.rows.places(np.arange(self.rows.n_rows) if rows is None else rows))
 
     def scaled(self, rows: Ids | None) -> Float32:
         """These rows, rising, scaled; all of them for None."""
         if isinstance(self.rows, MemoryRows):
-            return self.rows.X if rows is None else self.rows.X[rows]
+            X = self.rows.X[:, : self.shape[1]]
+            return np.ascontiguousarray(X if rows is None else X[rows])
         wanted = np.arange(self.rows.n_rows) if rows is None else rows
-        out = np.empty((len(wanted), self.rows.n_features), dtype=np.float32)
+        out = np.empty((len(wanted), self.shape[1]), dtype=np.float32)
         for some in block_slices(len(wanted), TAKEN_ROWS):
             out[some] = self.scaling.apply(self.raw(wanted[some]))
         return out
@@ -148,8 +202,9 @@ def fit(
 
     checkpoint : a folder for the state after each iteration; resume : from the one in it, if there is one.
     """
-    if table.shape[0] < 2:
-        raise InvalidInput(f"X has {table.shape[0]} row; a model needs at least 2 to be fitted to.")
+    check_enough_rows(table)
+    _check_elsewhere(plan, table, budget, checkpoint)
+    drawn = deepcopy(rng)  # for features: their draws neither change the linear fit nor depend on its draws
     with ExitStack() as stack:
         kept = None if checkpoint is None else Checkpoint(checkpoint, _about(plan, table, budget))
         resumed = None
@@ -160,23 +215,39 @@ def fit(
         code_bytes = 2 * table.shape[0] * bytes_per_code(plan.n_bits)
         if folder is None and budget is not None and code_bytes > CODES_SHARE * budget.total:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="auxbit-")))
-        prepared = resumed.prepared if resumed is not None else _measured(plan, table, rng)
-        present = 0 if resumed is None else resumed.present
-        rows: Any = table.rows(prepared.scaling, prepared.held_out, plan.n_bits, folder, present)
-        if rows.n_passes is not None:  # those that measure; what a crash costs is not counted
-            rows.n_passes = 1 + plan.lift if resumed is None else resumed.passes - rows.holds_all
+        options: dict[str, Any] = {"budget": budget, "checkpoint": checkpoint, "resume": resume}
+        linear = None if resumed is not None else _linear_first(plan, table, workers, rng, **options)
+        if resumed is not None:
+            prepared = resumed.prepared
+        elif linear is not None:
+            prepared, plan = linear.prepared, replace(plan, start=lambda given: linear.h)
+        else:
+            prepared = _measured(plan, table, rng)
         queries = _queries(plan, table, prepared, workers)
+        if resumed is None:
+            prepared = _with_features(plan, table, prepared, linear, queries, workers, drawn, budget)
+        queries = None if queries is None else lengthened(queries, prepared.features)
+        present = 0 if resumed is None else resumed.present
+        rows: Any = table.rows(
+            prepared.scaling, prepared.held_out, plan.n_bits, folder, present, prepared.features
+        )
+        if rows.n_passes is not None:  # those that measure; what a crash costs is not counted
+            begun = 1 + plan.lift if linear is None else linear.n_passes
+            rows.n_passes = begun if resumed is None else resumed.passes - rows.holds_all
         if kept is not None and resumed is not None:
             kept.check_codes(resumed, rows)
         else:
             prepared = _prepared(prepared, rows, queries)
         rows.truth, moments = prepared.truth, Moments.of_gram(prepared.gram)
-        steps = Steps(rows, svm=plan.svm, z=plan.z, moments=moments, queries=queries)
-        descent = Descent(plan, steps, rows, energy_unit=prepared.scaling.scale**2, queries=queries)
+        steps = Steps(rows, svm=plan.svm, objective=plan.objective, moments=moments, queries=queries)
+        descent = Descent(
+            plan, steps, rows, energy_unit=plan.objective.unit(prepared.scaling.scale), queries=queries
+        )
         if resumed is not None:
             descent.resume(prepared, resumed)
         else:
-            given = Beginning(table, rows, prepared.scaling, moments, workers, rng, budget)
+            known = (prepared.scaling, plan.n_bits, workers, rng, budget)
+            given = Beginning(table, rows, *known, first_moments(moments, rows.n_decoded).gram)
             prepared = descent.begin(given, prepared)
 
         def keep(walk: Walk) -> None:
@@ -188,7 +259,8 @@ def fit(
         f = steps.decoder_of(found, None if prepared.held_out is None else queries)
         sampled = rows.places(sample_rows(rows.n_rows))
         return Fitted(
-            prepared.scaling, found, f, outcome, steps.svm.C, descent.start_precision, rows.n_passes, sampled,
+            prepared, found, f, outcome, steps.svm.C,
+            descent.start_precision if linear is None else linear.start_precision, rows.n_passes, sampled,
             table.take(sampled), rows.n_rows,
         )  # fmt: skip
 
@@ -199,11 +271,18 @@ class FactorCodes:
 
     start: LinearEncoder
 
-    def settle(self, steps: Steps, X: Float32) -> LinearEncoder:
+    def settle(self, steps: Steps, some: Ids, X: Float32) -> LinearEncoder:
         """MAC with a small, constant μ, to its end; the codes are then those of BFA, and h fits them."""
         h = steps.begin(self.start)
-        mu = 0.01 * first_mu(X, self.start(X), steps.f_step())
+        mu = 0.01 * first_mu(steps.objective, steps.rows, some, X, self.start(X), steps.f_step())
         return follow(alternate(steps, [mu] * 50, h=h, fitted=True), settled=1e-4).h
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A start: where another fit ended. h : its hash function, for these rows as they are scaled."""
+
+    h: LinearEncoder
 
 
 class Descent:
@@ -226,22 +305,27 @@ class Descent:
         made = plan.start(given)
         sampled = sample_rows(self._rows.n_rows, MEASURED_ROWS)
         X = given.scaled(sampled)
-        size = float(np.median(np.einsum("nd,nd->n", X, X)))
-        self._values = [plan.C] if plan.C is not None else suitable_C(size, *given.shape)
+        longer = lengthened(X, prepared.features)
+        size = float(np.median(np.einsum("nd,nd->n", longer, longer)))
+        shape = self._rows.n_rows, self._rows.n_features
+        self._values = [plan.C] if plan.C is not None else suitable_C(size, *shape)
         if self._queries is None:
             del self._values[1:]
         steps.use(self._values[0])
         if isinstance(made, LinearEncoder):
             self._h, Z = steps.begin(made), made(X)
             self._fitted = True
+        elif isinstance(made, Continued):
+            self._h, Z = steps.begin(made.h, solved=True), made.h(X)
+            self._fitted = True
         elif isinstance(made, FactorCodes):
-            self._h = made.settle(steps, X)
-            Z = self._h(X)
+            self._h = made.settle(steps, sampled, X)
+            Z = self._h(longer)
         else:
             self._rows.fill(made)
             Z = unpack(made(given.raw(sampled), self._rows.places(sampled)), plan.n_bits)
             self.start_precision = self._precision_of_start(made, given, prepared)
-        mu = first_mu(X, Z, steps.f_step())
+        mu = first_mu(plan.objective, self._rows, sampled, X, Z, steps.f_step())
         self._schedule = plan.schedule(mu)
         return replace(prepared, mu=mu)
 
@@ -324,11 +408,30 @@ class Descent:
             return None
         held_out, asked = prepared.held_out, self._plan.validation
         codes = made.of_queries(np.asarray(asked) if held_out is None else given.table.take(held_out))
-        return None if codes is None else precision_of(self._rows.ranking(None, codes))
+        return None if codes is None else precision_of(self._plan.objective.ranking(self._rows, None, codes))
 
     def _report(self, record: Record) -> None:
         if self._plan.report is not None:
             self._plan.report(record, self._rows.n_passes)
+
+
+def check_enough_rows(table: Table) -> None:
+    """Refuse a single row to fit to."""
+    if table.shape[0] < 2:
+        raise InvalidInput(f"X has {table.shape[0]} row; a model needs at least 2 to be fitted to.")
+
+
+def _check_elsewhere(plan: Plan, table: Table, budget: Budget | None, checkpoint: Path | None) -> None:
+    """Refuse what cannot be for rows that are not in memory."""
+    if checkpoint is not None and isinstance(table, ClusterTable):
+        raise InvalidInput(
+            "checkpoint= needs the codes here, and on a cluster they stay with the workers; what a lost "
+            "worker had is computed again. Fit without checkpoint=, or without a client."
+        )
+    if budget is not None:
+        plan.objective.check_elsewhere()
+    if plan.returns and checkpoint is not None:
+        raise InvalidParameter("on_miss", "return", "'continue' with checkpoint=")
 
 
 def _about(plan: Plan, table: Table, budget: Budget | None) -> dict[str, Any]:
@@ -345,20 +448,20 @@ def _about(plan: Plan, table: Table, budget: Budget | None) -> dict[str, Any]:
 MEASURED_ROWS = 5000
 PAPER_MU, GAINS_KEPT = 0.01, 0.8
 LARGE_C, SMALLER_C = 100.0, (4.0, 0.5)
-TRIED_STEPS = 2
+TRIED_STEPS, TRIED_FEATURES = 2, 4
+TRIAL_COPIES = 2  # of a sample's rows with features, that trying them out takes
 
 
-def first_mu(X: Float32, Z: Bits, f: LinearDecoder) -> float:
-    """The first μ, at most the paper's: four fifths of the flips of one bit that help f are still made.
+def first_mu(objective: Objective, rows: Rows, some: Ids, X: Float32, Z: Bits, f: Plain) -> float:
+    """The first μ, at most the paper's: four fifths of the flips of one bit that help are still made.
 
-    X : (m, D) some rows, scaled; Z : (m, L) their codes. If no flip helps, small beside the error.
+    X : (m, D) these rows, scaled; Z : (m, L) their codes. If no flip helps, small beside the error.
     """
-    residual = X - f(Z)
-    signs = 2.0 * Z - 1
-    change = np.square(f.A).sum(axis=0) + 2 * signs * (residual @ f.A)  # of the error, by flipping a bit
+    change = objective.changes(rows, some, X, Z, f)
     helps = change < 0
     if helps.any():
         return min(PAPER_MU, float(np.quantile(-change[helps], 1 - GAINS_KEPT)))
+    residual = X - f(Z)
     error = float(np.median(np.einsum("nd,nd->n", residual, residual)))
     return min(PAPER_MU, max(0.006 * error, 1e-12))
 
@@ -389,8 +492,63 @@ def _measured(plan: Plan, table: Table, rng: np.random.RandomState) -> Prepared:
 
 def _prepared(measured: Prepared, rows: Rows, queries: Float32 | None) -> Prepared:
     moments = Moments.of(*rows.moments(), rows.n_rows)
-    truth = None if queries is None else rows.nearest(queries, neighbours_to_find(rows.n_rows))
+    truth = measured.truth  # of the fit before, if there was one
+    if queries is not None and truth is None:
+        decoded = np.ascontiguousarray(queries[:, : rows.n_decoded])
+        truth = rows.nearest(decoded, neighbours_to_find(rows.n_rows))
     return replace(measured, gram=moments.gram, truth=truth)
+
+
+def _linear_first(
+    plan: Plan, table: Table, workers: Workers, rng: np.random.RandomState, *, budget: Budget | None,
+    checkpoint: Path | None, resume: bool,
+) -> Fitted | None:  # fmt: skip
+    """The linear fit that one with features starts from: it cannot end with more error or less precision."""
+    if plan.features is None or plan.settled is not None:
+        return None
+    within = None if checkpoint is None else checkpoint / LINEAR
+    options: dict[str, Any] = {"budget": budget, "checkpoint": within, "resume": resume}
+    return fit(replace(plan, features=None), table, workers, rng, **options)
+
+
+def _with_features(
+    plan: Plan, table: Table, prepared: Prepared, linear: Fitted | None, queries: Float32 | None,
+    workers: Workers, rng: np.random.RandomState, budget: Budget | None,
+) -> Prepared:  # fmt: skip
+    """Choose features: by what the fits of a sample from the linear one find, if there are queries."""
+    if plan.features is None:
+        return prepared
+    row_bytes = TRIAL_COPIES * 4 * (len(prepared.scaling.mean) + plan.n_features)
+    most = SAMPLE_ROWS if budget is None else budget.rows_of(row_bytes, SAMPLE_SHARE, SAMPLE_ROWS)
+    left_out = np.zeros(0, dtype=np.int64) if prepared.held_out is None else prepared.held_out
+    sampled = sample_rows(table.shape[0] - len(left_out), most)
+    X = prepared.scaling.apply(table.take(places_of(sampled, left_out)))
+    found = plan.features(FeatureSample(X, prepared.scaling, workers, rng))
+    by_rows = isinstance(plan.objective, ByRows)  # so that it can be tried on some of them
+    if len(found) == 1 or linear is None or queries is None or not by_rows:
+        return replace(prepared, features=found[0])
+    truth = ground_truth(X, queries, neighbours_to_find(len(X)), n_jobs=workers.n_jobs)
+    precisions = [_precision_with(each, plan, X, linear, queries, truth, workers) for each in found]
+    return replace(prepared, features=found[int(np.argmax(precisions))])
+
+
+def _precision_with(
+    features: Features, plan: Plan, X: Float32, linear: Fitted, queries: Float32, truth: Ids, workers: Workers
+) -> float:
+    """The best validation precision of a few steps with these features, on a sample of the rows."""
+    rows = MemoryRows(
+        lengthened_all(X, features, workers), np.zeros((len(X), plan.n_bits), np.uint8), workers,
+        n_decoded=X.shape[1],
+    )  # fmt: skip
+    rows.truth = truth
+    asked = lengthened(queries, features)
+    steps = Steps(rows, svm=replace(plan.svm, C=linear.C), objective=plan.objective, queries=asked)
+    h, all_rows = steps.begin(linear.h), np.arange(len(X))
+    mu = first_mu(plan.objective, rows, all_rows, X, linear.h(X), steps.f_step())
+    path = alternate(steps, plan.schedule(mu)[:TRIED_FEATURES], h=h, fitted=True)
+    walk = Walk()
+    follow(path, precision=lambda h: precision_of(steps.ranking(h)), patience=TRIED_FEATURES, walk=walk)
+    return walk.best_precision
 
 
 def _queries(plan: Plan, table: Table, prepared: Prepared, workers: Workers) -> Float32 | None:
@@ -425,33 +583,38 @@ class Table(Protocol):
         """These rows, rising, as they came."""
 
     def rows(
-        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> Rows:
-        """The rows that are not held out; codes in files of `folder`, if one is given."""
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
+        features: Features | None = None,
+    ) -> Rows:  # fmt: skip
+        """The rows that are not held out, with features; codes in files of `folder`, if one is given."""
 
 
 class ArrayTable:
-    """Rows in memory, (n, D)."""
+    """Rows in memory, (n, D). sample : those that may be trained on, rising; None: all."""
 
-    def __init__(self, raw: Array, workers: Workers) -> None:
-        self._raw, self._workers = raw, workers
+    def __init__(self, raw: Array, workers: Workers, sample: Indices | None = None) -> None:
+        self.raw, self._workers, self._sample = raw, workers, sample
         self.shape: tuple[int, int] = raw.shape
 
     def about(self) -> dict[str, Any]:
         return {}
 
     def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
-        return Scaling.measure(self._raw, self._workers, normalize=normalize, lift=lift)
+        return Scaling.measure(self.raw, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
-        return self._raw[rows]
+        return self.raw[rows]
 
     def rows(
-        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> MemoryRows:
-        chosen = None if held_out is None else np.setdiff1d(np.arange(len(self._raw)), held_out)
-        X = scaling.apply_all(self._raw, self._workers, chosen)
-        return MemoryRows(X, np.zeros((len(X), n_bits), np.uint8), self._workers, self._raw, chosen)
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
+        features: Features | None = None,
+    ) -> MemoryRows:  # fmt: skip
+        chosen = self._sample
+        if held_out is not None:
+            chosen = np.setdiff1d(np.arange(len(self.raw)) if chosen is None else chosen, held_out)
+        X = scaling.apply_all(self.raw, self._workers, chosen)
+        longer, Z = lengthened_all(X, features, self._workers), np.zeros((len(X), n_bits), np.uint8)
+        return MemoryRows(longer, Z, self._workers, self.raw, chosen, n_decoded=X.shape[1], held_out=held_out)
 
 
 class FileTable:
@@ -477,10 +640,11 @@ class FileTable:
         return take_rows(self._source, rows)
 
     def rows(
-        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int
-    ) -> FileRows:
-        rows = ScaledRows(self._source, scaling, held_out)
-        row_bytes = 4 * self.shape[1] + 9 * n_bits  # of the sample: a row, two scores and a label per bit
+        self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
+        features: Features | None = None,
+    ) -> FileRows:  # fmt: skip
+        rows = ScaledRows(self._source, scaling, held_out, features)
+        row_bytes = 4 * rows.shape[1] + 9 * n_bits  # of the sample: a row, two scores and a label per bit
         sampled = self._budget.rows_of(row_bytes, SAMPLE_SHARE, most=MOST_SAMPLED)
         return FileRows(rows, CodePair(len(rows), n_bits, folder, present), self._workers, sampled)
 
@@ -498,30 +662,30 @@ def is_elsewhere(X: Any, memory: object, checkpoint: object, client: object) -> 
     return elsewhere or (sliced and not known)
 
 
-def fit_elsewhere(
-    plan: Plan, X: Any, rng: np.random.RandomState, n_jobs: int, *, memory: str | int | None,
-    checkpoint: PathLike | None, resume: bool, client: Any,
-) -> tuple[Fitted, int]:  # fmt: skip
-    """Fit to rows that are read out of core, here or by the workers of a cluster; and their columns."""
+@dataclass(frozen=True)
+class Place:
+    """A table whose rows can be read, the threads for it, and how much memory; None for rows in memory."""
+
+    table: Table
+    workers: Workers
+    budget: Budget | None = None
+
+    def sample(self, most: int) -> Array:
+        """Rows as they came: all, if they are in memory; else at most that many, drawn at random."""
+        if isinstance(self.table, ArrayTable):
+            return self.table.raw
+        return self.table.take(sample_rows(self.table.shape[0], most))
+
+
+@contextmanager
+def open_elsewhere(
+    X: Any, n_bits: int, n_jobs: int, *, memory: str | int | None, client: Any, n_features: int = 0
+) -> Iterator[Place]:
+    """Rows that are read out of core, here or by the workers of a cluster. n_features : that they get."""
     budget = Budget.parse(DEFAULT if memory is None else memory)
-    on_cluster = client is not None or is_dask_array(X)
-    if on_cluster and checkpoint is not None:
-        raise InvalidInput(
-            "checkpoint= needs the codes here, and on a cluster they stay with the workers; what a lost "
-            "worker had is computed again. Fit without checkpoint=, or without a client."
-        )
-    if plan.z.uses_relaxed:
-        raise InvalidParameter(
-            "z_options", {"admm_iterations": plan.z.admm_iterations},
-            "no admm_iterations for rows that are not in memory", "Set it to 0; preset='paper' has 100.",
-        )  # fmt: skip
-    if plan.returns and checkpoint is not None:
-        raise InvalidParameter("on_miss", "return", "'continue' with checkpoint=")
-    rows = None if on_cluster else open_rows(X)
+    rows = None if client is not None or is_dask_array(X) else open_rows(X)
     if rows is not None and memory is not None:
-        n_jobs = budget.threads(rows.shape[1], plan.n_bits, n_jobs)
-    folder = None if checkpoint is None else Path(checkpoint)
+        n_jobs = budget.threads(rows.shape[1] + n_features, n_bits, n_jobs)
     with Workers(n_jobs) as workers:
         table: Table = cluster_table(X, client) if rows is None else FileTable(rows, budget, workers)
-        options: dict[str, Any] = {"budget": budget, "checkpoint": folder, "resume": resume}
-        return fit(plan, table, workers, rng, **options), table.shape[1]
+        yield Place(table, workers, budget)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from auxbit.core.checks import Bits, Float32, Float64, Indices
 from auxbit.core.parallel import Workers, kernel
@@ -148,8 +148,19 @@ def gram_solver(gram: Float64, C: float) -> Solve:
     matrix = C * gram
     # products of float32 blocks are right to some 1e-7 of the largest; less would leave it singular at times
     matrix.flat[:: len(matrix) + 1] += 1.0 + 1e-6 * matrix.diagonal().max()
-    factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+    factor = _cholesky(matrix)
     return lambda B: np.asarray(cho_solve(factor, B, check_finite=False))
+
+
+def _cholesky(matrix: Float64) -> Any:
+    """Of a matrix that may be singular but for rounding, as that of features that are nearly alike is."""
+    more = 1e-6 * matrix.diagonal().max()
+    while True:
+        try:
+            return cho_factor(matrix, lower=True, check_finite=False)
+        except LinAlgError:
+            matrix.flat[:: len(matrix) + 1] += more
+            more *= 10
 
 
 def ridge_weights(gram: Float64, sums: DecoderSums, C: float) -> Float64:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from auxbit.core.checks import Bits, Float32, Float64, Indices, check_finite
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.decoders import LinearDecoder, Plain
 from auxbit.core.maps import LinearEncoder, Scaling, lifted_queries
 from auxbit.core.parallel import Workers, draw_rows
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -45,10 +45,10 @@ class Data(Protocol):
     def h_step(self, h: LinearEncoder | None) -> LinearEncoder:
         """The L classifiers for the current codes, starting from h if there is one."""
 
-    def f_step(self) -> LinearDecoder:
+    def f_step(self) -> Plain:
         """The decoder for the current codes."""
 
-    def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
+    def z_step(self, h: LinearEncoder, f: Plain, mu: float) -> ZReport:
         """New codes."""
 
     def keep(self) -> Any:
@@ -67,7 +67,7 @@ class Step:
 
     mu: float
     h: LinearEncoder
-    f: LinearDecoder
+    f: Plain
     report: ZReport
     seconds: tuple[float, ...]
     ends_mu: bool = True

@@ -20,13 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.decoders import Plain
+from auxbit.core.features import Features, lengthened, width_of
+from auxbit.core.kernels import chunk_distances
 from auxbit.core.maps import (
     CHUNK,
+    Encoder,
     LinearEncoder,
     Scaling,
     bytes_per_code,
-    chunk_distances,
     pack_bools,
     query_words,
     to_planes,
@@ -48,8 +50,8 @@ from auxbit.mac.h_step import (
     slack_sums_of,
     split_weights,
 )
-from auxbit.mac.steps import CodesOf, Sample, Sums, weights_of
-from auxbit.mac.z_step import ZOptions, ZSolver
+from auxbit.mac.loop import DecoderSums
+from auxbit.mac.steps import ByRows, CodesOf, Sample, Sums, weights_of
 
 
 class Slices(Protocol):
@@ -122,12 +124,12 @@ def code_sums(X: Slices, Z: Packed, n_bits: int, workers: Workers) -> Sums:
     return workers.sum(block, X.shape[0])
 
 
-def hash_sums(X: Slices, W: Float64, workers: Workers) -> Sums:
-    """ZᵀZ, Σz and XᵀZ of the codes of W, which are not kept."""
+def hash_sums(X: Slices, h: Encoder, workers: Workers) -> Sums:
+    """ZᵀZ, Σz and XᵀZ of the codes h(X), which are not kept, and Σx."""
 
     def block(rows: slice) -> Sums:
         some = X[rows]
-        return _products(some, (_scores(some, W) >= 0).astype(np.float32))
+        return *_products(some, h(some).astype(np.float32)), some.sum(axis=0, dtype=np.float64)
 
     return workers.sum(block, X.shape[0])
 
@@ -216,12 +218,12 @@ def differing(X: Slices, Z: Packed, W: Float64, workers: Workers) -> Sums:
 
 @dataclass(frozen=True)
 class ZTask:
-    """A Z step. W : (D+1, L) of h; f, mu, z : the problem and how it is solved."""
+    """A Z step. W : (D+1, L) of h; f, mu, objective : the problem and how it is solved."""
 
     W: Float64
-    f: LinearDecoder
+    f: Plain
     mu: float
-    z: ZOptions
+    objective: ByRows
 
 
 def z_pass(X: Slices, Z: Packed, task: ZTask, out: Packed, judges: Judges | None, workers: Workers) -> Sums:
@@ -231,7 +233,7 @@ def z_pass(X: Slices, Z: Packed, task: ZTask, out: Packed, judges: Judges | None
     → *ZCounts, flips (L,), bits unlike h(x), (5, L) and (D, L) of `slack_sums`, ZᵀZ, Σz, XᵀZ,
     and with judges the histograms of distances, of all codes h(x) and of the true neighbours, (q, L+1) each.
     """
-    solver, L = ZSolver(task.f, task.mu, task.z), task.W.shape[1]
+    solver, L = task.objective.solver(task.f, task.mu), task.W.shape[1]
 
     def block(rows: slice) -> Sums:
         some = X[rows]
@@ -239,7 +241,7 @@ def z_pass(X: Slices, Z: Packed, task: ZTask, out: Packed, judges: Judges | None
         H = (scores >= 0).view(np.uint8)
         old = unpack(Z[rows], L)
         codes = old.copy()
-        counts = solver.solve(some, H, codes, None)
+        counts = solver.solve(some, H, codes, ())
         out[rows] = pack_bools(codes)
         seen = _judged(H, L, judges, rows) if judges is not None else ()
         changed, unlike = (codes != old).sum(axis=0), np.count_nonzero(codes != H)
@@ -330,27 +332,38 @@ def empty_codes(n: int, n_bits: int) -> Packed:
 
 
 class ScaledRows:
-    """Rows of `source`, scaled as they are read. left_out : numbers of rows, rising, that are not among them.
+    """Rows of `source`, scaled as they are read. left_out : numbers of rows, rising, that are not among them;
+    features : what follows the scaled numbers of a row.
 
     Row i is the i-th of those that are left, so blocks are the same as of rows in memory. What a slice
     returns is the thread's own buffer, filled again when that thread reads on: fresh memory for each block
     costs as much as the work on it if the allocator gives memory back at once, as Dask configures it to.
     """
 
-    def __init__(self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None) -> None:
-        self._source, self._scaling = source, scaling
+    def __init__(
+        self, source: RowSource, scaling: Scaling, left_out: npt.NDArray[Any] | None = None,
+        features: Features | None = None,
+    ) -> None:  # fmt: skip
+        self._source, self._scaling, self._features = source, scaling, features
         self._left_out = np.zeros(0, dtype=np.int64) if left_out is None else np.asarray(left_out)
-        self.shape = (len(source) - len(self._left_out), len(scaling.mean))
+        self.n_scaled = len(scaling.mean)
+        self.shape = (len(source) - len(self._left_out), self.n_scaled + width_of(features))
         self._own = threading.local()
 
     def __getitem__(self, rows: slice) -> Float32:
         raw, gaps = self._read(rows)
         out = self._room(len(raw) - len(gaps))
-        filled, begin = 0, 0
+        scaled, filled, begin = out[:, : self.n_scaled], 0, 0
         for gap in (*gaps.tolist(), len(raw)):
-            self._scaling.apply_to(raw[begin:gap], out[filled : filled + gap - begin])
+            self._scaling.apply_to(raw[begin:gap], scaled[filled : filled + gap - begin])
             filled, begin = filled + gap - begin, gap + 1
+        if self._features is not None:
+            self._features.fill(out)
         return out
+
+    def without_features(self) -> ScaledRows:
+        """The same rows, of the numbers that are reconstructed alone."""
+        return ScaledRows(self._source, self._scaling, self._left_out)
 
     def raw(self, rows: slice) -> npt.NDArray[Any]:
         """These rows as they came."""
@@ -383,7 +396,8 @@ class ScaledRows:
         """These rows, rising, scaled."""
         out = np.empty((len(rows), self.shape[1]), dtype=np.float32)
         for some in block_slices(len(rows)):  # so that they are in memory twice only for a moment
-            out[some] = self._scaling.apply(take_rows(self._source, self.places(rows[some])))
+            scaled = self._scaling.apply(take_rows(self._source, self.places(rows[some])))
+            out[some] = lengthened(scaled, self._features)
         return out
 
 
@@ -492,8 +506,9 @@ class StreamedRows(ABC):
     A subclass says how a function of this file is run over all rows, in `_sums` and `_new_codes`.
     """
 
-    def __init__(self, n_rows: int, n_features: int, n_bits: int) -> None:
+    def __init__(self, n_rows: int, n_features: int, n_decoded: int, n_bits: int) -> None:
         self.n_rows, self.n_features, self.n_bits = n_rows, n_features, n_bits
+        self.n_decoded = n_decoded
         self.n_passes = 0
         self.W, self._columns = np.zeros((n_features + 1, n_bits)), np.arange(n_bits)
         self.truth: Ids | None = None
@@ -568,14 +583,15 @@ class StreamedRows(ABC):
         ZZ, z, XZ = self._codes
         return self._slack, ZZ, z, XZ
 
-    def hash_sums(self, h: LinearEncoder) -> Sums:
-        return self._sums(hash_sums, weights_of(h), coded=False)
+    def hash_sums(self, h: Encoder) -> DecoderSums:
+        ZZ, z, XZ, x = self._sums(hash_sums, h, coded=False)
+        return DecoderSums(self.n_rows, ZZ, z, XZ.T, x)
 
     def differing(self, h: LinearEncoder) -> Ids:
         return np.asarray(self._sums(differing, weights_of(h))[0])
 
-    def z_pass(self, h: LinearEncoder, f: LinearDecoder, mu: float, z: ZOptions, queries: Any) -> Sums:
-        sums = self._new_codes(z_pass, ZTask(self.W, f, mu, z), queries)
+    def z_pass(self, h: LinearEncoder, f: Plain, mu: float, objective: ByRows, queries: Any) -> Sums:
+        sums = self._new_codes(z_pass, ZTask(self.W, f, mu, objective), queries)
         report, (slack, product, *codes), seen = sums[:10], sums[10:15], sums[15:]
         self._slack, self._codes = slack_sums_of(slack, product), tuple(codes)
         self._seen = (h, seen) if seen else None
@@ -661,7 +677,7 @@ class FileRows(StreamedRows):
     def __init__(
         self, X: ScaledRows, codes: CodePair, workers: Workers, sample_rows: int = SAMPLE_ROWS
     ) -> None:
-        super().__init__(*X.shape, codes.n_bits)
+        super().__init__(*X.shape, X.n_scaled, codes.n_bits)
         self.X, self.codes, self._workers = X, codes, workers
         step = -(-self.n_rows // sample_rows)
         self._chosen = np.arange(step // 2, self.n_rows, step)
@@ -689,7 +705,11 @@ class FileRows(StreamedRows):
         return self.X.places(rows)
 
     def nearest(self, queries: Float32, k: int) -> Ids:
-        return nearest_scaled(self._all_rows(), queries, k, self._workers)[1]
+        if self.holds_all:
+            rows: Any = self.sample().rows[:, : self.n_decoded]
+        else:
+            rows, self.n_passes = self.X.without_features(), self.n_passes + 1
+        return nearest_scaled(rows, queries, k, self._workers)[1]
 
     def sample(self) -> Sample:
         if self._sampled is None:

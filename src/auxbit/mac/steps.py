@@ -8,16 +8,18 @@ codes alone, and an iteration reads them about twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, Packed
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder, pack_bools, unpack
+from auxbit.core.decoders import LinearDecoder, Plain
+from auxbit.core.maps import Encoder, LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
+from auxbit.errors import InvalidParameter
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking
 from auxbit.mac.h_step import (
     ArraySvmRows,
@@ -31,7 +33,7 @@ from auxbit.mac.h_step import (
     split_weights,
 )
 from auxbit.mac.loop import DecoderSums, Moments, ZReport, decoder_sums, energies, f_step
-from auxbit.mac.z_step import ZOptions, ZSolver
+from auxbit.mac.z_step import ZCounts, ZOptions, ZSolver
 
 Sums = tuple[Any, ...]
 CodesOf = Callable[[Array, Ids], Packed]  # the codes of rows as they came, with their numbers in the table
@@ -47,10 +49,12 @@ class Sample(NamedTuple):
 class Rows(SvmRows, Protocol):
     """Scaled rows X, (n, D), and their codes Z, (n, L). W, (D+1, L), is the one whose scores are noted.
 
+    X may have features behind the numbers that are reconstructed: for the SVMs they are numbers like others.
     Sums of codes are ZᵀZ (L, L), Σz (L,) and XᵀZ (D, L).
     """
 
     n_features: int
+    n_decoded: int  # of these, the first ones, which f reconstructs
     n_bits: int
     W: Float64
     truth: Ids | None  # (q, K) the true neighbours of the validation queries
@@ -101,23 +105,146 @@ class Rows(SvmRows, Protocol):
     def label_sums(self) -> tuple[SlackSums, Float64, Float64, Float64]:
         """The sums of slack at the scores noted, for all bits, and the sums of codes."""
 
-    def hash_sums(self, h: LinearEncoder) -> Sums:
-        """The sums of the codes h(X), which are not kept."""
+    def hash_sums(self, h: Encoder) -> DecoderSums:
+        """The sums of the codes h(X), which are not kept. h : of any kind, for any number of bits."""
 
     def differing(self, h: LinearEncoder) -> Ids:
         """How many rows have a bit unlike that of h(x), (L,)."""
 
-    def z_pass(self, h: LinearEncoder, f: LinearDecoder, mu: float, z: ZOptions, queries: Any) -> Sums:
+    def z_pass(self, h: LinearEncoder, f: Plain, mu: float, objective: ByRows, queries: Any) -> Sums:
         """New codes for every row. The sums of ZCounts, changed rows per bit (L,), bits unlike h(x).
 
         h : whose scores are noted; queries : their packed codes by h, if `ranking` will be called with h.
         """
 
     def nearest(self, queries: Float32, k: int) -> Ids:
-        """The k nearest rows to each query, (q, k)."""
+        """The k nearest rows to each query, (q, k), by the numbers that are reconstructed."""
 
     def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
         """Where the true neighbours of queries, `truth`, come among all codes h(x); None: the codes here."""
+
+
+# ---- What codes are to be good for
+
+
+class Objective(Protocol):
+    """What MAC minimises: an energy of codes and decoder, with a penalty for codes that are not h(x)."""
+
+    def check_elsewhere(self) -> None:
+        """Refuse rows that are not in memory, if it needs them there."""
+
+    def f_step(self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None) -> Plain:
+        """The best decoder for the codes that rows have, or for h(X); sums : of these codes."""
+
+    def z_pass(self, rows: Any, h: LinearEncoder, f: Plain, mu: float, queries: Any) -> Sums:
+        """New codes, as `Rows.z_pass` returns them; the energy does not rise."""
+
+    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+        """E_Q, of the codes with their penalty, and E_BA, of the codes h(x), from the sums of ZCounts."""
+
+    def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
+        """By how much the flip of each bit of these rows would change the energy, without the penalty."""
+
+    def unit(self, scale: float) -> float:
+        """What makes energies of scaled rows those that are recorded. scale : rows were divided by it."""
+
+    def ranking(self, rows: Any, h: LinearEncoder | None, queries: Packed) -> Ranking:
+        """Where rows that validation queries should find come among all codes, as `Rows.ranking`."""
+
+
+class ByRows(ABC):
+    """An objective that is a sum over rows: codes are chosen row by row, blocks of them on any machine."""
+
+    @abstractmethod
+    def solver(self, f: Any, mu: float) -> Solver:
+        """What all rows share in a Z step."""
+
+    def kept(self, Z: Bits) -> tuple[Array, ...]:
+        """What is kept of each row from one Z step to the next, to begin with: arrays of n rows."""
+        return ()
+
+    def z_pass(self, rows: Rows, h: LinearEncoder, f: Plain, mu: float, queries: Any) -> Sums:
+        return rows.z_pass(h, f, mu, self, queries)
+
+    def unit(self, scale: float) -> float:
+        """Squares in the units of X."""
+        return scale**2
+
+    def ranking(self, rows: Rows, h: LinearEncoder | None, queries: Packed) -> Ranking:
+        return rows.ranking(h, queries)
+
+
+class Solver(Protocol):
+    """Chooses the codes of blocks of rows, from several threads."""
+
+    def solve(self, X: Float32, H: Bits, Z: Bits, kept: tuple[Array, ...]) -> ZCounts:
+        """Change Z, (n, L), and what is kept of these rows, in place."""
+
+
+@dataclass(frozen=True)
+class Reconstruction(ByRows):
+    """The paper's objective, eq. (5): Σ ‖x − f(z)‖² + μ‖z − h(x)‖² with a linear f."""
+
+    z: ZOptions
+
+    def check_elsewhere(self) -> None:
+        if self.z.uses_relaxed:
+            raise InvalidParameter(
+                "z_options", {"admm_iterations": self.z.admm_iterations},
+                "no admm_iterations for rows that are not in memory", "Set it to 0; preset='paper' has 100.",
+            )  # fmt: skip
+
+    def f_step(self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None) -> LinearDecoder:
+        return f_step(sums)
+
+    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+        assert isinstance(f, LinearDecoder)
+        return energies(sums, f, moments)
+
+    def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
+        assert isinstance(f, LinearDecoder)
+        signs = 2.0 * Z - 1
+        return np.asarray(np.square(f.A).sum(axis=0) + 2 * signs * ((X - f(Z)) @ f.A))
+
+    def kept(self, Z: Bits) -> tuple[Array, ...]:
+        """Of ADMM: solutions and multipliers, (n, L) each."""
+        return (Z.astype(np.float32), np.zeros(Z.shape, np.float32)) if self.z.uses_relaxed else ()
+
+    def solver(self, f: LinearDecoder, mu: float) -> Solver:
+        return ZSolver(f, mu, self.z)
+
+
+class Augmented(Reconstruction):
+    """The same as an augmented Lagrangian: Σ ‖x − f(z)‖² + μ‖z − h(x)‖² − λᵀ(z − h(x)).
+
+    λ, of each bit of each row, grows by 2μ(h(x) − z) after each Z step: a bit that stays unlike h(x) comes
+    to cost more than others, without a larger μ.
+    """
+
+    def check_elsewhere(self) -> None:
+        raise InvalidParameter(
+            "penalty", "augmented", "'quadratic' for rows that are not in memory",
+            "Multipliers would take 32 times the memory of the codes.",
+        )  # fmt: skip
+
+    def kept(self, Z: Bits) -> tuple[Array, ...]:
+        return *super().kept(Z), np.zeros(Z.shape, np.float32)
+
+    def solver(self, f: LinearDecoder, mu: float) -> Solver:
+        return AugmentedSolver(ZSolver(f, mu, self.z))
+
+
+@dataclass(frozen=True)
+class AugmentedSolver:
+    """Solves with multipliers, the last of what is kept of rows, and takes these along."""
+
+    inner: ZSolver
+
+    def solve(self, X: Float32, H: Bits, Z: Bits, kept: tuple[Array, ...]) -> ZCounts:
+        *warm, multipliers = kept
+        counts = self.inner.solve(X, H, Z, tuple(warm), multipliers)
+        multipliers += np.float32(2 * self.inner.problem.mu) * (H.astype(np.float32) - Z)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -137,11 +264,12 @@ class Steps:
     """The steps of MAC on `rows`. moments : of X, if they are known; queries : of the validation, scaled."""
 
     def __init__(
-        self, rows: Rows, *, svm: SvmOptions, z: ZOptions, moments: Moments | None = None,
+        self, rows: Rows, *, svm: SvmOptions, objective: Objective, moments: Moments | None = None,
         queries: Float32 | None = None,
     ) -> None:  # fmt: skip
-        self.rows, self.svm, self.z = rows, svm, z
+        self.rows, self.svm, self.objective = rows, svm, objective
         self.moments = moments or Moments.of(*rows.moments(), rows.n_rows)
+        self._decoded = first_moments(self.moments, rows.n_decoded)
         self._gram_solve = gram_solver(self.moments.gram, svm.C)
         self._queries = queries
         self._noted: LinearEncoder | None = None  # the encoder with the weights rows.W
@@ -178,15 +306,17 @@ class Steps:
 
     # ---- the start
 
-    def begin(self, h: LinearEncoder) -> LinearEncoder:
+    def begin(self, h: LinearEncoder, *, solved: bool = False) -> LinearEncoder:
         """Let Z be h(X); returns h with each bit's weights scaled as an SVM would: no SVM needs fitting.
 
         Scores t become at with a = Σ|t| / Σt², which minimises Σ(1 − a|t|)².
+        solved : they are those of SVMs already.
         """
-        *codes, total, square = self.rows.begin(weights_of(h))
+        *codes, total, square = self.rows.begin(self._padded(weights_of(h)))
         self._codes = self._decoder_sums(*codes)
         scale = np.where((total > 0) & (square > 0), total / np.where(square > 0, square, 1.0), 1.0)
-        self.rows.scale(scale)
+        if not solved:
+            self.rows.scale(scale)
         self._begun = True
         return self._keep()
 
@@ -225,22 +355,22 @@ class Steps:
             rows.set_constant(constant, np.where(ones[constant] > 0, 1.0, -1.0))
         return self._keep()
 
-    def f_step(self) -> LinearDecoder:
+    def f_step(self) -> Plain:
         """Section 4.1: the least-squares decoder for the current codes."""
         if self._codes is None:
             self._codes = self._decoder_sums(*self.rows.code_sums())
-        return f_step(self._codes)
+        return self.objective.f_step(self.rows, self._cut(self._codes))
 
-    def z_step(self, h: LinearEncoder, f: LinearDecoder, mu: float) -> ZReport:
-        """Section 4.3: new codes for every row; no row's e(z) rises."""
+    def z_step(self, h: LinearEncoder, f: Plain, mu: float) -> ZReport:
+        """Section 4.3: new codes for every row; the energy does not rise."""
         if h is not self._noted:
             self.rows.note(weights_of(h))
             self._noted = h
         queries = None if self._queries is None else pack_bools(h(self._queries))
-        *counts, flips, mismatched = self.rows.z_pass(h, f, mu, self.z, queries)
+        *counts, flips, mismatched = self.objective.z_pass(self.rows, h, f, mu, queries)
         self._solved &= flips == 0
         self._codes = None
-        E_Q, E_BA = energies(counts, f, self.moments)
+        E_Q, E_BA = self.objective.energies(counts, f, self._decoded)
         return ZReport(E_Q, E_BA, int(flips.sum()), int(mismatched), *map(int, counts[3:]))
 
     # ---- the end
@@ -253,18 +383,18 @@ class Steps:
         same = self.rows.differing(exact) == 0
         return LinearEncoder(np.where(same, exact.weights, h.weights), np.where(same, exact.bias, h.bias))
 
-    def decoder_of(self, h: LinearEncoder, more: Float32 | None = None) -> LinearDecoder:
+    def decoder_of(self, h: LinearEncoder, more: Float32 | None = None) -> Plain:
         """The least-squares decoder for the codes h(X). more : further rows, that were held out, (q, D)."""
-        sums = self._decoder_sums(*self.rows.hash_sums(h))
+        sums = self.rows.hash_sums(h)
         if more is not None:
             with Workers(1) as workers:
                 sums = sums + decoder_sums(more, h(more), workers)
-        return f_step(sums)
+        return self.objective.f_step(self.rows, self._cut(sums), h)
 
     def ranking(self, h: LinearEncoder) -> Ranking:
         """Where the true neighbours of the validation queries come among all codes h(x)."""
         assert self._queries is not None
-        return self.rows.ranking(h, pack_bools(h(self._queries)))
+        return self.objective.ranking(self.rows, h, pack_bools(h(self._queries)))
 
     # ---- resuming after a crash
 
@@ -310,6 +440,16 @@ class Steps:
     def _decoder_sums(self, ZZ: Float64, z: Float64, XZ: Float64) -> DecoderSums:
         return DecoderSums(self.rows.n_rows, ZZ, z, XZ.T, self.moments.total)
 
+    def _cut(self, sums: DecoderSums) -> DecoderSums:
+        """Those of the numbers that are reconstructed."""
+        D = self.rows.n_decoded
+        return replace(sums, ZX=sums.ZX[:, :D], x=sums.x[:D])
+
+    def _padded(self, W: Float64) -> Float64:
+        """W, of rows that may be without features, with weights 0 for these."""
+        missing = self.rows.n_features + 1 - len(W)
+        return np.insert(W, [len(W) - 1] * missing, 0.0, axis=0) if missing else W
+
     def _keep(self) -> LinearEncoder:
         """The encoder of the weights noted."""
         W = self.rows.W
@@ -320,21 +460,25 @@ class Steps:
 class MemoryRows(ArraySvmRows):
     """Rows in memory, with the scores of W. X : (n, D) float32; Z : (n, L) uint8 of 0/1, changed in place.
 
-    raw, chosen : the rows before they were scaled, and which of them are here, for first codes.
+    raw, chosen : the rows before they were scaled, and which of them are here, for first codes. n_decoded :
+    how many of the first numbers of X are reconstructed, all of them by default; held_out : the rows that are
+    queries of the validation.
     """
 
     n_passes: int | None = None
     truth: Ids | None = None
 
     def __init__(
-        self, X: Float32, Z: Bits, workers: Workers, raw: Array | None = None, chosen: Indices | None = None
-    ) -> None:
+        self, X: Float32, Z: Bits, workers: Workers, raw: Array | None = None, chosen: Indices | None = None,
+        n_decoded: int | None = None, held_out: Ids | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(X, Z, workers)
         self.X, self.Z, self.workers = X, Z, workers
         self.n_features, self.n_bits = X.shape[1], Z.shape[1]
+        self.n_decoded = X.shape[1] if n_decoded is None else n_decoded
         self.W = np.zeros((X.shape[1] + 1, Z.shape[1]))
-        self._raw, self._chosen = raw, chosen
-        self._warm: Any = None  # of ADMM: solutions and multipliers, (n, L) each
+        self._raw, self._chosen, self.held_out = raw, chosen, held_out
+        self._kept: Any = None  # what an objective keeps of each row from Z step to Z step
 
     def places(self, rows: Ids) -> Ids:
         return rows if self._chosen is None else self._chosen[rows]
@@ -357,13 +501,12 @@ class MemoryRows(ArraySvmRows):
         self.workers.run(block, len(self.X))
 
     def keep(self) -> Any:
-        warm = None if self._warm is None else tuple(each.copy() for each in self._warm)
-        return self.Z.copy(), self.W, warm
+        return self.Z.copy(), self.W, _copies(self._kept)
 
     def go_back(self, kept: Any) -> None:
-        Z, W, warm = kept
+        Z, W, of_rows = kept
         self.Z[...] = Z
-        self._warm = None if warm is None else tuple(each.copy() for each in warm)
+        self._kept = _copies(of_rows)
         self.note(W)
 
     def forget(self, kept: Any) -> None:
@@ -397,55 +540,62 @@ class MemoryRows(ArraySvmRows):
         """No sample: the scores of all rows are at hand."""
 
     def code_sums(self) -> Sums:
-        return self._sums_of(self.Z)
+        sums = decoder_sums(self.X, self.Z, self.workers)
+        return sums.ZZ, sums.z, sums.ZX.T
 
     def label_sums(self) -> tuple[SlackSums, Float64, Float64, Float64]:
         slack, ZZ, XZ = self.count_labels()
         return slack, ZZ, ZZ.diagonal().copy(), XZ
 
-    def hash_sums(self, h: LinearEncoder) -> Sums:
-        return self._sums_of(self._encode(h))
+    def hash_sums(self, h: Encoder) -> DecoderSums:
+        return decoder_sums(self.X, self.hashes(h), self.workers)
 
     def differing(self, h: LinearEncoder) -> Ids:
-        return np.asarray((self._encode(h) != self.Z).sum(axis=0))
+        return np.asarray((self.hashes(h) != self.Z).sum(axis=0))
 
-    def z_pass(self, h: LinearEncoder, f: LinearDecoder, mu: float, z: ZOptions, queries: Any) -> Sums:
-        solver = ZSolver(f, mu, z)
-        if z.uses_relaxed and self._warm is None:
-            self._warm = (self.Z.astype(np.float32), np.zeros(self.Z.shape, np.float32))
+    def z_pass(self, h: LinearEncoder, f: Plain, mu: float, objective: ByRows, queries: Any) -> Sums:
+        solver = objective.solver(f, mu)
+        if self._kept is None:
+            self._kept = objective.kept(self.Z)
 
         def block(rows: slice) -> Sums:
             X, codes = self.X[rows], self.Z[rows]
             H, old = (self.scores[rows] >= 0).view(np.uint8), codes.copy()
-            warm = (self._warm[0][rows], self._warm[1][rows]) if self._warm is not None else None
-            counts = solver.solve(X, H, codes, warm)
+            counts = solver.solve(X, H, codes, tuple(each[rows] for each in self._kept))
             return *astuple(counts), (codes != old).sum(axis=0), np.count_nonzero(codes != H)
 
         return self.workers.sum(block, len(self.X))
 
     def nearest(self, queries: Float32, k: int) -> Ids:
-        return ground_truth(self.X, queries, k, n_jobs=self.workers.n_jobs)
+        return ground_truth(self.X[:, : self.n_decoded], queries, k, n_jobs=self.workers.n_jobs)
 
     def ranking(self, h: LinearEncoder | None, queries: Packed) -> Ranking:
         assert self.truth is not None
-        codes = pack_bools(self.Z if h is None else self._encode(h))
+        codes = pack_bools(self.Z if h is None else self.hashes(h))
         return hamming_ranking(codes, queries, self.truth, n_jobs=self.workers.n_jobs)
 
-    def _sums_of(self, Z: Bits) -> Sums:
-        sums = decoder_sums(self.X, Z, self.workers)
-        return sums.ZZ, sums.z, sums.ZX.T
-
-    def _encode(self, h: LinearEncoder) -> Bits:
+    def hashes(self, h: Encoder) -> Bits:
         """h(X), (n, L)."""
-        if np.array_equal(weights_of(h), self.W.astype(np.float32)):
+        if isinstance(h, LinearEncoder) and np.array_equal(weights_of(h), self.W.astype(np.float32)):
             return (self.scores >= 0).view(np.uint8)
-        Z = np.empty(self.Z.shape, dtype=np.uint8)
+        Z = np.empty((len(self.X), h(self.X[:1]).shape[1]), dtype=np.uint8)
 
         def fill(rows: slice) -> None:
             Z[rows] = h(self.X[rows])
 
         self.workers.run(fill, len(self.X))
         return Z
+
+
+def _copies(arrays: tuple[Array, ...] | None) -> tuple[Array, ...] | None:
+    return None if arrays is None else tuple(each.copy() for each in arrays)
+
+
+def first_moments(moments: Moments, D: int) -> Moments:
+    """Those of the first D numbers of rows."""
+    if len(moments.total) == D:
+        return moments
+    return Moments.of(moments.gram[:D, :D], moments.total[:D], moments.n)
 
 
 def weights_of(h: LinearEncoder) -> Float64:

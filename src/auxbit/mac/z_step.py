@@ -171,8 +171,8 @@ class SearchTree:
         from_y, from_h = Q[:m] @ inverse.T, np.sqrt(mu) * Q[m:] @ inverse.T
         return cls(np.ascontiguousarray(S), pull, least, columns, from_y, from_h)
 
-    def relaxed(self, Y: Float64, H: npt.NDArray[np.uint8]) -> Float64:
-        """The minimisers over the reals, (n, L), bits in search order."""
+    def relaxed(self, Y: Float64, H: npt.NDArray[Any]) -> Float64:
+        """The minimisers over the reals, (n, L), bits in search order. H : what μ pulls towards."""
         relaxed = H @ self.from_h
         relaxed += Y @ self.from_y
         return relaxed
@@ -256,8 +256,8 @@ class ZProblem:
         return cls(Q, np.ascontiguousarray(R), f.b @ Q, mu)
 
     def project(self, X: Float32) -> Float64:
-        """Y = Qᵀ(x − b) for a block of rows."""
-        return (X @ self._Q32).astype(np.float64) - self.offset
+        """Y = Qᵀ(x − b) for a block of rows, of which f may reconstruct the first numbers alone."""
+        return (X[:, : len(self.Q)] @ self._Q32).astype(np.float64) - self.offset
 
     def linear_terms(self, Y: Float64, H: Bits) -> Float64:
         """C = Rᵀy + μh, half of minus the linear term of eq. (7)."""
@@ -385,36 +385,44 @@ class ZSolver:
         if options.group_size > 1 or options.scans:
             self._groups, self._Q = Groups.reduce(self.problem, options, self._conditions)
 
-    def solve(self, X: Float32, H: Bits, Z: Bits, warm: tuple[Float32, Float32] | None) -> ZCounts:
-        """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's (w, u)."""
-        problem = self.problem
+    def solve(
+        self, X: Float32, H: Bits, Z: Bits, warm: tuple[Any, ...] = (), multipliers: Float32 | None = None
+    ) -> ZCounts:
+        """Solve a block of points in place. Z : (n, L) old codes become new ones; warm : ADMM's w and u.
+
+        multipliers : (n, L) λ of the augmented Lagrangian, which has −λᵀ(z − h) beside the penalty: half of λ
+        is added to Rᵀy, and nothing else changes but that e(h) < μ proves nothing any more.
+        """
+        problem, prunes = self.problem, self.options.theorem_4_3 and multipliers is None
         Y = problem.project(X)
         C = Y @ problem.R  # without μ as yet: in Gh − c it cancels, and a large one would cost digits
+        if multipliers is not None:
+            C += 0.5 * multipliers
         block = Block(Y, H, C, Z, np.empty(len(Z)), np.empty(len(Z), dtype=np.bool_))
         V = H @ problem.gram
         V -= C
         counts = ZCounts(projected=float(np.vdot(Y, Y)))
-        counts.hash_energy = at_hash_codes(
-            Y, H, C, V, problem.mu, self.options.theorem_4_3, Z, block.energy, block.todo
-        )
+        counts.hash_energy = at_hash_codes(Y, H, C, V, problem.mu, prunes, Z, block.energy, block.todo)
         C += problem.mu * H
         counts.pruned = len(Z) - int(np.count_nonzero(block.todo))
         if counts.pruned < len(Z):
             self._alternate(block, V, warm, counts)
             if self.options.solver == "exact":
-                self._branch_and_bound(block, counts)
+                targets = H if multipliers is None else H + multipliers / (2 * problem.mu)
+                self._branch_and_bound(block, targets, counts)
         counts.energy = float(block.energy.sum())
+        if multipliers is not None:
+            at_h = float(np.vdot(multipliers.astype(np.float64), H))
+            counts.energy, counts.hash_energy = counts.energy + at_h, counts.hash_energy + at_h
         return counts
 
-    def _alternate(
-        self, block: Block, V: Float64, warm: tuple[Float32, Float32] | None, counts: ZCounts
-    ) -> None:
+    def _alternate(self, block: Block, V: Float64, warm: tuple[Any, ...], counts: ZCounts) -> None:
         """Alternation; V : (n, L) Gh − c. What is not certified remains to do."""
         problem = self.problem
         relaxed = gradient = V  # unused by a warm start
         if self._start != "warm":
-            if self._admm is not None and warm is not None:
-                relaxed = self._admm.solve(block.C, *warm, block.todo)
+            if self._admm is not None and warm:
+                relaxed = self._admm.solve(block.C, warm[0], warm[1], block.todo)
             else:  # the free solution G⁻¹c, moved into the box, leads as low as ten steps of ADMM
                 relaxed = block.H - V @ problem.inverse
                 np.clip(relaxed, 0.0, 1.0, out=relaxed)
@@ -428,11 +436,11 @@ class ZSolver:
         )  # fmt: skip
         counts.codes_evaluated, counts.dimensions_evaluated = map(int, tally)
 
-    def _branch_and_bound(self, block: Block, counts: ZCounts) -> None:
+    def _branch_and_bound(self, block: Block, targets: npt.NDArray[Any], counts: ZCounts) -> None:
         tree, max_nodes = self.problem.tree, self.options.max_nodes
         nodes = np.empty(len(block.Z), dtype=np.int64)
         branch_and_bound(
-            tree.S, tree.pull, tree.least, tree.columns, tree.relaxed(block.Y, block.H), block.Z,
+            tree.S, tree.pull, tree.least, tree.columns, tree.relaxed(block.Y, targets), block.Z,
             block.energy, block.todo, max_nodes, nodes,
         )  # fmt: skip
         counts.codes_evaluated = int(np.where(nodes < 0, max_nodes, nodes).sum())

@@ -71,6 +71,16 @@ TURNS = 15
 EFFORT, TABLES_EFFORT = 0.5, 0.3  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
 TABLE_ROWS = 50_000  # of more rows, so many are enough for a decoder with lists
+COPIES = 6  # that a fit makes of rows, and of those that it searches for neighbours as many again
+LEAST_ROWS = 1000
+
+
+def rows_of_decoder(memory: int, D: int) -> int:
+    """How many rows, of D numbers, a decoder can be fitted to in so many bytes."""
+    row = COPIES * 4 * D
+    searched = row + 3 * JUDGES  # neighbours by truth, and distances on a few threads
+    n = memory // (row + searched)
+    return max(LEAST_ROWS, n if n <= SEARCHED else (memory - SEARCHED * searched) // row)
 
 
 def fit_lists(

@@ -1,0 +1,303 @@
+"""Features behind the numbers of a scaled row, and hash functions of both: h(x) = σ(W [x, φ(x)]).
+
+φ are Gaussian features to centres, or what a map of the user's own returns. MAC and its SVMs see longer rows
+and are as linear as before; the decoder reconstructs the first D numbers alone. Features are computed where
+rows are read, into the same array, and less their means, so that products in float32 keep their digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from auxbit.core.anchors import gaussian, squared_distances
+from auxbit.core.checks import Float32, Float64
+from auxbit.core.maps import MARGIN, Encoder, LinearEncoder, Scaling, without_derived
+from auxbit.core.parallel import Workers, block_slices
+from auxbit.errors import InvalidInput
+
+AT_ONCE = 1024  # rows whose features stay in the cache until they are multiplied
+ROUNDING = 1e-12  # of the sizes of a bit's weights: smaller scores in float64 are called 0
+
+
+class Features(Protocol):
+    """A map of scaled rows to m further numbers."""
+
+    @property
+    def width(self) -> int:
+        """How many."""
+
+    def fill(self, rows: Float32) -> None:
+        """Write the features of rows behind their numbers. rows : (n, D + m), whose first D are scaled."""
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What files keep; InvalidInput if they cannot."""
+
+    def encoder(self, h: LinearEncoder) -> Encoder:
+        """The hash function of rows without features. h : of rows with them, weights (D + m, L)."""
+
+
+def lengthened(X: Float32, features: Features | None) -> Float32:
+    """Scaled rows, (n, D), with their features behind them, (n, D + m)."""
+    if features is None:
+        return X
+    rows = np.empty((len(X), X.shape[1] + features.width), dtype=np.float32)
+    rows[:, : X.shape[1]] = X
+    features.fill(rows)
+    return rows
+
+
+def lengthened_all(X: Float32, features: Features | None, workers: Workers) -> Float32:
+    """The same for all rows, in blocks on threads."""
+    if features is None:
+        return X
+    rows = np.empty((len(X), X.shape[1] + features.width), dtype=np.float32)
+
+    def fill(some: slice) -> None:
+        rows[some, : X.shape[1]] = X[some]
+        features.fill(rows[some])
+
+    workers.run(fill, len(X))
+    return rows
+
+
+def width_of(features: Features | None) -> int:
+    """How many features."""
+    return 0 if features is None else features.width
+
+
+# ---- Gaussian features
+
+
+@dataclass(frozen=True)
+class RbfFeatures:
+    """exp(−‖x − c‖²/2σ²), less its mean, for each of m centres. centres : (m, D) scaled, means : (m,)."""
+
+    centres: Float32
+    bandwidth: float
+    means: Float32
+
+    @classmethod
+    def of(cls, centres: Float32, bandwidth: float, X: Float32) -> RbfFeatures:
+        """With the means of these rows, (n, D)."""
+        total = np.zeros(len(centres))
+        for part in block_slices(len(X), AT_ONCE):
+            total += gaussian(squared_distances(X[part], centres), bandwidth).sum(axis=0)
+        return cls(centres, bandwidth, (total / len(X)).astype(np.float32))
+
+    @property
+    def width(self) -> int:
+        return len(self.centres)
+
+    @cached_property
+    def _factor(self) -> Float32:
+        """(D + 2, m), by which [x, ‖x‖²/2σ², 1] give −‖x − c‖²/2σ² in one product."""
+        centres, unit = self.centres.astype(np.float64), self.bandwidth**2
+        squares = np.einsum("md,md->m", centres, centres) / (2 * unit)
+        return np.vstack([centres.T / unit, -np.ones(self.width), -squares]).astype(np.float32)
+
+    def fill(self, rows: Float32) -> None:
+        D = self.centres.shape[1]
+        for part, near in self.near(rows[:, :D]):
+            np.subtract(near, self.means, out=rows[part, D:])
+
+    def near(self, X: Float32) -> Iterator[tuple[slice, Float32]]:
+        """Some rows at a time, exp(−‖x − c‖²/2σ²), (k, m), in an array that is filled again. X : (n, D)."""
+        D = X.shape[1]
+        longer = np.empty((min(len(X), AT_ONCE), D + 2), dtype=np.float32)
+        near = np.empty((len(longer), self.width), dtype=np.float32)
+        for part in block_slices(len(X), AT_ONCE):
+            some = X[part]
+            left, right = longer[: len(some)], near[: len(some)]
+            left[:, :D] = some
+            left[:, D] = np.einsum("nd,nd->n", some, some) / np.float32(2 * self.bandwidth**2)
+            left[:, D + 1] = 1.0
+            np.dot(left, self._factor, out=right)
+            yield part, np.exp(right, out=right)
+
+    def exactly(self, X: Float32) -> Float64:
+        """Rows and their features in float64, (n, D + m)."""
+        near = gaussian(squared_distances(X, self.centres), self.bandwidth)
+        return np.hstack([X.astype(np.float64), near - self.means])
+
+    def encoder(self, h: LinearEncoder) -> RbfEncoder:
+        return RbfEncoder(self.centres, np.array([self.bandwidth]), self.means, h.weights, h.bias)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What files keep."""
+        return {"centres": self.centres, "bandwidth": np.array([self.bandwidth]), "means": self.means}
+
+    @classmethod
+    def of_tensors(cls, tensors: dict[str, npt.NDArray[Any]], prefix: str = "features.") -> RbfFeatures:
+        """What `tensors` returned, under names with a prefix."""
+        centres, bandwidth, means = (tensors[prefix + name] for name in ("centres", "bandwidth", "means"))
+        return cls(centres, float(bandwidth[0]), means)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_derived(vars(self))  # centres travel, what is made of them does not
+
+
+@dataclass(frozen=True)
+class RbfEncoder(Encoder):
+    """A linear hash function of rows and of their Gaussian features. weights : (D + m, L) float32.
+
+    centres, bandwidth, means : as of RbfFeatures. Products are in float32; a score that is too near to 0 for
+    that is computed again in float64, so that the code of a row does not depend on the rows beside it.
+    """
+
+    LAYOUT = (
+        "centres float32 m D; bandwidth float64 1 >0; means float32 m; weights float32 D+m L; bias float32 L"
+    )
+
+    centres: Float32
+    bandwidth: Float64
+    means: Float32
+    weights: Float32
+    bias: Float32
+
+    @cached_property
+    def _features(self) -> RbfFeatures:
+        return RbfFeatures(self.centres, float(self.bandwidth[0]), self.means)
+
+    @cached_property
+    def _margin(self) -> Float32:
+        """Scores this near to 0 may owe their sign to rounding, (L,).
+
+        Features are wrong by as many roundings as the terms of their exponents are large, each by its own:
+        errors of a sum grow with the root of the sum of squares.
+        """
+        squares = np.einsum("md,md->m", self.centres, self.centres, dtype=np.float64)
+        terms = 1.0 + float(np.median(squares)) / float(self.bandwidth[0]) ** 2
+        sizes = np.linalg.norm(self.weights.astype(np.float64), axis=0) + np.abs(self._without_means)
+        return np.asarray(MARGIN * terms * sizes, dtype=np.float32)
+
+    @cached_property
+    def _without_means(self) -> Float32:
+        """The bias of features that are not less their means."""
+        D = self.centres.shape[1]
+        return np.asarray(self.bias - self.means @ self.weights[D:].astype(np.float64), dtype=np.float32)
+
+    def scores(self, X: Float32) -> Float32:
+        """X : (n, D) scaled → (n, L)."""
+        D = X.shape[1]
+        scores = X @ self.weights[:D]
+        scores += self._without_means
+        for part, near in self._features.near(X):
+            some = scores[part]
+            some += near @ self.weights[D:]
+            doubtful = np.flatnonzero((np.abs(some) < self._margin).any(axis=1))
+            if len(doubtful):
+                some[doubtful] = self._exact_scores(X[part][doubtful])
+        return scores
+
+    def _exact_scores(self, X: Float32) -> Float64:
+        weights = self.weights.astype(np.float64)
+        scores = self._features.exactly(X) @ weights + self.bias
+        scores[np.abs(scores) <= self.rounding] = 0.0  # so that equal rows have equal bits in any block
+        return scores
+
+    @property
+    def rounding(self) -> Float64:
+        """What is not told from 0 in float64, (L,)."""
+        return np.asarray(ROUNDING * (np.abs(self.weights).sum(axis=0, dtype=np.float64) + np.abs(self.bias)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.tensors()
+
+
+# ---- A map of the user's own
+
+
+@dataclass(frozen=True)
+class OwnFeatures:
+    """What an object of the user's returns for rows in the units of X, (n, D), less its means, times gain.
+
+    gain : one number, by which features vary as much as the scaled rows do, so that one C suits both.
+    """
+
+    map: Any
+    scaling: Scaling
+    means: Float32
+    gain: float
+
+    @classmethod
+    def of(cls, given: Any, X: Float32, scaling: Scaling) -> OwnFeatures:
+        """Fit an object, if it can be, to some scaled rows, (n, D), and see what it returns for them."""
+        if not callable(given) and not hasattr(given, "transform"):
+            raise InvalidInput(
+                f"encoder must be 'linear', 'rbf', or an object that can be called with rows, (n, D), and "
+                f"returns features, (n, m), got {given!r}."
+            )
+        rows = _in_units(X, scaling)
+        if hasattr(given, "fit"):
+            given.fit(rows)
+        raw = cls(given, scaling, np.zeros(1, np.float32), 1.0)
+        features = raw._of_rows(X)
+        means = features.mean(axis=0)
+        spread, wanted = np.square(features - means).sum(axis=1).mean(), np.square(X).sum(axis=1).mean()
+        gain = float(np.sqrt(wanted / spread)) if spread > 0 and wanted > 0 else 1.0
+        return cls(given, scaling, means.astype(np.float32), gain)
+
+    @property
+    def width(self) -> int:
+        return len(self.means)
+
+    def fill(self, rows: Float32) -> None:
+        D = rows.shape[1] - self.width
+        features = self._of_rows(rows[:, :D])
+        if features.shape[1] != self.width:
+            raise InvalidInput(f"encoder returned {features.shape[1]} features, and {self.width} before.")
+        rows[:, D:] = (features - self.means) * self.gain
+
+    def _of_rows(self, X: Float32) -> Float64:
+        call: Callable[[Any], Any] = self.map if callable(self.map) else self.map.transform
+        features = np.asarray(call(_in_units(X, self.scaling)))
+        numbers = features.dtype.kind in "fiub" and features.ndim == 2
+        if not numbers or len(features) != len(X) or not features.shape[1]:
+            raise InvalidInput(
+                f"encoder must return features, ({len(X)}, m), for {len(X)} rows, got shape {features.shape} "
+                f"of {features.dtype}."
+            )
+        if not np.isfinite(features).all():
+            raise InvalidInput("encoder returned numbers that are not finite.")
+        return features.astype(np.float64)
+
+    def encoder(self, h: LinearEncoder) -> OwnEncoder:
+        return OwnEncoder(self, h.weights, h.bias)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """Refuse: a file has no objects."""
+        raise InvalidInput(
+            f"encoder is a {type(self.map).__name__} of your own, which no file of auxbit can hold. Use "
+            "encoder='rbf', or keep the whole model with joblib."
+        )
+
+
+def _in_units(X: Float32, scaling: Scaling) -> Float32:
+    """Scaled rows in the units of X again; divided by norms or lifted, if the scaling does so."""
+    return (X.astype(np.float64) * scaling.scale + scaling.mean).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class OwnEncoder(Encoder):
+    """A linear hash function of rows and of the features of a map. weights : (D + m, L) float32."""
+
+    LAYOUT: ClassVar[str] = ""
+
+    features: OwnFeatures
+    weights: Float32
+    bias: Float32
+
+    def scores(self, X: Float32) -> Float64:
+        """X : (n, D) scaled → (n, L)."""
+        rows = lengthened(X, self.features).astype(np.float64)
+        scores: Float64 = rows @ self.weights.astype(np.float64) + self.bias
+        return scores
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        return self.features.tensors()
