@@ -1,14 +1,18 @@
-"""The table of docs/training.md on encoders: `python benchmarks/encoders.py [SEEDS]`, resumable.
+"""The table of docs/training.md on encoders, decoders and objectives of MAC: `python benchmarks/encoders.py`.
 
 Each line of docs/results/encoders.jsonl is one fit. A run that is interrupted continues where it was, and the
-table has the means over the seeds that are there.
+table has the means over the seeds that are there: `--seeds 0 1 2 --data mnist --bits 16` for a part of it,
+`--table` to write the page only. AUXBIT_DATA is a folder with siftsmall, mnist, sift_photos, wordnet and, for
+GIST, cifar10.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
+import warnings
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -16,35 +20,54 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder, HammingIndex
+from auxbit.core.checks import Array, Ids
+from auxbit.data.gist import gist
 from auxbit.evaluate import ground_truth, hamming_ranking, precision_recall_at_k, retrieved_ranking
 from record import RESULTS, Results, data_folder, fill_in, table
 
 K = 50
 N_TRAIN, N_QUERIES = 20_000, 1_000
-DATA, BITS = ("digits", "siftsmall", "sift_photos", "wordnet"), (16, 32, 64)
-WAYS = tuple(product(("linear", "rbf"), (None, "auto")))  # encoder, validation
+DATA = ("digits", "siftsmall", "mnist", "gist", "sift_photos", "wordnet")
+BITS, SEEDS = (16, 32, 64, 128), (0, 1, 2)
+WAYS: dict[str, dict[str, str]] = {
+    "linear": {},
+    "rbf": {"encoder": "rbf"},
+    "tables": {"decoder": "tables"},
+    "affinity": {"objective": "affinity"},
+    "rbf, tables": {"encoder": "rbf", "decoder": "tables"},
+    "rbf, affinity": {"encoder": "rbf", "objective": "affinity"},
+}
+WHOLE = ("linear", "rbf")  # also fitted without validation, for E_BA
 COMMAND = "python benchmarks/encoders.py"
 
 
-def load(name: str) -> tuple[np.ndarray, np.ndarray]:
+def load(name: str) -> tuple[Array, Array]:
     """At most 20,000 rows to train on and to search, and at most 1,000 queries."""
     if name == "digits":
         X = np.random.default_rng(0).permutation(load_digits().data.astype(np.float32))
         return X[300:], X[:300]
-    folder = data_folder() / name
     if name == "siftsmall":
-        X = np.load(folder / "learn.npy").astype(np.float32)
+        X = np.load(data_folder() / name / "learn.npy").astype(np.float32)
         return X[:N_TRAIN], X[N_TRAIN : N_TRAIN + N_QUERIES]
-    base, queries = np.load(folder / "base.npy", mmap_mode="r"), np.load(folder / "query.npy")
-    return np.array(base[:N_TRAIN], np.float32), queries[:N_QUERIES].astype(np.float32)
+    folder = data_folder() / ("cifar10" if name == "gist" else name)
+    parts = ("train_images", "test_images") if name in ("mnist", "gist") else ("base", "query")
+    base, queries = (np.load(folder / f"{part}.npy", mmap_mode="r") for part in parts)
+    base, queries = np.array(base[:N_TRAIN]), np.array(queries[:N_QUERIES])
+    if name == "gist":
+        return gist(base), gist(queries)
+    return base.reshape(len(base), -1).astype(np.float32), queries.reshape(len(queries), -1).astype(
+        np.float32
+    )
 
 
 def measure(
-    X: np.ndarray, Q: np.ndarray, truth: np.ndarray, bits: int, seed: int, encoder: str, validation: Any
+    X: Array, Q: Array, truth: Ids, bits: int, seed: int, way: str, validation: Any
 ) -> dict[str, Any]:
     """One fit: error, precision by both rankings, CPU seconds to train, microseconds to encode a row."""
     start = time.process_time()
-    ba = BinaryAutoencoder(bits, encoder=encoder, validation=validation, random_state=seed).fit(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bits beyond the dimensions
+        ba = BinaryAutoencoder(bits, validation=validation, random_state=seed, **WAYS[way]).fit(X)
     train = time.process_time() - start
     ba.set_params(n_jobs=1)
     encode = []
@@ -60,68 +83,99 @@ def measure(
     return {
         "error": -ba.score(X) * len(X), "hamming": hamming.precision, "asymmetric": asymmetric.precision,
         "train": train, "encode": 1e6 * min(encode) / len(X), "C": ba.C_, "iterations": ba.n_iter_,
-        "bandwidth": float(ba.encoder_.bandwidth[0]) if encoder == "rbf" else None,
+        "bandwidth": float(ba.encoder_.bandwidth[0]) if "rbf" in way else None,
     }  # fmt: skip
 
 
-def tabulated(results: Results) -> str:
-    """Errors of fits without validation; precision of those with it."""
+def cells(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The data set of each fit, and what tells the fit."""
+    for seed, data, bits in product(options.seeds, options.data, options.bits):
+        for way, validation in [*product(WAYS, ["auto"]), *product(WHOLE, [None])]:
+            yield data, {"data": data, "bits": bits, "seed": seed, "way": way, "validation": validation}
+
+
+def gains(results: Results, value: str, validation: Any = "auto", *, absolute: bool = True) -> str:
+    """A table of one value: of linear as it is, of the other ways in percent of it."""
+    ways = [way for way in WAYS if results.where(way=way, validation=validation)]
     rows = []
     for data, bits in product(DATA, BITS):
-        if not results.where(data=data, bits=bits):
+        held = {way: results.where(data=data, bits=bits, way=way, validation=validation) for way in ways}
+        if not held["linear"]:
             continue
+        means = {
+            way: float(np.mean([row[value] for row in rows])) if rows else None for way, rows in held.items()
+        }
+        base = means.pop("linear")
+        others = ["" if mean is None else f"{100 * (mean / base - 1):+.1f} %" for mean in means.values()]
+        rows.append([data, bits, f"{base:.3f}" if absolute else f"{base:.4g}", *others])
+    return table(["data", "bits", *ways], rows)
 
-        def mean(value: str, encoder: str, validation: Any, data: str = data, bits: int = bits) -> float:
-            return results.mean(value, data=data, bits=bits, encoder=encoder, validation=validation)
 
-        def gained(value: str, data: str = data, bits: int = bits) -> list[str]:
-            linear, rbf = (mean(value, encoder, "auto", data, bits) for encoder in ("linear", "rbf"))
-            return [f"{linear:.3f}", f"{rbf:.3f} ({100 * (rbf / linear - 1):+.1f} %)"]
+def costs(results: Results) -> str:
+    """CPU seconds to train and microseconds to encode a row, of each way."""
+    rows = []
+    for data, bits in product(DATA, BITS):
+        held = [results.where(data=data, bits=bits, way=way, validation="auto") for way in WAYS]
+        if held[0]:
+            rows.append([data, bits, *(_cost(some) for some in held)])
+    return table(["data", "bits", *WAYS], rows)
 
-        error = mean("error", "rbf", None) / mean("error", "linear", None)
-        times = [
-            f"{mean(value, 'linear', 'auto'):.1f} / {mean(value, 'rbf', 'auto'):.1f}"
-            for value in ("train", "encode")
-        ]
-        rows.append(
-            [data, bits, f"{100 * (error - 1):+.1f} %", *gained("hamming"), *gained("asymmetric"), *times]
-        )
-    head = ["data", "bits", "E_BA of rbf", "Hamming, linear", "rbf", "asymmetric, linear", "rbf",
-            "train, s", "encode, µs"]  # fmt: skip
-    return table(head, rows)
+
+def _cost(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    train, encode = (np.mean([row[value] for row in rows]) for value in ("train", "encode"))
+    return f"{train:.1f} / {encode:.1f}"
+
+
+def write(results: Results) -> None:
+    """Fill in the tables of the page."""
+    seeds = len({row["seed"] for row in results.rows})
+    parts = [
+        (
+            "Hamming precision at K = k = 50, and what the other ways find beside linear",
+            gains(results, "hamming"),
+        ),
+        ("Precision at 50 by the decoder, ‖x − f(z)‖", gains(results, "asymmetric")),
+        (
+            "E_BA on the rows trained on, fits without validation",
+            gains(results, "error", None, absolute=False),
+        ),
+        ("CPU seconds to train / CPU microseconds of one thread to encode a row", costs(results)),
+    ]
+    text = "\n\n".join(f"{title}:\n\n{made}" for title, made in parts)
+    print(text)
+    fill_in(
+        "encoders",
+        f"{text}\n\n`{COMMAND}`: at most 20,000 rows to train on and to search (with affinity 10,000 of "
+        f"them have pairs), means of {seeds} seeds where all were run. Fits with validation, but for E_BA.",
+    )
 
 
 def main() -> None:
-    """Measure what is not there yet, seed by seed, and write the table."""
+    """Measure what is not there yet, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
+    parser.add_argument("--bits", nargs="+", type=int, default=BITS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    options = parser.parse_args()
     path = RESULTS / "encoders.jsonl"
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     results = Results("encoders", COMMAND)
     for row in done:
         results.add(**{name: value for name, value in row.items() if name not in ("command", "machine")})
-    for seed in range(int(sys.argv[1]) if len(sys.argv) > 1 else 3):
-        for data in DATA:
+    rows: dict[str, tuple[Array, Array, Ids]] = {}
+    for data, about in () if options.table else cells(options):
+        if results.where(**about):
+            continue
+        if data not in rows:
             X, Q = load(data)
-            truth = ground_truth(X, Q, K)
-            for bits, (encoder, validation) in product(BITS, WAYS):
-                about = {
-                    "data": data,
-                    "bits": bits,
-                    "seed": seed,
-                    "encoder": encoder,
-                    "validation": validation,
-                }
-                if not results.where(**about):
-                    results.add(**about, **measure(X, Q, truth, bits, seed, encoder, validation))
-                    print(results.rows[-1], flush=True)
-    seeds = 1 + max(row["seed"] for row in results.rows)
-    made = tabulated(results)
-    print(made)
-    fill_in(
-        "encoders",
-        f"{made}\n\n`{COMMAND}`: at most 20,000 rows to train on and to search, K = k = 50, {seeds} seed(s). "
-        "E_BA of fits without validation, against that of linear; precision of fits with validation; CPU "
-        "seconds to train, CPU microseconds of one thread to encode a row, linear / rbf.",
-    )
+            rows[data] = X, Q, ground_truth(X, Q, K)
+        made = measure(*rows[data], about["bits"], about["seed"], about["way"], about["validation"])
+        results.add(**about, **made)
+        print(results.rows[-1], flush=True)
+    write(results)
 
 
 if __name__ == "__main__":

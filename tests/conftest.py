@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,28 @@ from auxbit.data import vectors
 settings.register_profile("auxbit", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS", "auxbit"))
+
+# a shell that starts the tests in the background lets them ignore Ctrl-C, and so all processes that they start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG = (
+    "system",
+    "stores",
+    "quantiser",
+    "index",
+    "cli",
+    "experiments",
+)  # these begin first, so that none ends late
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests of a file run in one process, where they share what is slow to make (--dist loadgroup)."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    folders = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: folders.get(item.path.parent.name, len(LONG)))
 
 
 @pytest.fixture(scope="session")
