@@ -23,7 +23,7 @@ settings.register_profile("auxbit", deadline=None, max_examples=50, derandomize=
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS", "auxbit"))
 
-# a shell that starts the tests in the background lets them ignore Ctrl-C, and so all processes that they start
+# a shell that starts tests in the background lets them ignore Ctrl-C, and so the processes that they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG = (
