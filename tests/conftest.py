@@ -38,7 +38,7 @@ LONG = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file run in one process, where they share what is slow to make (--dist loadgroup)."""
+    """Let the tests of a file run in one process, and share what is slow to make (--dist loadgroup)."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
