@@ -722,7 +722,7 @@ def test_what_is_written_means_the_same_when_it_is_read_again(tree, rows):
     assert [again.matches(row) for row in rows] == [tree_holds(row, tree) for row in rows]
 
 
-@given(st.text(alphabet='ab=<>!~^?,()" []1 andornti', max_size=25))
+@given(st.text(alphabet="ab=<>!~^?,()\" \\'[]1 andornti", max_size=25))
 def test_any_text_is_read_or_refused_and_means_the_same_when_it_is_written(text):
     try:
         where = Where.of(text)
@@ -753,6 +753,22 @@ def test_text_that_looks_like_a_slip_may_be_quoted(quoted):
     ],
 )
 def test_alternatives_may_stand_in_parentheses_as_in_sql(text: str, wanted: dict[str, object] | str) -> None:
+    assert str(Where.of(text)) == str(Where.of(wanted))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("lang='de' and year>=2000", {"lang": "de", "year": {">=": 2000}}),
+        ("name = 'O''Brien, Flann'", {"name": "O'Brien, Flann"}),
+        ("year='2001'", {"year": "2001"}),
+        ("lang in ('de', 'en')", {"lang": ["de", "en"]}),
+        ("name startswith 'O'", {"name": {"startswith": "O"}}),
+        ("name=O'Brien", {"name": "O'Brien"}),
+        ("name='tis", {"name": "'tis"}),
+    ],
+)
+def test_values_may_stand_in_single_quotes_as_in_sql(text: str, wanted: dict[str, object]) -> None:
     assert str(Where.of(text)) == str(Where.of(wanted))
 
 

@@ -320,7 +320,7 @@ def _refuse(field: str, value: Any, expected: str, remedy: str = "") -> NoReturn
 #        | field sign values | field word JSON | field ("in" | "not in") "(" values ")"
 #
 # Fields and values stand in quotes, as JSON, or bare: bare ones end at a comma, at and, at or, or at a
-# parenthesis that they did not open.
+# parenthesis that they did not open. Values may stand in single quotes as in SQL, where '' is a quote.
 
 _SIGN = r"(?:==|!=|<=|>=|\^=|=|<|>|~)"
 _JOINT = r"\s+(?:and|or|AND|OR)(?=[\s(]|\Z)"
@@ -340,7 +340,7 @@ def _field_then(rest: str, bare: str, first: str = "") -> re.Pattern[str]:
 
 _WORD_FIELD, _WITHOUT_SIGN = r'[^\s,()"!=<>~^]+', _bare('"!=<>~') + "+?"
 _COMPARED = _field_then(rf"\s*(?P<how>{_SIGN})", r"(?![!=<>~^])" + _bare('"') + "+?")
-_WORD = _field_then(r'\s+(?P<how>not\s+in|in|contains|startswith)(?=[\s["{(])', _WORD_FIELD)
+_WORD = _field_then(r'\s+(?P<how>not\s+in|in|contains|startswith)(?=[\s["\'{(])', _WORD_FIELD)
 _PRESENT = _field_then(rf"\s*\?{_END}", _WITHOUT_SIGN)
 _PRESENT_WORD = _field_then(rf"\s+(?P<how>exists|is\s+missing){_END}", _WORD_FIELD)
 _ABSENT = _field_then(rf"(?<![?\s]){_END}", _WITHOUT_SIGN, r"!\s*")
@@ -348,6 +348,7 @@ _NOT = re.compile(rf"\s*(?:not|NOT)(?=[\s(])(?!\s*{_SIGN})")
 _AND, _OR = re.compile(r"\s*(?:,|(?:and|AND)(?=[\s(]))"), re.compile(r"\s*(?:or|OR)(?=[\s(])")
 _OPEN, _CLOSE, _COMMA, _SPACE = (re.compile(rf"\s*{each}") for each in (r"\(", r"\)", ",", ""))
 _BARE_VALUE, _ENDED = re.compile(_bare() + "*"), re.compile(_END)
+_QUOTED = re.compile(rf"'(?P<text>(?:[^']|'')*)'{_END}")
 _SLIP = re.compile(r'["=<>!]|(?:and|or|AND|OR)(?:\s|\Z)')  # what no bare value may start with
 _PLAIN_NAME = re.compile(r"[\w.-]+")
 
@@ -476,7 +477,9 @@ class _Reader:
         return by_word or found is not None
 
     def _json(self) -> Any:
-        """The JSON value that is next and ends as a value must, else _MISSING."""
+        """The text in single quotes or JSON value that is next and ends as a value must, else _MISSING."""
+        if quoted := self._take(_QUOTED):
+            return quoted["text"].replace("''", "'")
         try:
             value, end = _DECODER.raw_decode(self._text, self._place)
         except (ValueError, RecursionError):
