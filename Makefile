@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference clean
+.PHONY: help demo test test-slow lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -15,8 +15,8 @@ demo: $(VENV)/demo  ## install and run the main job on embedded data; results in
 test: lint types pytest  ## lint, types and tests
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/reference
+	$(BIN)/ruff format --check src tests benchmarks docs/reference/*.py
 
 types: $(VENV)/test
 	$(BIN)/mypy
@@ -73,8 +73,11 @@ figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again 
 reference: $(VENV)/test  ## write docs/cli.md again from --help
 	$(BIN)/python -m auxbit.cli.reference
 
+docs: $(VENV)/test  ## build the site into site/ (`python -m http.server -d site` shows it)
+	$(BIN)/mkdocs build --strict
+
 clean:  ## remove the virtual environment and what the demo wrote
-	rm -rf $(VENV) auxbit-demo auxbit-experiments auxbit-screenshots
+	rm -rf $(VENV) site auxbit-demo auxbit-experiments auxbit-screenshots
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
