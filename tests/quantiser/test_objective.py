@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 
 import auxbit
 from auxbit import BinaryAutoencoder, BinaryFactorAnalysis, HammingIndex
-from auxbit.core.decoders import LinearDecoder, TableDecoder
-from auxbit.core.maps import pack_bools, unpack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import LinearDecoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.evaluate import ground_truth

@@ -16,7 +16,6 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from auxbit.core.anchors import choose_anchors, median_distance_to
 from auxbit.core.checks import (
     Array,
     Bits,
@@ -29,7 +28,7 @@ from auxbit.core.checks import (
     check_positive,
     warn,
 )
-from auxbit.core.features import OwnFeatures, RbfFeatures
+from auxbit.core.features import OwnFeatures, RbfFeatures, choose_anchors, median_distance_to
 from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
 from auxbit.core.parallel import draw_rows, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter

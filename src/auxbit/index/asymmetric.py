@@ -23,7 +23,7 @@ from auxbit.core.checks import (
     check_finite,
     check_squares,
 )
-from auxbit.core.kernels import dot
+from auxbit.core.maps import dot
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import (
     TILE,

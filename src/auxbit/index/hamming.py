@@ -33,9 +33,9 @@ from auxbit.core.checks import (
     check_integer,
     check_squares,
 )
-from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts, refuse_hamming
+from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts
 from auxbit.core.files import Format, Tensors, check_layout
-from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed, to_words
+from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed, refuse_hamming, to_words
 from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
 from auxbit.core.progress import html_table
 from auxbit.data.vectors import as_rows

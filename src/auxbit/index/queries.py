@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auxbit.core.checks import Array, Ids, Packed, Positions, check_finite, check_integer
-from auxbit.core.decoders import refuse_hamming
-from auxbit.core.maps import check_packed
+from auxbit.core.maps import check_packed, refuse_hamming
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import read_records
 from auxbit.data.vectors import as_rows

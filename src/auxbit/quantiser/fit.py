@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.decoders import VALUES, LinearDecoder, ListDecoder, Plain, TableDecoder
-from auxbit.core.maps import bytes_per_code, unpack
+from auxbit.core.decoders import ListDecoder, Plain, TableDecoder
+from auxbit.core.maps import VALUES, LinearDecoder, bytes_per_code, unpack
 from auxbit.core.parallel import Workers, some_rows
 from auxbit.mac.loop import decoder_sums, f_step
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
