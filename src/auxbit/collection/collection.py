@@ -39,8 +39,7 @@ from auxbit.data.records import (
 )
 from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, ModelFileError
-from auxbit.index.answers import Answers
-from auxbit.index.queries import Queries
+from auxbit.index.queries import Answers, Queries
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher

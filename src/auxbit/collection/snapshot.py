@@ -25,7 +25,7 @@ from auxbit.data.records import KINDS, Row, ids_array, stored_ids
 from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import CollectionError, Damaged, InvalidInput
 from auxbit.index.codes import LANES, At, CodeStore, Stretches, as_bools, runs_check
-from auxbit.index.queries import Queries, Searched
+from auxbit.index.queries import Queries
 
 if TYPE_CHECKING:
     from auxbit.core.decoders import Decoder
@@ -54,12 +54,16 @@ def spoilt(connection: sqlite3.Connection, table: str, *columns: str) -> dict[in
 # ---- Views
 
 
-class View(Searched):
-    """Which item lies where, which are deleted, and the codes and vectors, of one generation, at `state`."""
+class View:
+    """Which item lies where, which are deleted, and the codes and vectors, of one generation, at `state`.
+
+    It is what Queries search.
+    """
 
     def __init__(self, storage: Storage, state: State, n_jobs: int | None, *, lenient: bool) -> None:
-        how: dict[str, Any] = {"vectors": state.vectors, "has_lists": state.has_lists, "n_jobs": n_jobs}
-        super().__init__(storage.place, state.n_bits, state.n_features, state.coding, state.mu, **how)
+        self.place, self.n_bits, self.n_features = storage.place, state.n_bits, state.n_features
+        self.coding, self.mu, self.kept = state.coding, state.mu, state.vectors
+        self.has_lists, self.n_jobs = state.has_lists, n_jobs
         self.state = replace(state, positions=0, commit=-1)
         self.stretches, self.store = Stretches(), CodeStore(state.n_bits, None)
         self._deleted = 0  # the checksum of what was read of `deleted`
@@ -205,7 +209,7 @@ class View(Searched):
     @property
     def metric(self) -> str:
         """By which neighbours are meant: that of the model."""
-        return "euclidean" if self.state.model is None else super().metric
+        return "euclidean" if self.state.model is None else self.model().scaling_.metric
 
     def model(self) -> Hasher:
         """The hasher, loaded at first use."""

@@ -378,15 +378,17 @@ class HammingIndex:
         self._lists = self._list_search(decoder, lists)
 
     def _list_search(self, decoder: Decoder | None, lists: str | int | None) -> ListSearch | None:
-        check_lists(lists)
+        if lists is not None:
+            check_lists(lists)
         if isinstance(decoder, ListDecoder):
             if lists not in (None, "auto", len(decoder.centroids)):
                 has = f"{len(decoder.centroids)}, as the model has them"
                 raise InvalidParameter("lists", lists, has, "fit_decoder(X, lists=…) makes others.")
             return ListSearch(self.n_bits, decoder, None)
-        if lists is not None:
-            self._check_hamming()  # other codes can be divided by their model alone
-        return None if lists is None else ListSearch(self.n_bits, None, lists)
+        if lists is None:
+            return None
+        self._check_hamming()  # other codes can be divided by their model alone
+        return ListSearch(self.n_bits, None, lists)
 
     @classmethod
     def over(cls, store: CodeStore, **how: Any) -> Self:
