@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.edit import Attachments, Edit
-from auxbit.collection.snapshot import Snapshot, View, spoilt
+from auxbit.collection.snapshot import Attachments, Edit, Snapshot, View, spoilt
 from auxbit.collection.storage import State, Storage
 from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
 from auxbit.core.maps import check_n_bits

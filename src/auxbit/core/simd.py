@@ -5,7 +5,7 @@ for table look-ups the vectors are LLVM's generic ones: any processor runs them,
 are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
-the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
+the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/lists,
 hashers/spherical, quantiser/kernels, evaluate, mac/rows), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.

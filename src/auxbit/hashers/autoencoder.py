@@ -52,7 +52,7 @@ from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import Record
 from auxbit.mac.steps import Augmented, Objective, Reconstruction
 from auxbit.mac.z_step import ZOptions
-from auxbit.quantiser.objective import TableReconstruction
+from auxbit.quantiser.fit import TableReconstruction
 
 logger = logging.getLogger("auxbit")
 

@@ -18,7 +18,7 @@ from auxbit.errors import InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.steps import MemoryRows, Steps
-from auxbit.quantiser.objective import TableReconstruction, TableSolver
+from auxbit.quantiser.fit import TableReconstruction, TableSolver
 
 DIGITS = load_digits().data
 
