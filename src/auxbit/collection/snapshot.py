@@ -605,7 +605,7 @@ class Edit(Change):
         append_checked(self.connection, self.storage.flat(name), name, end, pieces, room)
 
     def _note_stretches(self, first: int, numbers: Ids) -> None:
-        """Note which items lie from position `first` on; what goes on with the last stretch becomes one."""
+        """Note which items lie from position `first` on; what continues the last stretch joins it."""
         rows, layout = runs(numbers), self.state.layout
         rows[:, 0] += first
         last = integers(self.connection, "SELECT * FROM stretches ORDER BY first_position DESC LIMIT 1")

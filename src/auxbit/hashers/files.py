@@ -542,7 +542,7 @@ def _fitted_again(
 
 
 def _suits(model: Hasher, X: Array, bits: int) -> bool:
-    """Whether to go on from a model: it was trained by MAC, for as many bits, to rows not unlike these."""
+    """Whether to continue from a model: it was trained by MAC, for as many bits, to rows not unlike these."""
     if not hasattr(model, "history_") or model.training_ is None or bits != model.decoder_.hash_bits:
         return False
     return X.shape[1] == model.n_features_in_ and _error(model, X) <= LIKE * model.training_.error

@@ -240,7 +240,7 @@ ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 MOST_LEVEL_TURNS = 100
 JUDGES, SEARCHED, NEAREST = 1000, 32_768, 10  # rows searched for, among others, and how many of these
 ASKED_AT_ONCE = 64
-CENTRE_ROWS, CENTRE_TURNS = 10_000, 6  # of k-means, from which alternation goes on
+CENTRE_ROWS, CENTRE_TURNS = 10_000, 6  # of k-means, from which alternation continues
 NOTED = 4096  # rows that tell how much codes leave
 
 
