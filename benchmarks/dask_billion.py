@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from auxbit import BinaryAutoencoder
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling, pack_bools
+from auxbit.core.maps import LinearDecoder, Scaling, pack_bools
 from auxbit.core.parallel import Workers
 from auxbit.evaluate import nearest_scaled
 from auxbit.mac import rows as shard

@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md: `python benchmarks/quality.py`, which goes on where it was stopped.
+"""The tables of docs/quality.md: `python benchmarks/quality.py`, which resumes where it was stopped.
 
 Precision at K = k = 50 and recall@10 of every method at equal payload bytes. Each cell (data, bits, method,
 seed) runs in a process of its own and is kept in docs/results/quality.jsonl as soon as it is done; cells

@@ -159,7 +159,15 @@ def continued(results: Results) -> str:
                 cells.append(f"{results.mean('seconds', **where):.2f}")
             gained = results.mean("precision", data=name, bits=bits, validation="auto")
             lines.append([name, bits, *cells, f"{gained:+.3f}"])
-    head = ["data", "bits", "E_BA of the old model", "gone on", "time", "the same with validation", "gone on"]
+    head = [
+        "data",
+        "bits",
+        "E_BA of the old model",
+        "continued",
+        "time",
+        "the same with validation",
+        "continued",
+    ]
     made = table([*head, "time", "validation precision"], lines)
     return f"{made}\n\nAll against a fit from nothing to all rows; means of {len(SEEDS)} seeds."
 

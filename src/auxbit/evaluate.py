@@ -18,7 +18,6 @@ from scipy.special import digamma
 
 from auxbit.core import maps
 from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
-from auxbit.core.kernels import chunk_distances
 from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
@@ -31,6 +30,7 @@ from auxbit.core.maps import (
     to_words,
 )
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
+from auxbit.core.simd import chunk_distances
 from auxbit.errors import InvalidInput, InvalidParameter
 
 __all__ = [

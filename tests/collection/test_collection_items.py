@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from auxbit import ITQ, LSH, Collection
 from auxbit.collection import snapshot
 from auxbit.collection.collection import load_model
-from auxbit.collection.edit import Edit
+from auxbit.collection.snapshot import Edit
 from auxbit.collection.storage import LOOK_SECONDS
 from auxbit.errors import CollectionError, FileProblem, InvalidInput, InvalidParameter
 

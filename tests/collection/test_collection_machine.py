@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from auxbit import Collection
-from auxbit.collection.edit import Edit
+from auxbit.collection.snapshot import Edit
 from auxbit.collection.storage import DATABASE, Storage
 from auxbit.errors import Damaged, InvalidInput
 from auxbit.index.codes import LANES

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from auxbit.core.features import AT_ONCE, OwnFeatures, RbfEncoder, RbfFeatures, lengthened, lengthened_all
-from auxbit.core.maps import LinearEncoder, Scaling, encode, unpack
+from auxbit.core.features import AT_ONCE, OwnFeatures, RbfEncoder, RbfFeatures
+from auxbit.core.maps import LinearEncoder, Scaling, encode, lengthened, unpack
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.errors import InvalidInput
 
@@ -45,14 +45,14 @@ def test_features_are_the_same_for_any_number_of_threads(features):
     found = []
     for n_jobs in (1, 3):
         with Workers(n_jobs) as workers:
-            found.append(lengthened_all(X, features, workers))
+            found.append(lengthened(X, features, workers))
     np.testing.assert_array_equal(*found)
 
 
 def test_rows_without_features_are_as_they_were():
     with Workers(1) as workers:
         assert lengthened(X, None) is X
-        assert lengthened_all(X, None, workers) is X
+        assert lengthened(X, None, workers) is X
 
 
 def test_centres_travel_and_what_is_made_of_them_does_not(features):

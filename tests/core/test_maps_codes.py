@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from auxbit.core import kernels, maps
+from auxbit.core import maps, simd
 from auxbit.errors import InvalidInput, InvalidParameter
 
 bit_arrays = hnp.arrays(
@@ -91,7 +91,7 @@ def test_long_codes_are_packed_and_compared(n_bits):
     np.testing.assert_array_equal(maps.hamming_distances(packed, packed), true)
     out, planes = np.zeros(9, np.uint16), maps.to_planes(packed, n_bits)
     for query, wanted in zip(maps.query_words(packed, n_bits), true, strict=True):
-        assert kernels.chunk_distances(planes, 0, 9, query, out) == 0
+        assert simd.chunk_distances(planes, 0, 9, query, out) == 0
         np.testing.assert_array_equal(out, wanted)
 
 

@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 
-from auxbit.core.decoders import LinearDecoder, TableDecoder, decoder_from, decoder_parts
-from auxbit.core.maps import Scaling, pack
+from auxbit.core.decoders import TableDecoder, decoder_from, decoder_parts
+from auxbit.core.maps import LinearDecoder, Scaling, pack
 
 L, D = 19, 5
 RANDOM = np.random.default_rng(0)

@@ -137,8 +137,8 @@ def test_few_scores_are_in_doubt(monkeypatch):
     X = rng.normal(size=(5000, 64)).astype(np.float32)
     encoder, scaling = random_encoder(rng, 64, 32, bias=False), Scaling(np.zeros(64), 8.0)
     seen = []
-    settle = maps.kernels.settle
-    monkeypatch.setattr(maps.kernels, "settle", lambda *given: (seen.append(len(given[0])), settle(*given)))
+    settle = maps.settle
+    monkeypatch.setattr(maps, "settle", lambda *given: (seen.append(len(given[0])), settle(*given)))
     encode(X, encoder, scaling, 32, 1)
     assert 0 < sum(seen) < 50
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import faiss  # noqa: F401  its BLAS is built on OpenMP, whose limits are kept by thread
 import numpy as np
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import auxbit
-from auxbit.core.parallel import BLOCK_ROWS, Guard, Later, Workers, block_slices, resolve_n_jobs
+from auxbit.core.parallel import BLOCK_ROWS, Guard, Workers, block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 
 JOBS = [1, 2, 3]
@@ -196,21 +195,32 @@ def test_negative_jobs_count_back_from_all_cores():
     assert resolve_n_jobs(7) == 7
 
 
-# ---- modules that are imported later
+# ---- kernels that are compiled later
+
+LATE_KERNEL = """
+import sys
+import numpy as np
+from auxbit.core.maps import dot, divide_by_norms, measure_norms
+from auxbit.core import maps
+from auxbit.core.parallel import LateKernel
+print(isinstance(dot, LateKernel), "numba" in sys.modules)
+from auxbit.core.parallel import kernel
+
+@kernel
+def squared(x):  # which calls what was imported before it was compiled
+    return dot(x, x)
+
+unit = np.empty((1, 2))
+maps.divide_by_norms(np.array([[3.0, 4.0]]), np.empty(2), np.inf, unit)  # which calls dot, too
+print(squared(np.array([3.0, 4.0])), *unit[0], isinstance(maps.dot, LateKernel))
+"""
 
 
-def test_a_module_for_later_is_imported_on_first_use_and_is_a_plain_module_then(tmp_path, monkeypatch):
-    (tmp_path / "slow_module.py").write_text("number = 3")
-    monkeypatch.syspath_prepend(tmp_path)
-    slow = Later("slow_module")
-    assert "slow_module" not in sys.modules
-    assert slow.number == 3
-    assert "slow_module" in sys.modules
-    assert type(slow) is ModuleType
-    assert slow.number == 3
-    with pytest.raises(AttributeError, match="'slow_module' has no attribute 'name'"):
-        _ = slow.name
-    monkeypatch.delitem(sys.modules, "slow_module")
+def test_a_late_kernel_is_compiled_on_first_use_also_by_kernels_of_other_modules(tmp_path):
+    (tmp_path / "late.py").write_text(LATE_KERNEL)
+    done = subprocess.run([sys.executable, tmp_path / "late.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "False", "25.0", "0.6", "0.8", "False"]
 
 
 # ---- where kernels are kept
@@ -219,7 +229,8 @@ KERNEL = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 import numpy as np
-from auxbit.core.kernels import extent, shift  # two kernels, one line in the log
+from auxbit.core.maps import shift, widen  # two kernels, one line in the log
+extent, _ = widen.compiled(), shift.compiled()
 low, high, total = np.zeros(2), np.ones(2), np.zeros(2)
 extent(np.array([[1.0, 2.0], [3.0, -4.0]]), low, high, total)
 print(low, high, total, extent._cache.cache_path, sum(extent.stats.cache_hits.values()))

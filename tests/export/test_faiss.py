@@ -17,8 +17,7 @@ from auxbit import (
     SphericalHashing,
     ThresholdedPCA,
 )
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling, hamming_distances, unpack
+from auxbit.core.maps import LinearDecoder, Scaling, hamming_distances, unpack
 from auxbit.errors import FileExists, FileProblem, InvalidInput, InvalidParameter
 from auxbit.export import index_to_faiss, to_faiss
 from helpers.every_hasher import every_hasher

@@ -23,7 +23,7 @@ from auxbit import (
     ThresholdedPCA,
     __version__,
 )
-from auxbit.core.anchors import _smallest
+from auxbit.core.features import _smallest
 from auxbit.core.maps import LinearEncoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput, MissingExtra
 from auxbit.export import to_onnx

@@ -14,8 +14,7 @@ from sklearn.base import clone
 import auxbit
 from auxbit import ITQ, LSH, BinaryAutoencoder
 from auxbit.core import files
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearDecoder, Scaling
 from auxbit.core.parallel import sample_rows
 from auxbit.errors import InvalidInput, ModelFileError
 from auxbit.hashers import base, registry

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from auxbit.core.checks import Bits, Float32
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.core.parallel import Workers
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder
+from auxbit.core.maps import LinearDecoder, LinearEncoder
 from auxbit.mac.z_step import ZCounts, ZOptions, ZProblem, ZSolver
 
 DECODERS = ("random", "correlated", "repeated", "low rank", "zero", "integer", "tiny", "orthogonal")

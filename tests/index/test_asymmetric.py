@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit import HammingIndex
-from auxbit.core.decoders import Coverage, LinearDecoder, ListDecoder, TableDecoder
+from auxbit.core.decoders import Coverage, ListDecoder, TableDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import Workers
 from auxbit.core.simd import index_bits
 from auxbit.index import asymmetric

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import maps
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import HammingIndex
 from helpers.index_truth import FAR, check_search, random_codes

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, BinaryAutoencoder, HammingIndex
-from auxbit.core.decoders import LinearDecoder, TableDecoder
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.index import codes as codes_module
 from auxbit.index.codes import CodeBlocks, CodeStore, IdTable, LaneSet

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.errors import InvalidParameter
 from auxbit.mac.steps import Augmented
 from auxbit.mac.z_step import ZOptions, ZSolver

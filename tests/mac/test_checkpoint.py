@@ -1,4 +1,4 @@
-"""The folder of a fit's state: what goes on, what is refused, what is damaged."""
+"""The folder of a fit's state: what resumes, what is refused, what is damaged."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auxbit.core.features import RbfFeatures, lengthened, lengthened_all
-from auxbit.core.maps import LinearEncoder, Scaling, pack_bools, unpack
+from auxbit.core.features import RbfFeatures
+from auxbit.core.maps import LinearEncoder, Scaling, lengthened, pack_bools, unpack
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.mac.h_step import gram_solver
 from auxbit.mac.loop import decoder_sums, f_step
@@ -38,7 +38,7 @@ def both(workers):
     X = scaling.apply_all(RAW, workers, CHOSEN)
     features = RbfFeatures.of(X[:M], 0.3, X)
     codes = np.zeros((len(X), L), np.uint8)
-    inside = MemoryRows(lengthened_all(X, features, workers), codes, workers, RAW, CHOSEN, D)
+    inside = MemoryRows(lengthened(X, features, workers), codes, workers, RAW, CHOSEN, D)
     outside = FileRows(
         ScaledRows(RAW, scaling, HELD_OUT, features), CodePair(len(X), L), workers, sample_rows=2000
     )

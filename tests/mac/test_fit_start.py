@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
 from auxbit import ITQ, BinaryAutoencoder, BinaryFactorAnalysis
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.mac.fit import GAINS_KEPT, LARGE_C, PAPER_MU, first_mu, suitable_C
 from auxbit.mac.steps import Reconstruction
 from auxbit.mac.z_step import ZOptions

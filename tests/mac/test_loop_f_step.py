@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import Scaling
+from auxbit.core.maps import LinearDecoder, Scaling
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.mac.loop import decoder_sums, f_step
 from helpers import objective

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auxbit.core.decoders import LinearDecoder
-from auxbit.core.maps import LinearEncoder, pack_bools, unpack
+from auxbit.core.maps import LinearDecoder, LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.mac import rows
 from auxbit.mac.rows import Judges, Line, ZTask

@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 import auxbit
 from auxbit import ITQ, LSH, BinaryAutoencoder, SphericalHashing
-from auxbit.core.decoders import LinearDecoder, TableDecoder
-from auxbit.core.maps import pack, unpack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import LinearDecoder, pack, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
 from auxbit.mac.loop import decoder_sums, f_step

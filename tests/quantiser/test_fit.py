@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 
 import auxbit
 from auxbit import ITQ, LSH, BinaryAutoencoder, ThresholdedPCA
-from auxbit.core.decoders import LinearDecoder, TableDecoder
-from auxbit.core.maps import pack, unpack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import LinearDecoder, pack, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter, ModelFileError
 from auxbit.hashers.registry import read_header

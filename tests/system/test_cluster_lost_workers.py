@@ -1,4 +1,4 @@
-"""Workers that are killed while they work: the fit goes on, to the same model."""
+"""Workers that are killed while they work: the fit continues, to the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fit that is killed at any moment goes on to the very model of an undisturbed one."""
+"""A fit that is killed at any moment resumes to the very model of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fits:
         return header, {name: array.tobytes() for name, array in arrays.items()}
 
     def killed(self, folder: Path, moment: str, number: int, **more: Any) -> None:
-        """Fit, or go on, until the process is killed at this moment."""
+        """Fit, or resume, until the process is killed at this moment."""
         code = self._run(folder, moment=moment, number=number, parameters=PARAMETERS | more)
         assert code == -signal.SIGKILL
 

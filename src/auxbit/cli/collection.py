@@ -279,7 +279,7 @@ def search(
     by_vectors = mode == "asymmetric" or rerank
     check_k_or_radius(k, radius, ("--mode asymmetric and --rerank", by_vectors))
     from auxbit.core.files import check_output
-    from auxbit.index.answers import ENDINGS
+    from auxbit.index.queries import ENDINGS
 
     if out is not None:
         check_output(out, overwrite=force, endings=ENDINGS)

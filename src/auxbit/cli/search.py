@@ -14,7 +14,7 @@ from auxbit.cli.models import effective
 from auxbit.cli.options import check_k_or_radius, refuse
 
 if TYPE_CHECKING:
-    from auxbit.index.answers import Answers
+    from auxbit.index.queries import Answers
 
 SHOWN_QUERIES, SHOWN_NEIGHBOURS, SHOWN_ROWS = 10, 5, 12
 
@@ -96,7 +96,7 @@ def _print_json(found: Answers, out: str | None) -> None:
 
 def _print_query(found: Answers, measure: str) -> None:
     """The answers to the only query, one per line."""
-    from auxbit.index.answers import fields_on_a_line
+    from auxbit.index.queries import fields_on_a_line
 
     best = found.first(0, SHOWN_QUERIES)
     _print_columns(
@@ -110,7 +110,7 @@ def _print_query(found: Answers, measure: str) -> None:
 
 def _print_queries(found: Answers, measure: str, what: str) -> None:
     """The first queries, one per line, with their nearest answers, and the metadata of the nearest."""
-    from auxbit.index.answers import fields_on_a_line
+    from auxbit.index.queries import fields_on_a_line
 
     lines = []
     for query in range(min(SHOWN_QUERIES, found.n_queries)):

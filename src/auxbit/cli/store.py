@@ -147,7 +147,7 @@ def search(
     check_k_or_radius(k, radius, ("--rerank", rerank))
     from auxbit.collection.collection import load_model
     from auxbit.core.files import check_output
-    from auxbit.index.answers import ENDINGS
+    from auxbit.index.queries import ENDINGS
     from auxbit.stores.push import search_file
 
     if out is not None:

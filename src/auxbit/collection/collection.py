@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from auxbit.collection import storage
-from auxbit.collection.edit import Attachments, Edit
-from auxbit.collection.snapshot import Snapshot, View, spoilt
+from auxbit.collection.snapshot import Attachments, Edit, Snapshot, View, spoilt
 from auxbit.collection.storage import State, Storage
 from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
 from auxbit.core.maps import check_n_bits
@@ -39,8 +38,7 @@ from auxbit.data.records import (
 )
 from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, ModelFileError
-from auxbit.index.answers import Answers
-from auxbit.index.queries import Queries
+from auxbit.index.queries import Answers, Queries
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.decoders import only_for_decoder
 from auxbit.core.files import (
     Connections,
     Flat,
@@ -35,6 +34,7 @@ from auxbit.core.files import (
     connect,
     database_errors,
 )
+from auxbit.core.maps import only_for_decoder
 from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput

@@ -1,4 +1,4 @@
-"""Decoders f(z), from codes back to rows, and what a search by ‖x − f(z)‖ needs of them.
+"""Decoders f(z) of tables and with lists, and files of any decoder; the linear one is in core/maps.py.
 
 A linear decoder has one vector per bit; a decoder of tables a free vector for each value of each byte. The
 linear one is the special case in which the 256 vectors of a byte are the sums of eight columns. A decoder
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,159 +17,23 @@ import numpy.typing as npt
 from auxbit.core.checks import LARGEST_FLOAT32, Float32, Float64, Packed, check_integer, check_positive
 from auxbit.core.files import check_layout
 from auxbit.core.maps import (
+    NORM_ROWS,
+    VALUES,
+    BaseDecoder,
+    LinearDecoder,
     Scaling,
     bytes_per_code,
     check_n_bits,
-    decoded_rows,
     pack,
-    unpack,
-    without_derived,
+    squared_lengths,
 )
-from auxbit.core.parallel import Later
 from auxbit.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from auxbit.core import kernels
-else:
-    kernels = Later("auxbit.core.kernels")
-
-# ---- Two kinds of decoder
-#
-# ‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: one offset per query, one table entry per byte
-# of the code (for both kinds the middle term is a sum over bytes), one norm per code.
-
-VALUES = 256  # of a byte
-NORM_ROWS = 4096  # codes whose norms are taken at once
-NORM_BITS = 2**22  # of these codes: 32 MB of float64
-
-
-class _Reconstruction:
-    """What both kinds of decoder share."""
-
-    LAYOUT: ClassVar[str]  # as in Encoder
-    b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
-    normalize: bool
-    lift: float  # of the rows that it reconstructs, as in Scaling
-    mu: float | None  # of the optimal codes that it is fitted to; None: it is fitted to hash codes
-    steady = False  # whether rough_tables of a row are the same to the last bit whatever rows are beside it
-
-    def centred(self, X: npt.NDArray[Any]) -> Float64:
-        """X − b, for queries X as f reconstructs rows."""
-        return decoded_rows(X, self.normalize, self.lift) - self.b
-
-    @property
-    def n_features(self) -> int:
-        """The numbers of a query."""
-        return len(self.b) - (self.lift > 0)
-
-    @property
-    def coding(self) -> str:
-        """The codes that it is for: "hash" or "optimal"."""
-        return "hash" if self.mu is None else "optimal"
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this decoder."""
-        raise NotImplementedError
-
-    @cached_property
-    def _reach(self) -> float:
-        return max(
-            float(np.abs(each).max()) for name, each in self.tensors().items() if name in ("A", "tables")
-        )
-
-    @property
-    def reach(self) -> float:
-        """The largest magnitude among the numbers that are added to b."""
-        return self._reach
-
-    def expected(self, codes: Packed) -> Float64:
-        """The ‖x − f(z)‖² that search expects of rows with these codes, (n, M) → (n,); 0: it is not known."""
-        return np.zeros(len(codes))
-
-    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
-        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
-        return _squared_lengths(self.centred(X))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return without_derived(vars(self))
+# ---- Tables
 
 
 @dataclass(frozen=True)
-class LinearDecoder(_Reconstruction):
-    """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
-
-    LAYOUT = "A float64 D L; b float64 D"
-
-    A: Float64
-    b: Float64
-    normalize: bool = False
-    mu: float | None = None
-    lift: float = 0.0
-
-    @property
-    def n_bits(self) -> int:
-        """L, the bits per code."""
-        return int(self.A.shape[1])
-
-    @property
-    def hash_bits(self) -> int:
-        """Of the codes of h beside it."""
-        return self.n_bits
-
-    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
-        """The reconstruction f(Z) of each row of bits, (n, D)."""
-        return Z @ self._rows + self.b
-
-    def decode(self, codes: Packed) -> Float64:
-        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
-        return self(unpack(codes, self.n_bits))
-
-    def in_units_of(self, scaling: Scaling) -> LinearDecoder:
-        """The same decoder for data before `scaling`."""
-        b = self.b * scaling.scale + scaling.mean
-        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize, lift=scaling.lift)
-
-    def in_scale_of(self, scaling: Scaling) -> LinearDecoder:
-        """Undo `in_units_of`."""
-        return LinearDecoder(self.A / scaling.scale, (self.b - scaling.mean) / scaling.scale)
-
-    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
-        """−2(x − b)ᵀAz for each query and each value of each byte of z. X : (q, D) → (q, ceil(L/8), 256)."""
-        tables = np.empty((len(X), bytes_per_code(self.n_bits), VALUES), dtype=np.float32)
-        self.rough_tables(self.centred(X), tables)
-        return tables
-
-    def rough_tables(self, rows: Float64, out: Float32) -> None:
-        """The same of rows without b, (q, D), into (q, ceil(L/8), 256)."""
-        terms = np.zeros((len(rows), out.shape[1] * 8))
-        terms[:, : self.n_bits] = -2 * (rows @ self.A)
-        kernels.sums_of_subsets(terms.reshape(-1, 8), out.reshape(-1, VALUES))
-
-    def squared_norms(self, codes: Packed) -> Float32:
-        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
-        D, L = self.A.shape
-        gram = self.A.T @ self.A if L <= D else None  # with more bits than dimensions Az itself is cheaper
-        out = np.empty(len(codes), dtype=np.float32)
-        step = max(1, min(NORM_ROWS, NORM_BITS // L))
-        for start in range(0, len(codes), step):
-            Z = unpack(codes[start : start + step], L).astype(np.float64)
-            if gram is None:
-                out[start : start + step] = _squared_lengths(Z @ self._rows)
-            else:
-                out[start : start + step] = np.einsum("nl,nl->n", Z @ gram, Z)
-        return out
-
-    def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        """What a model file keeps of this decoder."""
-        return {"A": self.A, "b": self.b}
-
-    @cached_property
-    def _rows(self) -> Float64:
-        return np.ascontiguousarray(self.A.T)
-
-
-@dataclass(frozen=True)
-class TableDecoder(_Reconstruction):
+class TableDecoder(BaseDecoder):
     """f(z) = b + Σ_j T_j[byte j of z]. tables : (M, 256, D) float32, b : (D,) float64.
 
     In a last byte of fewer bits only the values that they can have are ever looked up.
@@ -253,9 +117,11 @@ class TableDecoder(_Reconstruction):
         if not self.steady:
             np.dot(rows.astype(np.float32), self._doubled, out=out.reshape(len(rows), -1))
             return
+        from auxbit.core.simd import multiply_whole
+
         panels, units = self._panels
         whole, row_units = _in_units(rows)
-        kernels.multiply_whole(whole, row_units, panels, units, out.reshape(len(rows), -1))
+        multiply_whole(whole, row_units, panels, units, out.reshape(len(rows), -1))
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
@@ -291,7 +157,7 @@ class TableDecoder(_Reconstruction):
         out = np.empty(len(codes), dtype=np.float32)
         for start in range(0, len(codes), NORM_ROWS):
             some = codes[start : start + NORM_ROWS]
-            norms = _squared_lengths(self.decode(some) - self.b)
+            norms = squared_lengths(self.decode(some) - self.b)
             out[start : start + NORM_ROWS] = norms if self.errors is None else norms + self.expected(some)
         return out
 
@@ -367,7 +233,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class ListDecoder(_Reconstruction):
+class ListDecoder(BaseDecoder):
     """f(l, z) = share·(c_l − c̄) + g(z), c̄ the mean of all c_l: codes are of what is left of a row.
 
     A row is in the list of the centroid that is nearest to it; the number l is in the first bytes of its
@@ -528,20 +394,6 @@ def kind_of(decoder: Decoder) -> tuple[str, int, int]:
     return "tables" if isinstance(decoder, TableDecoder) else "linear", 0, 0
 
 
-def only_for_decoder(coding: str, mu: float) -> bool:
-    """Whether such codes are for the decoder alone: Hamming distances between them mean nothing."""
-    return coding == "optimal" and mu == 0
-
-
-def refuse_hamming(holder: str, coding: str, mu: float, remedy: str) -> None:
-    """Refuse to compare such codes by Hamming distance, if that means nothing."""
-    if only_for_decoder(coding, mu):
-        raise InvalidInput(
-            f"{holder} holds optimal codes, chosen for the decoder alone: Hamming distances between them "
-            f"mean nothing. {remedy}"
-        )
-
-
 def byte_contributions(linear: LinearDecoder) -> Float64:
     """Σ of the columns of A for the bits of each value of each byte, (M, 256, D) float64."""
     width = bytes_per_code(linear.n_bits)
@@ -555,20 +407,17 @@ MANY_DIMENSIONS = 64  # from which on products of integers are faster, and preci
 
 def _in_units(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], Float32]:
     """Rows, (n, D), as multiples of a unit each, (n, D or D + 1) int16, and these units, (n,)."""
+    from auxbit.core.simd import round_rows
+
     whole = np.zeros((len(rows), rows.shape[1] + rows.shape[1] % 2), dtype=np.int16)
     units = np.empty(len(rows), dtype=np.float32)
-    kernels.round_rows(np.ascontiguousarray(rows, dtype=np.float64), whole, units)
+    round_rows(np.ascontiguousarray(rows, dtype=np.float64), whole, units)
     return whole, units
 
 
 def _patterns() -> npt.NDArray[np.uint8]:
     """The eight bits of each value of a byte, (256, 8)."""
     return np.unpackbits(np.arange(VALUES, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-
-
-def _squared_lengths(rows: Float64) -> Float32:
-    lengths: Float64 = np.einsum("nd,nd->n", rows, rows)
-    return lengths.astype(np.float32)
 
 
 def decoder_parts(decoder: Decoder) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -1,18 +1,22 @@
-"""Packed codes, and the maps to them: scaling and the linear encoder h(x). core/decoders.py has f(z).
+"""Packed codes, and the maps to them and back: scaling, the linear encoder h(x), the linear decoder f(z).
 
-x --Scaling--> x' --encoder--> z = h(x') --decoder--> f(z), back in the units of x'.
+x --Scaling--> x' --encoder--> z = h(x') --decoder--> f(z), back in the units of x'. Encoders of features are
+in core/features.py, decoders of tables and with lists in core/decoders.py.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import (
     LARGEST,
+    LARGEST_FLOAT32,
     Bits,
     Float32,
     Float64,
@@ -25,13 +29,8 @@ from auxbit.core.checks import (
     check_positive,
 )
 from auxbit.core.files import check_layout
-from auxbit.core.parallel import BLOCK_ROWS, Later, Workers, resolve_n_jobs
+from auxbit.core.parallel import BLOCK_ROWS, Workers, late_kernel, resolve_n_jobs
 from auxbit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from auxbit.core import kernels
-else:
-    kernels = Later("auxbit.core.kernels")
 
 # ---- Binary codes: packing, unpacking, words for popcounts. The one place that knows the bit order
 #
@@ -110,7 +109,21 @@ def hamming_distances(a: Packed, b: Packed) -> npt.NDArray[np.int32]:
     return distances
 
 
-# ---- Codes in planes, for Hamming distances from one query to many codes (core/kernels.py)
+def only_for_decoder(coding: str, mu: float) -> bool:
+    """Whether such codes are for the decoder alone: Hamming distances between them mean nothing."""
+    return coding == "optimal" and mu == 0
+
+
+def refuse_hamming(holder: str, coding: str, mu: float, remedy: str) -> None:
+    """Refuse to compare such codes by Hamming distance, if that means nothing."""
+    if only_for_decoder(coding, mu):
+        raise InvalidInput(
+            f"{holder} holds optimal codes, chosen for the decoder alone: Hamming distances between them "
+            f"mean nothing. {remedy}"
+        )
+
+
+# ---- Codes in planes, for Hamming distances from one query to many codes (core/simd.py)
 #
 # Planes are (n_words, n): word w of all codes side by side, so that the loop over codes runs
 # in SIMD registers for any number of words. Words have 32 bits for codes of up to 32 bits, else 64.
@@ -203,7 +216,7 @@ class Scaling:
 
     def apply_to(self, X: npt.NDArray[Any], out: Float32) -> None:
         """Scale one block of rows into `out`."""
-        kernels.shift(self._readable(X), self.mean, self.scale, out)
+        shift(self._readable(X), self.mean, self.scale, out)
 
     def _readable(self, X: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return _readable(X, self.normalize, self.lift_of(X))
@@ -231,7 +244,7 @@ class Extent:
             raw = X[rows]
             block = _readable(raw, normalize, lift)
             low, high, total = block[0].copy(), block[0].copy(), np.zeros(D)
-            kernels.extent(block, low, high, total)
+            widen(block, low, high, total)
             if normalize and not acceptable(raw).all():  # a norm that overflows leaves no trace of it
                 total[:] = np.nan
             return low, high, total
@@ -370,11 +383,197 @@ class RawEncoder:
             return self.scaling.apply(X)
         if self.scaling.normalize:
             rows = np.empty(X.shape, dtype=np.float32)
-            kernels.normalize(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
+            divide_by_norms(_readable(X, False), np.empty(X.shape[1]), LARGEST, rows)
             return rows
         if self.scaling.lift_of(X):
             return lifted(X, self.scaling.lift).astype(np.float32)
         return X if X.dtype == np.float32 else X.astype(np.float32, order="C")
+
+
+# ---- Features behind the numbers of a scaled row (core/features.py has some)
+
+
+class Features(Protocol):
+    """A map of scaled rows to m further numbers."""
+
+    @property
+    def width(self) -> int:
+        """How many."""
+
+    def fill(self, rows: Float32) -> None:
+        """Write the features of rows behind their numbers. rows : (n, D + m), whose first D are scaled."""
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What files keep; InvalidInput if they cannot."""
+
+    def encoder(self, h: LinearEncoder) -> Encoder:
+        """The hash function of rows without features. h : of rows with them, weights (D + m, L)."""
+
+
+def lengthened(X: Float32, features: Features | None, workers: Workers | None = None) -> Float32:
+    """Scaled rows, (n, D), with their features behind them, (n, D + m); many rows in blocks on threads."""
+    if features is None:
+        return X
+    rows = np.empty((len(X), X.shape[1] + features.width), dtype=np.float32)
+
+    def fill(some: slice) -> None:
+        rows[some, : X.shape[1]] = X[some]
+        features.fill(rows[some])
+
+    if workers is None:
+        fill(slice(None))
+    else:
+        workers.run(fill, len(X))
+    return rows
+
+
+def width_of(features: Features | None) -> int:
+    """How many features."""
+    return 0 if features is None else features.width
+
+
+# ---- The linear decoder
+#
+# ‖x − f(z)‖² = ‖x − b‖² − 2(x − b)ᵀ(f(z) − b) + ‖f(z) − b‖²: one offset per query, one table entry per byte
+# of the code (for any decoder the middle term is a sum over bytes), one norm per code.
+
+VALUES = 256  # of a byte
+NORM_ROWS = 4096  # codes whose norms are taken at once
+NORM_BITS = 2**22  # of these codes: 32 MB of float64
+
+
+class BaseDecoder:
+    """What all decoders share."""
+
+    LAYOUT: ClassVar[str]  # as in Encoder
+    b: Float64  # the reconstruction of a code to which no byte contributes, (D,)
+    normalize: bool
+    lift: float  # of the rows that it reconstructs, as in Scaling
+    mu: float | None  # of the optimal codes that it is fitted to; None: it is fitted to hash codes
+    steady = False  # whether rough_tables of a row are the same to the last bit whatever rows are beside it
+
+    def centred(self, X: npt.NDArray[Any]) -> Float64:
+        """X − b, for queries X as f reconstructs rows."""
+        return decoded_rows(X, self.normalize, self.lift) - self.b
+
+    @property
+    def n_features(self) -> int:
+        """The numbers of a query."""
+        return len(self.b) - (self.lift > 0)
+
+    @property
+    def coding(self) -> str:
+        """The codes that it is for: "hash" or "optimal"."""
+        return "hash" if self.mu is None else "optimal"
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        raise NotImplementedError
+
+    @cached_property
+    def _reach(self) -> float:
+        return max(
+            float(np.abs(each).max()) for name, each in self.tensors().items() if name in ("A", "tables")
+        )
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude among the numbers that are added to b."""
+        return self._reach
+
+    def expected(self, codes: Packed) -> Float64:
+        """The ‖x − f(z)‖² that search expects of rows with these codes, (n, M) → (n,); 0: it is not known."""
+        return np.zeros(len(codes))
+
+    def query_offsets(self, X: npt.NDArray[Any]) -> Float32:
+        """‖x − b‖²: with a code's entries of the tables and its norm it makes ‖x − f(z)‖². → (q,) float32."""
+        return squared_lengths(self.centred(X))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_derived(vars(self))
+
+
+@dataclass(frozen=True)
+class LinearDecoder(BaseDecoder):
+    """f(z) = Az + b. A : (D, L) float64, b : (D,) float64; `normalize`: of rows divided by their norms."""
+
+    LAYOUT = "A float64 D L; b float64 D"
+
+    A: Float64
+    b: Float64
+    normalize: bool = False
+    mu: float | None = None
+    lift: float = 0.0
+
+    @property
+    def n_bits(self) -> int:
+        """L, the bits per code."""
+        return int(self.A.shape[1])
+
+    @property
+    def hash_bits(self) -> int:
+        """Of the codes of h beside it."""
+        return self.n_bits
+
+    def __call__(self, Z: npt.NDArray[np.uint8]) -> Float64:
+        """The reconstruction f(Z) of each row of bits, (n, D)."""
+        return Z @ self._rows + self.b
+
+    def decode(self, codes: Packed) -> Float64:
+        """The reconstruction of packed codes, (n, ceil(L/8)) → (n, D)."""
+        return self(unpack(codes, self.n_bits))
+
+    def in_units_of(self, scaling: Scaling) -> LinearDecoder:
+        """The same decoder for data before `scaling`."""
+        b = self.b * scaling.scale + scaling.mean
+        return LinearDecoder(self.A * scaling.scale, b, scaling.normalize, lift=scaling.lift)
+
+    def in_scale_of(self, scaling: Scaling) -> LinearDecoder:
+        """Undo `in_units_of`."""
+        return LinearDecoder(self.A / scaling.scale, (self.b - scaling.mean) / scaling.scale)
+
+    def query_tables(self, X: npt.NDArray[Any]) -> Float32:
+        """−2(x − b)ᵀAz for each query and each value of each byte of z. X : (q, D) → (q, ceil(L/8), 256)."""
+        tables = np.empty((len(X), bytes_per_code(self.n_bits), VALUES), dtype=np.float32)
+        self.rough_tables(self.centred(X), tables)
+        return tables
+
+    def rough_tables(self, rows: Float64, out: Float32) -> None:
+        """The same of rows without b, (q, D), into (q, ceil(L/8), 256)."""
+        terms = np.zeros((len(rows), out.shape[1] * 8))
+        terms[:, : self.n_bits] = -2 * (rows @ self.A)
+        sums_of_subsets(terms.reshape(-1, 8), out.reshape(-1, VALUES))
+
+    def squared_norms(self, codes: Packed) -> Float32:
+        """‖f(z) − b‖² of packed codes, (n, ceil(L/8)) → (n,) float32."""
+        D, L = self.A.shape
+        gram = self.A.T @ self.A if L <= D else None  # with more bits than dimensions Az itself is cheaper
+        out = np.empty(len(codes), dtype=np.float32)
+        step = max(1, min(NORM_ROWS, NORM_BITS // L))
+        for start in range(0, len(codes), step):
+            Z = unpack(codes[start : start + step], L).astype(np.float64)
+            if gram is None:
+                out[start : start + step] = squared_lengths(Z @ self._rows)
+            else:
+                out[start : start + step] = np.einsum("nl,nl->n", Z @ gram, Z)
+        return out
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """What a model file keeps of this decoder."""
+        return {"A": self.A, "b": self.b}
+
+    @cached_property
+    def _rows(self) -> Float64:
+        return np.ascontiguousarray(self.A.T)
+
+
+def squared_lengths(rows: Float64) -> Float32:
+    """‖x‖² of each row, (n,)."""
+    lengths: Float64 = np.einsum("nd,nd->n", rows, rows)
+    return lengths.astype(np.float32)
+
+
+# ---- Rows as scaling and decoders take them
 
 
 def decoded_rows(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> Float64:
@@ -394,7 +593,7 @@ def _readable(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> npt.ND
     if not normalize:
         return block
     unit = np.empty(X.shape)
-    kernels.normalize(block, np.empty(X.shape[1]), np.inf, unit)
+    divide_by_norms(block, np.empty(X.shape[1]), np.inf, unit)
     return unit
 
 
@@ -412,7 +611,7 @@ def largest_norm(X: Any, workers: Workers) -> float:
 def row_norms(X: npt.NDArray[Any]) -> Float64:
     """‖x‖ of each row of a block, (n,), of which the squares neither overflow nor vanish."""
     norms = np.empty(len(X))
-    kernels.norms(_readable(X, False), norms)
+    measure_norms(_readable(X, False), norms)
     return norms
 
 
@@ -500,11 +699,146 @@ def encode_block(X: npt.NDArray[Any], encoder: RawEncoder, out: Packed, at_once:
         for start in range(0, len(X), at_once):
             rows = encoder.rows(X[start : start + at_once])
             some = np.dot(rows, encoder.weights, out=scores[: len(rows)])
-            n_doubtful = kernels.threshold(some, bias, margin, start, out, doubtful, doubts, n_doubtful)
+            n_doubtful = threshold(some, bias, margin, start, out, doubtful, doubts, n_doubtful)
     if n_doubtful:
         again = X[doubtful[:n_doubtful]]
         if not acceptable(again).all():
             return False
         exact = encoder.scaling.exactly(again)
-        kernels.settle(exact, encoder.exact, encoder.exact_bias, doubtful[:n_doubtful], doubts, out)
+        settle(exact, encoder.exact, encoder.exact_bias, doubtful[:n_doubtful], doubts, out)
     return True
+
+
+# ---- Kernels
+
+
+@late_kernel
+def widen(X: npt.NDArray[Any], low: npt.NDArray[Any], high: npt.NDArray[Any], total: Float64) -> None:
+    """Widen low and high to the rows of X and add these to the total, in float64, row after row."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            x = X[row, d]
+            low[d] = x if x < low[d] else low[d]
+            high[d] = x if x > high[d] else high[d]
+            total[d] += x
+
+
+@late_kernel
+def shift(X: npt.NDArray[Any], mean: Float64, scale: float, out: Float32) -> None:
+    """(X - mean) / scale in float64, rounded once: as fast as memory is, so float32 would gain nothing."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            out[row, d] = (X[row, d] - mean[d]) / scale
+
+
+@late_kernel
+def dot(x: Float64, y: Float64) -> float:
+    """The inner product in one fixed order, as four sums, which a processor adds at a time."""
+    a = b = c = d = 0.0
+    whole = len(x) - len(x) % 4
+    for i in range(0, whole, 4):
+        a += x[i] * y[i]
+        b += x[i + 1] * y[i + 1]
+        c += x[i + 2] * y[i + 2]
+        d += x[i + 3] * y[i + 3]
+    for i in range(whole, len(x)):
+        a += x[i] * y[i]
+    return (a + b) + (c + d)
+
+
+@late_kernel
+def divide_by_norms(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArray[Any]) -> None:
+    """Divide each row by its norm, unless that is 0; beyond the limit to NaN, lest it hide what is wrong."""
+    for row in range(X.shape[0]):
+        for d in range(X.shape[1]):
+            row64[d] = X[row, d]
+        norm = np.sqrt(dot(row64, row64))
+        if norm == 0:
+            norm = 1.0
+        elif not norm <= limit:
+            norm = np.nan
+        for d in range(X.shape[1]):
+            out[row, d] = row64[d] / norm
+
+
+@late_kernel
+def measure_norms(X: npt.NDArray[Any], out: Float64) -> None:
+    """‖x‖ of each row, (n,), in units of its largest number: squares neither overflow nor vanish."""
+    for row in range(X.shape[0]):
+        largest = 0.0
+        for d in range(X.shape[1]):
+            largest = max(largest, abs(np.float64(X[row, d])))
+        unit, total = largest if largest > 0 else 1.0, 0.0
+        for d in range(X.shape[1]):
+            x = X[row, d] / unit
+            total += x * x
+        out[row] = largest * np.sqrt(total)
+
+
+# a factor that moves the lowest bit of byte k of a word to bit k of the highest byte
+GATHER = np.uint64(0x0102040810204080 if sys.byteorder == "little" else 0x8040201008040201)
+HIGHEST = np.uint64(56)
+
+
+@late_kernel
+def threshold(
+    scores: Float32,
+    bias: Float32,
+    margin: Float32,
+    start: int,
+    out: Packed,
+    doubtful: npt.NDArray[np.intp],
+    doubts: Packed,
+    n_doubtful: int,
+) -> int:
+    """Pack the signs of scores + bias into the rows of `out` from `start` on.
+
+    Appends the rows that have a score within its margin of 0, or none that is finite, to `doubtful`, and
+    to `doubts` which bits these are, packed; returns how many there are by then.
+    """
+    n_bits, width = scores.shape[1], out.shape[1]
+    bits, unsure = np.zeros(8 * width, dtype=np.uint8), np.zeros(8 * width, dtype=np.uint8)
+    words, unsure_words = bits.view(np.uint64), unsure.view(np.uint64)
+    for row in range(scores.shape[0]):
+        sure = True
+        for bit in range(n_bits):
+            score = scores[row, bit] + bias[bit]
+            bits[bit] = score >= 0
+            sure &= (abs(score) >= margin[bit]) & (abs(score) <= LARGEST_FLOAT32)
+        for byte in range(width):
+            out[start + row, byte] = (words[byte] * GATHER) >> HIGHEST
+        if not sure:
+            for bit in range(n_bits):
+                size = abs(scores[row, bit] + bias[bit])
+                unsure[bit] = not ((size >= margin[bit]) & (size <= LARGEST_FLOAT32))
+            for byte in range(width):
+                doubts[n_doubtful, byte] = (unsure_words[byte] * GATHER) >> HIGHEST
+            doubtful[n_doubtful] = start + row
+            n_doubtful += 1
+    return n_doubtful
+
+
+@late_kernel
+def settle(
+    X: Float64, W: Float64, bias: Float64, rows: npt.NDArray[np.intp], doubts: Packed, out: Packed
+) -> None:
+    """Decide the bits in doubt in float64. X : (m, D) scaled, W : (L, D); row i of X is rows[i] of `out`."""
+    for i in range(len(rows)):
+        for bit in range(len(W)):
+            byte, mask = bit // 8, 1 << bit % 8
+            if doubts[i, byte] & mask:
+                score = dot(X[i], W[bit]) + bias[bit]
+                out[rows[i], byte] = out[rows[i], byte] | mask if score >= 0 else out[rows[i], byte] & ~mask
+
+
+@late_kernel
+def sums_of_subsets(terms: Float64, out: Float32) -> None:
+    """The sum of the terms, (n, 8), that each value of a byte has a bit for, (n, 256)."""
+    sums = np.zeros(out.shape[1])
+    for row in range(len(terms)):
+        for bit in range(8):
+            n = 1 << bit
+            for value in range(n):
+                sums[n + value] = sums[value] + terms[row, bit]
+        for value in range(len(sums)):
+            out[row, value] = sums[value]

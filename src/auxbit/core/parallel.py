@@ -7,7 +7,6 @@ added in the order of the blocks, in float64. So results are the same to the las
 from __future__ import annotations
 
 import atexit
-import importlib
 import logging
 import os
 import shutil
@@ -21,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import count, islice
 from types import ModuleType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -263,17 +262,6 @@ def draw_rows(n_rows: int, n: int, rng: np.random.RandomState) -> npt.NDArray[np
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Later(ModuleType):
-    """A module that is imported on the first use of a name in it; later uses are those of any module."""
-
-    def __getattr__(self, name: str) -> Any:
-        module = importlib.import_module(self.__name__)
-        vars(self).update(vars(module))
-        # a plain module has no __getattr__, which would make every look-up twice as slow
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        return getattr(module, name)
-
-
 def kernel(function: F) -> F:
     """Compile with njit(nogil=True, cache=True), keeping the types for mypy."""
     return _compiled(function)
@@ -284,8 +272,46 @@ def reordering_kernel(function: F) -> F:
     return _compiled(function, fastmath={"reassoc", "contract", "nsz"})
 
 
+class LateKernel:
+    """A kernel that imports numba, and takes its own place in its module, when it is first used.
+
+    For modules that are imported by what calls no kernel: numba takes a second to import, and 60 MB.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def compiled(self) -> Any:
+        """The kernel, which other kernels can call, too."""
+        made = vars(self).setdefault("_made", kernel(self.function))
+        module, name = self.function.__globals__, self.function.__name__
+        if module.get(name) is self:
+            module[name] = made
+        return made
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compiled()(*arguments)
+
+
+def late_kernel(function: F) -> F:
+    """A LateKernel, keeping the types for mypy."""
+    return cast(F, LateKernel(function))
+
+
+@lru_cache(maxsize=1)
+def _numba() -> ModuleType:
+    import numba
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(LateKernel)  # as kernels of other modules have it, which imported it before its use
+    def known(late: LateKernel, context: Any) -> Any:
+        return numba.types.Dispatcher(late.compiled())
+
+    return numba
+
+
 def _compiled(function: F, **options: Any) -> F:
-    import numba  # takes a second, which what has no kernels need not spend
+    numba = _numba()
 
     config: Any = numba.config
 

@@ -5,8 +5,8 @@ for table look-ups the vectors are LLVM's generic ones: any processor runs them,
 are shorter.
 
 Numba's cache does not notice a changed intrinsic in another file. After a change here, touch the files of
-the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/bounds, index/lists,
-core/kernels, hashers/spherical, quantiser/kernels), or remove their __pycache__.
+the kernels that call it (index/scan, index/multi_index, index/asymmetric, index/lists,
+hashers/spherical, quantiser/kernels, evaluate, mac/rows), or remove their __pycache__.
 
 Intrinsics are made once, by name. Numba would compile one that a function returns again in every process.
 """
@@ -16,12 +16,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as untyped_cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_model
 from numba.misc.special import literally as literally
+
+from auxbit.core.checks import Array, Float32, Float64
+from auxbit.core.parallel import kernel
 
 LANES = 64  # codes of a block, bytes of a vector
 
@@ -802,3 +807,70 @@ def _pass_on(typing_context: Any, code: Any, n_bytes: Any, lines: Any, out: Any)
 
 
 pass_on: Any = intrinsic(_pass_on)
+
+
+# ---- Hamming distances from one query to many codes, which are in planes
+
+
+@kernel
+def chunk_distances(planes: Array, start: int, stop: int, query: Array, out: npt.NDArray[np.uint16]) -> int:
+    """Write the distances from `query`, (n_words,), to codes start..stop into `out`; return the smallest."""
+    n = stop - start
+    plane, word = planes[0, start:stop], query[0]
+    for i in range(n):
+        out[i] = np.uint16(popcount(plane[i] ^ word))
+    for w in range(1, planes.shape[0]):
+        plane, word = planes[w, start:stop], query[w]
+        for i in range(n):
+            out[i] += np.uint16(popcount(plane[i] ^ word))
+    nearest = np.uint16(65535)
+    for i in range(n):
+        nearest = min(nearest, out[i])
+    return int(nearest)
+
+
+# ---- Products of rows of integers, a tile at a time
+
+LEAST_UNIT = 1e-30
+LONGEST = 46_000  # of two rows of integers: their product is below 2**31
+
+
+@kernel
+def round_rows(rows: Float64, whole: npt.NDArray[np.int16], units: Float32) -> None:
+    """Rows, (n, D), as multiples of a unit each, rounded into the first D columns of whole; units : (n,)."""
+    n_dims = rows.shape[1]
+    for i in range(len(rows)):
+        largest, squares = 0.0, 0.0
+        for d in range(n_dims):
+            largest, squares = max(largest, abs(rows[i, d])), squares + rows[i, d] * rows[i, d]
+        unit = np.float32(max(largest / 32767, np.sqrt(squares) / LONGEST))
+        units[i] = unit if unit >= LEAST_UNIT else np.float32(1.0)  # of zeros, or of what float32 cannot hold
+        for d in range(n_dims):
+            whole[i, d] = np.int16(np.rint(rows[i, d] / units[i]))
+
+
+@kernel
+def multiply_whole(
+    rows: npt.NDArray[np.int16], row_units: Float32, panels: npt.NDArray[np.int16], units: Float32,
+    out: Float32,
+) -> None:  # fmt: skip
+    """The products of rows, (q, 2·pairs), and of all columns of panels, (p, pairs, 64, 2), into (q, 64·p)."""
+    n, width, columns = len(rows), 2 * rows.shape[1], out.shape[1]
+    scratch = np.empty((ROWS, TILE_COLUMNS), dtype=np.float32)
+    last, last_units = np.zeros((ROWS, rows.shape[1]), dtype=np.int16), np.zeros(ROWS, dtype=np.float32)
+    whole = n - n % ROWS
+    last[: n - whole], last_units[: n - whole] = rows[whole:], row_units[whole:]
+    for p in range(len(panels)):
+        panel, own = address(panels) + p * width * TILE_COLUMNS, address(units) + 4 * p * TILE_COLUMNS
+        for r in range(0, whole, ROWS):
+            to = address(out) + 4 * (r * columns + p * TILE_COLUMNS)
+            multiply_pairs(
+                address(rows) + r * width, width, panel, rows.shape[1] // 2, address(row_units) + 4 * r, own,
+                to, 4 * columns,
+            )  # fmt: skip
+        if whole < n:
+            multiply_pairs(
+                address(last), width, panel, rows.shape[1] // 2, address(last_units), own, address(scratch),
+                4 * TILE_COLUMNS,
+            )  # fmt: skip
+            out[whole:, p * TILE_COLUMNS : (p + 1) * TILE_COLUMNS] = scratch[: n - whole]

@@ -807,7 +807,9 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
         name, ids = str(ids), read_ids(ids)
         refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
-    if isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
+    if isinstance(source, np.ndarray) and not source.dtype.hasobject:
+        found = Records(np.asarray(source), None, None, "X")
+    elif isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
         of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
         found = read_records(source, vectors=vectors, ids=of_ids, metadata=() if beside else metadata)
     else:

@@ -477,8 +477,8 @@ class _Watched(BinaryAutoencoder):
 
         return replace(plan, start=start)
 
-    def _warn_of(self, fitted: Fitted, *, goes_on: bool) -> None:
-        super()._warn_of(fitted, goes_on=goes_on)
+    def _warn_of(self, fitted: Fitted, *, continued: bool) -> None:
+        super()._warn_of(fitted, continued=continued)
         self.start_precision_ = fitted.start_precision
 
     def start_codes(self, X: Array) -> Packed | None:

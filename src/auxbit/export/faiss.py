@@ -19,17 +19,16 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Float32, Ids, Packed, PathLike, check_squares
-from auxbit.core.decoders import (
+from auxbit.core.decoders import Decoder, ListDecoder, TableDecoder, byte_contributions
+from auxbit.core.maps import (
     VALUES,
-    Decoder,
     LinearDecoder,
-    ListDecoder,
-    TableDecoder,
-    byte_contributions,
+    LinearEncoder,
+    bytes_per_code,
+    check_packed,
     only_for_decoder,
     refuse_hamming,
 )
-from auxbit.core.maps import LinearEncoder, bytes_per_code, check_packed
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.hashers.base import Hasher
 from auxbit.index.codes import check_ids, repeats

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from auxbit import __version__
 from auxbit.core import files
-from auxbit.core.anchors import TIE
 from auxbit.core.checks import LARGEST_FLOAT32, PathLike, require
-from auxbit.core.features import RbfEncoder
+from auxbit.core.features import TIE, RbfEncoder
 from auxbit.core.maps import LinearEncoder, RawEncoder, Scaling, bytes_per_code
 from auxbit.errors import InvalidInput
 from auxbit.hashers.anchor_graph import ROUNDING, AnchorGraphEncoder

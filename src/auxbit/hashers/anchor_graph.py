@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from auxbit.core.anchors import SAMPLE_ROWS, find_anchors, given_bandwidth, median_reach, nearest_anchors
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, warn
+from auxbit.core.features import SAMPLE_ROWS, find_anchors, given_bandwidth, median_reach, nearest_anchors
 from auxbit.core.maps import Encoder
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.errors import InvalidParameter

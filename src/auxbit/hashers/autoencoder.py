@@ -16,7 +16,6 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from auxbit.core.anchors import choose_anchors, median_distance_to
 from auxbit.core.checks import (
     Array,
     Bits,
@@ -29,7 +28,7 @@ from auxbit.core.checks import (
     check_positive,
     warn,
 )
-from auxbit.core.features import OwnFeatures, RbfFeatures
+from auxbit.core.features import OwnFeatures, RbfFeatures, choose_anchors, median_distance_to
 from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
 from auxbit.core.parallel import draw_rows, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -53,7 +52,7 @@ from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.loop import Record
 from auxbit.mac.steps import Augmented, Objective, Reconstruction
 from auxbit.mac.z_step import ZOptions
-from auxbit.quantiser.objective import TableReconstruction
+from auxbit.quantiser.fit import TableReconstruction
 
 logger = logging.getLogger("auxbit")
 
@@ -81,7 +80,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 STREAM_ROWS = 20_000  # that partial_fit keeps
-GONE_BACK = 8.0  # in μ, when a fit goes on from a model
+GONE_BACK = 8.0  # in μ, when a fit continues from a model
 LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
 
 
@@ -114,8 +113,9 @@ class _Trained(Hasher):
         checkpoint : a folder in which the state is kept after each iteration; with `resume`, a fit that was
             interrupted resumes from there, to the same model.
         client : a dask.distributed.Client, for a path that its workers can read.
-        init : a fitted model of the same class and bits to go on from, say one of fewer rows: its codes, its
-            C, and μ from an eighth of that at which its hash function was found. It may be this one itself.
+        init : a fitted model of the same class and bits to continue from, such as one of fewer rows: its
+            codes, its C, and μ from an eighth of that at which its hash function was found. It may be this
+            model itself.
 
         All or nothing: if it fails, a model fitted before stays as it was.
         """
@@ -135,7 +135,7 @@ class _Trained(Hasher):
                     plan, table, place.workers, rng,
                     budget=place.budget, checkpoint=folder, resume=resume,
                 )  # fmt: skip
-                self._warn_of(fitted, goes_on=init is not None)
+                self._warn_of(fitted, continued=init is not None)
                 labels = self._labels(y)
                 labels = None if labels is None else labels[fitted.sampled]
                 self._stream = Stream(fitted.sample, labels, float(fitted.n_rows), rng)
@@ -149,7 +149,7 @@ class _Trained(Hasher):
     def partial_fit(
         self, X: Any, y: object = None, *, decay: float = 1.0, most_rows: int = STREAM_ROWS
     ) -> Self:
-        """Take in a batch of a stream of rows, X, (n, D): go on from the present model. y : as in fit.
+        """Take in a batch of a stream of rows, X, (n, D): continue from the present model. y : as in fit.
 
         The model is fitted to a sample of all rows so far, at most `most_rows`, which it keeps; `fit` keeps
         4,096 of its rows. Files, pickles and copies of the model have none. decay : what the rows before
@@ -162,8 +162,8 @@ class _Trained(Hasher):
         before: Stream | None = vars(self).get("_stream")
         if before is None and hasattr(self, "encoder_"):
             raise InvalidInput(
-                "partial_fit has no rows of before to go on with: this model comes from a file or is a copy, "
-                "which have none. fit(X, init=model) goes on from any model."
+                "partial_fit has no earlier rows to continue with: the model is from a file or is a copy, "
+                "which keep none. fit(X, init=model) continues from any model."
             )
         with self._all_or_nothing():
             raw = self._validate(X, reset=before is None)
@@ -190,9 +190,9 @@ class _Trained(Hasher):
         raise NotImplementedError
 
     def _continued(self, plan: Plan, model: Hasher) -> Plan:
-        """The plan that goes on from a fitted model."""
+        """The plan that continues from a fitted model."""
         if not isinstance(model, type(self)) or not hasattr(model, "history_"):
-            raise InvalidInput(f"fit(init=…) takes a fitted {type(self).__name__} to go on from.")
+            raise InvalidInput(f"fit(init=…) takes a fitted {type(self).__name__} to continue from.")
         kept = [each.mu for each in model.history_ if each.kept]
         least = kept[-1] / GONE_BACK if kept and plan.settled is None else 0.0
 
@@ -285,10 +285,10 @@ class _Trained(Hasher):
             return TableReconstruction()
         return Augmented(z) if penalty == "augmented" else Reconstruction(z)
 
-    def _warn_of(self, fitted: Fitted, *, goes_on: bool) -> None:
-        """Say what a user would not see: that nothing was learned. A fit that goes on may have nothing to."""
+    def _warn_of(self, fitted: Fitted, *, continued: bool) -> None:
+        """Say what a user would not see: that nothing was learned. One that continues may have nothing to."""
         first = fitted.outcome.history[0]
-        if first.changed == 0 and not goes_on:
+        if first.changed == 0 and not continued:
             warn(
                 f"The first Z step, with mu={first.mu:.3g}, changed no bit: the model is that of its start. "
                 "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no "
@@ -512,8 +512,8 @@ class BinaryAutoencoder(_Trained):
 
         return growing
 
-    def _warn_of(self, fitted: Fitted, *, goes_on: bool) -> None:
-        super()._warn_of(fitted, goes_on=goes_on)
+    def _warn_of(self, fitted: Fitted, *, continued: bool) -> None:
+        super()._warn_of(fitted, continued=continued)
         outcome, start = fitted.outcome, fitted.start_precision
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
@@ -523,7 +523,7 @@ class BinaryAutoencoder(_Trained):
                 ConvergenceWarning,
             )
         best = max((each.precision or 0.0 for each in outcome.history), default=0.0)
-        if start is not None and start > best and not goes_on:
+        if start is not None and start > best and not continued:
             warn(
                 f"The start's own hash function finds more of the validation queries' neighbours "
                 f"({start:.3f}) than any linear one on the path ({best:.3f}). Use that method itself, or "
@@ -730,7 +730,7 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
 
 
 def continued(model: Hasher, given: Beginning) -> Continued | HasherCodes:
-    """What goes on from a fitted model."""
+    """What continues from a fitted model."""
     found = _by_hasher(model, given)
     return Continued(found) if isinstance(found, LinearEncoder) else found
 

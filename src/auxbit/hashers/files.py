@@ -17,9 +17,17 @@ from typing import Any
 import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
-from auxbit.core.decoders import kind_of, only_for_decoder
+from auxbit.core.decoders import kind_of
 from auxbit.core.files import check_output, write_text
-from auxbit.core.maps import Scaling, bytes_per_code, check_n_bits, check_packed, pack, unpack
+from auxbit.core.maps import (
+    Scaling,
+    bytes_per_code,
+    check_n_bits,
+    check_packed,
+    only_for_decoder,
+    pack,
+    unpack,
+)
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import Records, encode_metadata, read_ids, refuse_repeats, stored_ids
@@ -534,7 +542,7 @@ def _fitted_again(
 
 
 def _suits(model: Hasher, X: Array, bits: int) -> bool:
-    """Whether to go on from a model: it was trained by MAC, for as many bits, to rows not unlike these."""
+    """Whether to continue from a model: it was trained by MAC, for as many bits, to rows not unlike these."""
     if not hasattr(model, "history_") or model.training_ is None or bits != model.decoder_.hash_bits:
         return False
     return X.shape[1] == model.n_features_in_ and _error(model, X) <= LIKE * model.training_.error

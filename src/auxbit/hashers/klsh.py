@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from auxbit.core.anchors import (
+from auxbit.core.checks import Float32, Float64, check_integer
+from auxbit.core.features import (
     PART_ROWS,
     find_anchors,
     gaussian,
@@ -16,7 +17,6 @@ from auxbit.core.anchors import (
     median_distance,
     squared_distances,
 )
-from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.maps import Encoder
 from auxbit.core.parallel import block_slices
 from auxbit.hashers.base import Hasher, Learned

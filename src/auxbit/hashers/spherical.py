@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.anchors import squared_distances
 from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
+from auxbit.core.features import squared_distances
 from auxbit.core.maps import CHUNK, Encoder, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.core.simd import popcount

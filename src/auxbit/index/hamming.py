@@ -33,9 +33,9 @@ from auxbit.core.checks import (
     check_integer,
     check_squares,
 )
-from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts, refuse_hamming
+from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts
 from auxbit.core.files import Format, Tensors, check_layout
-from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed, to_words
+from auxbit.core.maps import bytes_per_code, check_n_bits, check_packed, refuse_hamming, to_words
 from auxbit.core.parallel import Guard, Workers, block_slices, kernel, resolve_n_jobs
 from auxbit.core.progress import html_table
 from auxbit.data.vectors import as_rows
@@ -378,15 +378,17 @@ class HammingIndex:
         self._lists = self._list_search(decoder, lists)
 
     def _list_search(self, decoder: Decoder | None, lists: str | int | None) -> ListSearch | None:
-        check_lists(lists)
+        if lists is not None:
+            check_lists(lists)
         if isinstance(decoder, ListDecoder):
             if lists not in (None, "auto", len(decoder.centroids)):
                 has = f"{len(decoder.centroids)}, as the model has them"
                 raise InvalidParameter("lists", lists, has, "fit_decoder(X, lists=…) makes others.")
             return ListSearch(self.n_bits, decoder, None)
-        if lists is not None:
-            self._check_hamming()  # other codes can be divided by their model alone
-        return None if lists is None else ListSearch(self.n_bits, None, lists)
+        if lists is None:
+            return None
+        self._check_hamming()  # other codes can be divided by their model alone
+        return ListSearch(self.n_bits, None, lists)
 
     @classmethod
     def over(cls, store: CodeStore, **how: Any) -> Self:

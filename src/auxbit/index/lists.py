@@ -34,7 +34,7 @@ from auxbit.core.checks import (
 )
 from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder, TableDecoder
 from auxbit.core.files import replacing
-from auxbit.core.maps import unpack
+from auxbit.core.maps import VALUES, unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import (
     TILE,
@@ -54,19 +54,16 @@ from auxbit.core.simd import (
 )
 from auxbit.index.asymmetric import (
     LOOSE,
+    NARROW_LIMIT,
+    ROUNDING,
+    WIDE_LIMIT,
     WIDE_TABLES,
     bounds_of,
     in_order,
     limit_of,
+    n_tables,
     next_tile,
     offer,
-)
-from auxbit.index.bounds import (
-    NARROW_LIMIT,
-    ROUNDING,
-    VALUES,
-    WIDE_LIMIT,
-    n_tables,
     round_tables,
     smallest_sum,
     split_codes,

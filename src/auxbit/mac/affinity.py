@@ -25,8 +25,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from auxbit.core.checks import Bits, Float32, Float64, Ids, Packed
-from auxbit.core.decoders import LinearDecoder, Plain
-from auxbit.core.maps import LinearEncoder, unpack
+from auxbit.core.decoders import Plain
+from auxbit.core.maps import LinearDecoder, LinearEncoder, unpack
 from auxbit.core.parallel import kernel
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import Ranking, ground_truth

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Float64
-from auxbit.core.features import Features, RbfFeatures
+from auxbit.core.features import RbfFeatures
 from auxbit.core.files import Format, WriterLock, checksum
-from auxbit.core.maps import LinearEncoder, Scaling
+from auxbit.core.maps import Features, LinearEncoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput
 from auxbit.mac.loop import Record, Walk
 from auxbit.mac.rows import FileRows

@@ -31,8 +31,8 @@ from auxbit.core.checks import (
     refuse_number,
     require,
 )
-from auxbit.core.features import Features, OwnFeatures, width_of
-from auxbit.core.maps import Extent, Scaling, largest_norm, query_words
+from auxbit.core.features import OwnFeatures
+from auxbit.core.maps import Extent, Features, Scaling, largest_norm, query_words, width_of
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, is_dask_array, whole_rows
 from auxbit.data.vectors import open_rows, take_rows
 from auxbit.errors import AuxbitError, ClusterProblem, DataFileError, InvalidInput, InvalidParameter

@@ -19,11 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from auxbit.core.anchors import SAMPLE_ROWS
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices
 from auxbit.core.decoders import Plain
-from auxbit.core.features import Features, lengthened, lengthened_all
-from auxbit.core.maps import Encoder, LinearEncoder, Scaling, bytes_per_code, unpack
+from auxbit.core.features import SAMPLE_ROWS
+from auxbit.core.maps import Encoder, Features, LinearEncoder, Scaling, bytes_per_code, lengthened, unpack
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
 from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -537,7 +536,7 @@ def _precision_with(
 ) -> float:
     """The best validation precision of a few steps with these features, on a sample of the rows."""
     rows = MemoryRows(
-        lengthened_all(X, features, workers), np.zeros((len(X), plan.n_bits), np.uint8), workers,
+        lengthened(X, features, workers), np.zeros((len(X), plan.n_bits), np.uint8), workers,
         n_decoded=X.shape[1],
     )  # fmt: skip
     rows.truth = truth
@@ -613,7 +612,7 @@ class ArrayTable:
         if held_out is not None:
             chosen = np.setdiff1d(np.arange(len(self.raw)) if chosen is None else chosen, held_out)
         X = scaling.apply_all(self.raw, self._workers, chosen)
-        longer, Z = lengthened_all(X, features, self._workers), np.zeros((len(X), n_bits), np.uint8)
+        longer, Z = lengthened(X, features, self._workers), np.zeros((len(X), n_bits), np.uint8)
         return MemoryRows(longer, Z, self._workers, self.raw, chosen, n_decoded=X.shape[1], held_out=held_out)
 
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from auxbit.core.checks import Bits, Float32, Float64, Indices, check_finite
-from auxbit.core.decoders import LinearDecoder, Plain
-from auxbit.core.maps import LinearEncoder, Scaling, lifted_queries
+from auxbit.core.decoders import Plain
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, lifted_queries
 from auxbit.core.parallel import Workers, draw_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import Ranking, precision_recall_at_k

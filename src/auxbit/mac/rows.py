@@ -21,21 +21,22 @@ import numpy.typing as npt
 
 from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed
 from auxbit.core.decoders import Plain
-from auxbit.core.features import Features, lengthened, width_of
-from auxbit.core.kernels import chunk_distances
 from auxbit.core.maps import (
     CHUNK,
     Encoder,
+    Features,
     LinearEncoder,
     Scaling,
     bytes_per_code,
+    lengthened,
     pack_bools,
     query_words,
     to_planes,
     unpack,
+    width_of,
 )
 from auxbit.core.parallel import BLOCK_ROWS, Workers, block_slices, kernel
-from auxbit.core.simd import popcount
+from auxbit.core.simd import chunk_distances, popcount
 from auxbit.data.vectors import RowSource, take_rows
 from auxbit.errors import FileProblem
 from auxbit.evaluate import Ranking, nearest_scaled

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, Packed
-from auxbit.core.decoders import LinearDecoder, Plain
-from auxbit.core.maps import Encoder, LinearEncoder, pack_bools, unpack
+from auxbit.core.decoders import Plain
+from auxbit.core.maps import Encoder, LinearDecoder, LinearEncoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.evaluate import Ranking, ground_truth, hamming_ranking

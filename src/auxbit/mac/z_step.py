@@ -23,7 +23,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from auxbit.core.checks import Bits, Float32, Float64, check_integer, check_positive
-from auxbit.core.decoders import LinearDecoder
+from auxbit.core.maps import LinearDecoder
 from auxbit.core.parallel import kernel, reordering_kernel
 from auxbit.errors import InvalidParameter
 

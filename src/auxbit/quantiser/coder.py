@@ -16,15 +16,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.decoders import (
-    VALUES,
-    Decoder,
-    LinearDecoder,
-    ListDecoder,
-    TableDecoder,
-    byte_contributions,
-)
-from auxbit.core.maps import pack_bools, unpack
+from auxbit.core.decoders import Decoder, ListDecoder, TableDecoder, byte_contributions
+from auxbit.core.maps import VALUES, LinearDecoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.quantiser import kernels

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Float64, Packed
-from auxbit.core.decoders import VALUES, LinearDecoder, ListDecoder, Plain, TableDecoder
-from auxbit.core.maps import bytes_per_code, unpack
+from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Packed
+from auxbit.core.decoders import ListDecoder, Plain, TableDecoder
+from auxbit.core.maps import VALUES, LinearDecoder, LinearEncoder, bytes_per_code, pack_bools, unpack
 from auxbit.core.parallel import Workers, some_rows
-from auxbit.mac.loop import decoder_sums, f_step
+from auxbit.errors import InvalidParameter
+from auxbit.mac.loop import DecoderSums, Moments, decoder_sums, f_step
+from auxbit.mac.steps import ByRows, MemoryRows
+from auxbit.mac.z_step import ZCounts
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
 from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
 from auxbit.quantiser.lists import (
@@ -236,7 +240,7 @@ ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 MOST_LEVEL_TURNS = 100
 JUDGES, SEARCHED, NEAREST = 1000, 32_768, 10  # rows searched for, among others, and how many of these
 ASKED_AT_ONCE = 64
-CENTRE_ROWS, CENTRE_TURNS = 10_000, 6  # of k-means, from which alternation goes on
+CENTRE_ROWS, CENTRE_TURNS = 10_000, 6  # of k-means, from which alternation continues
 NOTED = 4096  # rows that tell how much codes leave
 
 
@@ -624,3 +628,66 @@ def centres_of(
     """k-means centres of a sample of rows, (at most k, D), and which is the nearest to each row, (n,)."""
     centres = k_means(some_rows(X, rng, CENTRE_ROWS), k, CENTRE_TURNS, workers, rng)
     return centres, Centroids(centres).nearest_of_all(X, workers)
+
+
+# ---- MAC with a decoder of tables: h is trained for the decoder that will be used (section 4.3, g = 8)
+#
+# Eq. (5) with f(z) = b + Σ_j T_j[z_j], a vector for each value of each byte of a code. The Z step is over
+# bytes instead of bits, by the coders of search; the f step is least squares over the tables. Everything else
+# of the loop is as for the linear decoder, from whose least-squares fit the tables start in every step:
+# values of bytes that no row has stay there.
+
+
+class TableReconstruction(ByRows):
+    """Σ ‖x − f(z)‖² + μ‖z − h(x)‖² with a decoder of tables; see `mac.steps.Objective`."""
+
+    def check_elsewhere(self) -> None:
+        raise InvalidParameter(
+            "decoder", "tables", "'linear' for rows that are not in memory",
+            "fit_decoder replaces the decoder afterwards, there as well.",
+        )  # fmt: skip
+
+    def f_step(self, rows: MemoryRows, sums: DecoderSums, h: LinearEncoder | None = None) -> TableDecoder:
+        codes = pack_bools(rows.Z if h is None else rows.hashes(h))
+        X = np.ascontiguousarray(rows.X[:, : rows.n_decoded])
+        return table_step(X, codes, TableDecoder.of(f_step(sums)), SHRINK, rows.workers)
+
+    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+        return float(sums[0]), float(sums[1])
+
+    def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
+        assert isinstance(f, TableDecoder)
+        codes, left = pack_bools(Z), X - f(Z)
+        change = np.empty(Z.shape)
+        for bit in range(Z.shape[1]):
+            table, value = f.tables[bit // 8], codes[:, bit // 8]
+            step = table[value ^ np.uint8(1 << bit % 8)] - table[value]
+            change[:, bit] = np.square(step).sum(axis=1) - 2 * np.einsum("nd,nd->n", step, left)
+        return change
+
+    def solver(self, f: TableDecoder, mu: float) -> TableSolver:
+        return TableSolver(f, mu)
+
+
+class TableSolver:
+    """The Z step for one decoder of tables and one μ, over bytes: exact to 16 bits, else tabu search."""
+
+    def __init__(self, f: TableDecoder, mu: float) -> None:
+        self.f, self.mu, self.coder = f, mu, coder_of(f, mu, TABLES_EFFORT)
+
+    def solve(self, X: Float32, H: Bits, Z: Bits, kept: tuple[Array, ...] = ()) -> ZCounts:
+        """Codes from the better of the old ones and h(x), in place."""
+        hashes, old = pack_bools(H), pack_bools(Z)
+        at_hash, at_old = self._energies(X, hashes, hashes), self._energies(X, hashes, old)
+        start = np.where((at_old < at_hash)[:, None], old, hashes)
+        codes = self.coder.solve(np.ascontiguousarray(X[:, : len(self.f.b)]), hashes, start)
+        energy = self._energies(X, hashes, codes)
+        worse = energy > np.minimum(at_old, at_hash)  # by rounding
+        codes[worse], energy[worse] = start[worse], np.minimum(at_old, at_hash)[worse]
+        Z[...] = unpack(codes, Z.shape[1])
+        return ZCounts(energy=float(energy.sum()), hash_energy=float(at_hash.sum()))
+
+    def _energies(self, X: Float32, hashes: Any, codes: Any) -> Float64:
+        left = X[:, : len(self.f.b)] - self.f.decode(codes)
+        penalty = self.mu * np.bitwise_count(hashes ^ codes).sum(axis=1)
+        return np.asarray(np.einsum("nd,nd->n", left, left) + penalty)

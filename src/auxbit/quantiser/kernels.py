@@ -288,7 +288,7 @@ def search_bytes(U: Any, P: Any, n_steps: Any, Z: Any) -> None:
     U : (n, M·256) int16 of `in_whole_numbers`; P : (M, 256, M·256) int16, P[i, z_i, 256j + z_j], 0 for i = j.
     A step changes the byte, and to the value, that costs least, up or down; but not one of the bytes changed
     last, unless that leads to the best code so far, nor to one of the values left last. The walk does not end
-    on a new best code, but goes on from there as long as steps go down.
+    on a new best code, but continues from there as long as steps go down.
     """
     n, M = Z.shape
     sums, until = np.empty(M * VALUES, dtype=np.int16), np.empty(M, dtype=np.int64)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.anchors import means_of
 from auxbit.core.checks import Float32, Float64, check_integer
 from auxbit.core.decoders import LEARNED_KS, Coverage
+from auxbit.core.features import means_of
 from auxbit.core.parallel import Workers, kernel, some_rows
 from auxbit.errors import InvalidParameter
 

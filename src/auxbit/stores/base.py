@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
-from auxbit.core.decoders import refuse_hamming
-from auxbit.core.maps import check_n_bits, check_packed
+from auxbit.core.maps import check_n_bits, check_packed, refuse_hamming
 from auxbit.core.parallel import Workers
 from auxbit.data.records import encode_metadata
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists

@@ -20,8 +20,8 @@ from auxbit.data.where import Where
 from auxbit.errors import DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
 from auxbit.hashers.files import CodesMade, as_packed, check_asked, holds_codes, read_vectors_for
-from auxbit.index.answers import Answers
 from auxbit.index.codes import check_ids, repeats
+from auxbit.index.queries import Answers
 from auxbit.stores.base import Progress, Store, checked_floats, refuse_for_decoder
 
 CHUNK_BYTES = 2**22

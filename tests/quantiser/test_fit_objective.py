@@ -11,14 +11,14 @@ from sklearn.datasets import load_digits
 
 import auxbit
 from auxbit import BinaryAutoencoder, BinaryFactorAnalysis, HammingIndex
-from auxbit.core.decoders import LinearDecoder, TableDecoder
-from auxbit.core.maps import pack_bools, unpack
+from auxbit.core.decoders import TableDecoder
+from auxbit.core.maps import LinearDecoder, pack_bools, unpack
 from auxbit.core.parallel import Workers
 from auxbit.errors import InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.steps import MemoryRows, Steps
-from auxbit.quantiser.objective import TableReconstruction, TableSolver
+from auxbit.quantiser.fit import TableReconstruction, TableSolver
 
 DIGITS = load_digits().data
 

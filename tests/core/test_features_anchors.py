@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist
 from sklearn.cluster import KMeans
 
-from auxbit.core import anchors as kernels
-from auxbit.core.anchors import (
+from auxbit.core import features as kernels
+from auxbit.core.features import (
     choose_anchors,
     find_anchors,
     gaussian,

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.errors import FileExists, InvalidInput, InvalidParameter, MissingExtra
-from auxbit.index import answers as module
-from auxbit.index.answers import Answers
+from auxbit.index import queries as module
+from auxbit.index.queries import Answers
 
 NEAR = np.array([[0, 1, 2], [5, 9, 9]], dtype=np.int32), np.array([[4, 2, 7], [3, -1, -1]])
 

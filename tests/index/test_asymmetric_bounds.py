@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from auxbit.index import bounds
+from auxbit.index import asymmetric as bounds
 from auxbit.index.codes import LEVELS
 
 
