@@ -103,9 +103,11 @@ def test_dbscan_on_the_graph_finds_the_clusters_that_it_finds_in_rows():
 
 def test_tsne_and_isomap_run_on_the_graph(digits):
     X = digits[:150]
-    tsne = TSNE(metric="precomputed", init="random", perplexity=10, max_iter=250, random_state=0)
-    plane = make_pipeline(AuxbitTransformer(31, **CODES), tsne).fit_transform(X)
-    assert trustworthiness(X, plane, n_neighbors=5) > 0.9
+    tsne = TSNE(metric="precomputed", init="random", perplexity=10, max_iter=350, random_state=0)
+    graphs = (AuxbitTransformer(31, **CODES), KNeighborsTransformer(n_neighbors=31))
+    ours, theirs = (trustworthiness(X, tsne.fit_transform(graph.fit_transform(X))) for graph in graphs)
+    assert ours > theirs - 0.03
+    assert ours > 0.8
     flat = make_pipeline(AuxbitTransformer(15, **CODES), Isomap(n_neighbors=15, metric="precomputed"))
     assert trustworthiness(X, flat.fit_transform(X), n_neighbors=5) > 0.7
 
