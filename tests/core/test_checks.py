@@ -64,3 +64,12 @@ def test_a_missing_extra_names_its_pip_command():
     with pytest.raises(MissingExtra, match=r"juggling needs no_such_module: pip install 'auxbit\[fun\]'"):
         checks.require("no_such_module.inner", extra="fun", purpose="juggling")
     assert checks.require("json.decoder", extra="fun", purpose="juggling").__name__ == "json.decoder"
+
+
+def test_a_package_that_is_too_old_is_named_with_its_version():
+    how = {"extra": "fun", "purpose": "juggling"}
+    with pytest.raises(
+        checks.MissingExtra, match=r"juggling needs numpy>=99\.1, and .* is installed: pip install"
+    ):
+        checks.require("numpy", least="numpy>=99.1", **how)
+    assert checks.require("numpy", least="numpy>=1.26", **how) is np

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import warnings
+from importlib.metadata import version
 from numbers import Real
 from types import ModuleType
 from typing import Any, NoReturn
@@ -149,10 +151,19 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 # ---- optional dependencies
 
 
-def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import `module`, or say which extra of auxbit installs it."""
+def require(module: str, *, extra: str, purpose: str, least: str | None = None) -> ModuleType:
+    """Import `module`, or say which extra of auxbit installs it. least : "package>=1.4", the oldest."""
+    needed, _, wanted = (least or module.partition(".")[0]).partition(">=")
+    install = f"pip install --upgrade 'auxbit[{extra}]'" if wanted else f"pip install 'auxbit[{extra}]'"
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        raise MissingExtra(f"{purpose} needs {package}: pip install 'auxbit[{extra}]'") from error
+        raise MissingExtra(f"{purpose} needs {least or needed}: {install}") from error
+    if wanted and _numbers_of(there := version(needed)) < _numbers_of(wanted):
+        raise MissingExtra(f"{purpose} needs {least}, and {there} is installed: {install}")
+    return found
+
+
+def _numbers_of(text: str) -> list[int]:
+    """The first three numbers of a version."""
+    return [int(part) for part in re.findall(r"\d+", text)[:3]]

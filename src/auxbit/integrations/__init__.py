@@ -1,0 +1,1 @@
+"""auxbit inside other frameworks, one file each, imported on use."""
