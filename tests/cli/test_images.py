@@ -132,7 +132,7 @@ def test_create_says_what_it_made_and_what_comes_next(pets: Path) -> None:
     shown = images("create", "in", "--out", "pets.auxbit", *FEW).stdout
     assert "pictures    12 (12 added)" in shown
     assert "features    pixels, of 8 × 8 pixels, 192-D" in shown
-    assert "codes       4 bits, ITQ" in shown
+    assert "codes       4 bits, ITQ, fitted to 12 pictures" in shown
     assert shown.endswith("\nNext: auxbit serve pets.auxbit\n")
     again = images("create", "in", "--out", "pets.auxbit").stdout
     assert "pictures    12 (12 unchanged)" in again
@@ -287,6 +287,31 @@ def test_a_killed_and_an_interrupted_run_end_as_one_that_was_not(pets: Path) -> 
         shown = run(*shlex.split(goes_on)[1:]).stdout
         assert "unchanged" in shown
     assert contents("pets.auxbit") == contents("whole.auxbit")
+
+
+def test_what_is_left_out_is_said_and_what_most_pictures_came_after(pets: Path) -> None:
+    images("create", "in", "--out", "pets.auxbit", *FEW)
+    folder_of(pets / "more", 20)
+    (pets / "more" / "scan.psd").write_text("no picture")
+    (pets / "more" / "b\x1b[31m.t\nxt").write_text("no picture")
+    (pets / "more" / "out.png").symlink_to(pets / "in" / "img1.png")
+    shown = images("add", "pets.auxbit", "more", "--no-retrain").stdout
+    assert "Not read: 2\n" in shown
+    assert "  scan.psd is not read: JPEG, PNG, WebP" in shown
+    assert "  out.png is a link that leads out of the folder" in shown
+    assert "Not pictures by their names: 1 files (1 .t\\x0axt)" in shown
+    assert "Most pictures came after the model was fitted; --retrain fits a new one to all." in shown
+    shown = images("add", "pets.auxbit", "more").stdout
+    assert "fitted to 32 pictures" in shown
+    assert "Most pictures" not in shown
+
+
+def test_errors_cannot_write_to_the_terminal(pets: Path) -> None:
+    (pets / "bad\x1b[31m\n").mkdir()
+    (pets / "bad\x1b[31m\n" / "a\x1b[2Jb\nc.jpg").write_text("no picture")
+    said = images("create", "bad\x1b[31m\n", "--out", "x", code=1).stderr
+    assert "  a\\x1b[2Jb\\x0ac.jpg is no JPEG" in said
+    assert "\x1b" not in images("create", "bad\x1b[31m", "--out", "x", code=1).stderr
 
 
 def test_names_cannot_write_to_the_terminal(pets: Path) -> None:

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.options import choice, integers, refuse, words
+from auxbit.errors import printable
 
 if TYPE_CHECKING:
     from auxbit.images.build import Report
@@ -26,12 +27,17 @@ USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or 
 
 Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
 Prune = Annotated[bool, Option("--prune", help="Delete items whose file is gone, rather than count them.")]
+Retrain = Annotated[bool | None, Option(
+    "--retrain/--no-retrain", show_default="if most pictures came after the model",
+    help="Then fit a new model to all pictures, and make new codes."
+)]  # fmt: skip
 
 
 def create(
     context: typer.Context,
     folder: Annotated[str, Argument(
-        metavar="DIR", help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff."
+        metavar="DIR",
+        help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff, bmp, avif, heic."
     )],
     out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder to make.")],
     bits: Annotated[int | None, Option(metavar="N", help="Bits per code.", show_default="64")] = None,
@@ -59,6 +65,7 @@ def create(
     )] = None,
     seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="0")] = None,
     prune: Prune = False,
+    retrain: Retrain = None,
     jobs: opt.Jobs = None,
     force: Annotated[bool, Option(
         "--force", help="Begin again if the collection exists, rather than resume."
@@ -68,7 +75,7 @@ def create(
     """Make a collection of the pictures in a folder.
 
     Run again it resumes where it was stopped, and takes in what is new or changed. Files that cannot be read
-    are listed and left out.
+    are listed and left out, and so are links that lead out of the folder.
     """
     channels = _channels(mean, "--mean"), _channels(std, "--std")
     with output.resumable(context, out, without=["--force"]), output.Stages() as stages:
@@ -76,8 +83,8 @@ def create(
 
         report = build.create(
             folder, out, bits=bits, method=method, features=features, side=side, colour=colour, grey=grey,
-            model=model, mean=channels[0], std=channels[1], seed=seed, prune=prune, overwrite=force,
-            n_jobs=jobs, progress=stages,
+            model=model, mean=channels[0], std=channels[1], seed=seed, prune=prune, retrain=retrain,
+            overwrite=force, n_jobs=jobs, progress=stages,
         )  # fmt: skip
     _print(report, out, json)
 
@@ -87,9 +94,7 @@ def add(
     folder: Pets,
     places: Annotated[list[str], Argument(metavar="FILE_OR_DIR…", help="Pictures, and folders of them.")],
     prune: Prune = False,
-    retrain: Annotated[
-        bool, Option("--retrain", help="Then fit a new model to all pictures, and make new codes.")
-    ] = False,
+    retrain: Retrain = None,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:
@@ -136,7 +141,7 @@ def search(
         return
     output.print_table(
         ["id", "bits" if mode == "hamming" else "distance", "file"],
-        [(each.id, each.distance, output.printable(each.file)) for each in results],
+        [(each.id, each.distance, printable(each.file)) for each in results],
     )
 
 
@@ -201,16 +206,24 @@ def _print(report: Report, folder: str, json: bool) -> None:
             ("collection", folder),
             ("pictures", f"{report.items:,}" + (f" ({said})" if said else "")),
             ("features", _features(recipe, state.n_features)),
-            ("codes", f"{state.n_bits} bits, {method}"),
+            ("codes", f"{state.n_bits} bits, {method}, fitted to {report.fitted:,} pictures"),
             *([("seconds", took)] if took else []),
         ]
     )
     if report.bad:
         output.say(f"\nNot read: {len(report.bad):,}")
         for name, reason in report.bad[:SHOWN_BAD]:
-            output.say(f"  {output.printable(name)} {reason}")
+            output.say(f"  {printable(name)} {reason}")
         if len(report.bad) > SHOWN_BAD:
             output.say(f"  and {len(report.bad) - SHOWN_BAD:,} more; --json lists all")
+    if report.others:
+        ends = ", ".join(
+            f"{n:,} {printable(end) or 'without an ending'}" for end, n in report.others.most_common(5)
+        )
+        more = " …" if len(report.others) > 5 else ""
+        output.say(f"\nNot pictures by their names: {report.others.total():,} files ({ends}{more})")
+    if 2 * report.fitted < report.items:
+        output.say("\nMost pictures came after the model was fitted; --retrain fits a new one to all.")
     if report.missing:
         output.say(f"\nThe files of {report.missing:,} items are gone; --prune deletes these.")
     output.say_next("serve", folder)

@@ -8,8 +8,11 @@ anywhere resumes when it is run again, and ends as if it had never been stopped.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +31,7 @@ from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter, printable
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.files import TRAINING_ROWS
@@ -36,7 +39,7 @@ from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, ma
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
 from auxbit.images.features import Channels, Describer, Recipe
-from auxbit.images.pictures import COMPARISON, COMPARISON_ROWS, About, Pictures
+from auxbit.images.pictures import COMPARISON, COMPARISON_ROWS, VECTORS, About, Pictures
 from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
 from auxbit.quantiser.fit import TURNS
 
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
 SIDES = {"gist": (32, 128), "pixels": (8, 32)}  # least and most that is chosen by default
 MEASURED = 64  # pictures whose sizes choose the side
 BATCH = 256  # pictures at most per batch, which is on disk before the next one is described
-VECTORS = "float16"
 MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
 LEAST_PICTURES = 2
 LARGEST_SEED = 2**32 - 1
@@ -85,6 +87,8 @@ class Report:
     """What was done. bad : name and reason of what could not be read; seconds : by stage.
 
     missing : items whose file is gone, except those that `prune` removed
+    others : how many files do not end as pictures do, by their ending
+    fitted : how many pictures the model was fitted to, all of them if there were not too many
     """
 
     added: int = 0
@@ -93,8 +97,10 @@ class Report:
     removed: int = 0
     missing: int = 0
     bad: list[tuple[str, str]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
     items: int = 0
     trained: bool = False
+    fitted: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -113,6 +119,7 @@ def create(
     std: Channels | None = None,
     seed: int | None = None,
     prune: bool = False,
+    retrain: bool | None = None,
     overwrite: bool = False,
     n_jobs: int | None = None,
     decoders: Decoders | None = None,
@@ -120,10 +127,13 @@ def create(
 ) -> Report:
     """Make a collection of the pictures in a folder, or resume one, and bring it up to date.
 
+    InvalidInput if there is one of other folders: `add` takes in further ones.
+
     bits, method, seed : of the model; by default 64, "ba", 0
     features : "gist" (the default), "pixels", or "onnx", which is implied by `model`, the file of a network
     side, colour, grey, mean, std : as in Recipe; a side of None suits the pictures
     prune : delete items whose file is gone
+    retrain : fit a new model to all pictures; None: if most of them came after the model was fitted
     overwrite : replace a collection that is there; otherwise it is resumed, with the same recipe
     """
     require("PIL.Image", extra="images", purpose="reading pictures")
@@ -131,12 +141,14 @@ def create(
     wanted.check()
     timed, report, place = _Timed(progress), Report(), Path(out)
     with _present(place, overwrite) as present, _decoding(decoders, n_jobs) as decode:
+        if present is not None:
+            _refuse_other_folder(folder, *present)
         timed.stage("finding", None)
-        found = find_sources([folder], present[1].roots if present else (), report.bad)
+        found = find_sources([folder], present[1].roots if present else (), report.bad, report.others)
         recipe, network = wanted.recipe(present and present[1].recipe, found, decode, n_jobs)
         with wanted.target(place, present, recipe, timed, report, network=network, n_jobs=n_jobs) as target:
             target.read(found, decode, sources.scope([folder]), prune=prune)
-            return target.finish()
+            return target.finish(retrain)
 
 
 def build(
@@ -171,7 +183,7 @@ def add(
     path: PathLike,
     *,
     prune: bool = False,
-    retrain: bool = False,
+    retrain: bool | None = None,
     n_jobs: int | None = None,
     decoders: Decoders | None = None,
     progress: Progress | None = None,
@@ -179,7 +191,7 @@ def add(
     """Add pictures and folders of them to a collection, encoded by its model.
 
     What is in it already and has not changed is not read again. prune : delete items of these places whose
-    file is gone; retrain : then fit a new model to all vectors.
+    file is gone; retrain : then fit a new model to all vectors; None: if most pictures came after the model.
     """
     timed, report, places = _Timed(progress), Report(), list(places)
     require("PIL.Image", extra="images", purpose="reading pictures")
@@ -187,15 +199,11 @@ def add(
     with collection:
         collection.lock()
         timed.stage("finding", None)
-        found = find_sources(places, about.roots, report.bad)
+        found = find_sources(places, about.roots, report.bad, report.others)
         target = _Target(Path(path), about, timed, report, collection=collection, n_jobs=n_jobs)
         with _decoding(decoders, n_jobs) as decode:
             target.read(found, decode, sources.scope(places), prune=prune)
-        if retrain:
-            from sklearn.base import clone
-
-            target.train(clone(collection.model))
-        return target.finish()
+        return target.finish(retrain)
 
 
 @contextmanager
@@ -224,6 +232,19 @@ def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | 
         about = About.of(collection)
         collection.lock()
         yield collection, about
+
+
+def _refuse_other_folder(folder: PathLike, collection: Collection, about: About) -> None:
+    """Refuse to resume with a folder that the collection does not have its pictures from."""
+    place = os.path.realpath(folder)
+    if not collection.state.items or any(sources.is_within(place, root) for root in about.roots):
+        return
+    has = ", ".join(about.roots) or "no folder"
+    command = shlex.join(["auxbit", "images", "add", str(collection.path), os.fspath(folder)])
+    raise InvalidInput(
+        f"{collection.path} has its pictures from {has}, not from {place}. To add those as well: {command}. "
+        "Or choose another --out, or add --force to replace it."
+    )
 
 
 # ---- What is wanted, and what a collection has already
@@ -507,21 +528,38 @@ class _Target:
             self._keep_about()  # last: this is what makes it a collection of pictures
         return self.collection
 
-    def finish(self) -> Report:
-        """Train if there is no model yet; return what was done."""
+    def finish(self, retrain: bool | None = None) -> Report:
+        """Train if there is no model yet, or it is outgrown; return what was done."""
         report, about = self._report, self.about
         if self.collection is None:
             bad = report.bad
             raise InvalidInput(f"none of the {len(bad):,} pictures could be read.{_some_of(bad)}")
         if self.collection.state.model is None:
+            self.collection.index_field("sha256")  # by which a file is recognised
             if len(self.collection) < LEAST_PICTURES:
                 raise InvalidInput(
                     f"{self.out} has {len(self.collection)} picture; a model needs at least "
                     f"{LEAST_PICTURES}. Put more into the folder, and run this again.{_some_of(report.bad)}"
                 )
             self.train(make_hasher(about.method, about.bits, random_state=about.seed, n_jobs=self._n_jobs))
+        elif retrain or (retrain is None and self._is_outgrown()):
+            from sklearn.base import clone
+
+            self.train(clone(self.collection.model))
+        report.fitted = self._fitted()
         report.items, report.seconds = len(self.collection), self._progress.seconds()
         return report
+
+    def _fitted(self) -> int:
+        """How many of the pictures were there when the model was fitted."""
+        assert self.collection is not None
+        return int((np.asarray(self.collection.ids, dtype=np.int64) < self.collection.state.trained).sum())
+
+    def _is_outgrown(self) -> bool:
+        """Whether more pictures came since the model was fitted than it was fitted to."""
+        assert self.collection is not None
+        fitted = self._fitted()
+        return fitted < min(len(self.collection) - fitted, TRAINING_ROWS)
 
     def train(self, model: Hasher) -> None:
         """Fit a model to the vectors, make the codes by it, and switch to both in one step.
@@ -552,7 +590,7 @@ class _Target:
 
 
 def _some_of(bad: list[tuple[str, str]]) -> str:
-    listed = "".join(f"\n  {name} {reason}" for name, reason in bad[:SHOWN_BAD])
+    listed = "".join(f"\n  {printable(name)} {reason}" for name, reason in bad[:SHOWN_BAD])
     return listed + (f"\n  and {len(bad) - SHOWN_BAD:,} more" if len(bad) > SHOWN_BAD else "")
 
 

@@ -35,6 +35,7 @@ from auxbit.images.sources import read_file
 
 FORMAT, VERSION = "auxbit pictures", 1
 MODES = ("hamming", "asymmetric", "reranked")
+VECTORS = "float16"  # as which vectors are kept
 MADE_BY = "Collections of pictures are made by `auxbit images create DIR --out NAME`."
 MAKE_AGAIN = "make the collection again by `auxbit images create … --force`."
 COMPARISON, COMPARISON_ROWS = "comparison.json", "comparison-rows.jsonl"
@@ -195,9 +196,13 @@ class Pictures:
         return About.of(self.collection).roots
 
     def describe(self, decoded: Decoded) -> Float32:
-        """The vector of a picture that was decoded for this recipe's side, (D,)."""
-        vector: Float32 = self.describer(decoded.pixels[None])[0]
+        """The vector of a picture that was decoded for this recipe's side, (D,), rounded as items' are."""
+        vector: Float32 = self.describer(decoded.pixels[None])[0].astype(VECTORS).astype(np.float32)
         return vector
+
+    def known(self, sha256: str) -> list[int]:
+        """The ids of the pictures whose files have this SHA-256, in the order in which they were added."""
+        return [each["id"] for each in self.collection.list({"sha256": sha256}, limit=None)]
 
     def about(self, id_: int) -> dict[str, Any]:
         """What is known of an item: its metadata; InvalidInput if there is no item of this id."""
