@@ -193,6 +193,8 @@ class Item(NamedTuple):
     size: int
     mtime_ns: int
     sha256: str
+    width: int = 0
+    height: int = 0
 
 
 def read_file(path: Path) -> bytes:
@@ -259,7 +261,8 @@ def items_of(collection: Collection) -> dict[str, Item]:
         for id_, about in zip(some.tolist(), collection.metadata(some)):
             try:
                 path = os.path.join(about["root"], about["file"])
-                found[path] = Item(id_, about["bytes"], about["mtime_ns"], about["sha256"])
+                size = about.get("width", 0), about.get("height", 0)
+                found[path] = Item(id_, about["bytes"], about["mtime_ns"], about["sha256"], *size)
             except (KeyError, TypeError):
                 continue
     return found
