@@ -327,7 +327,7 @@ class Words:
         }  # fmt: skip
         if encoded.attention_mask and "attention_mask" in rows:  # a tokenizer may pad by itself
             rows["attention_mask"] = [*encoded.attention_mask, *[0] * room]
-        vector: Float32 = _checked(self._run(rows)[None])[0]
+        vector: Float32 = _checked(self._run(rows)[None], "text")[0]
         return vector
 
     def _run(self, rows: dict[str, list[int]]) -> Float32:
@@ -446,14 +446,14 @@ class Describer:
         return pictures.reshape(shape)
 
 
-def _checked(vectors: Float32) -> Float32:
+def _checked(vectors: Float32, what: str = "picture") -> Float32:
     """Vectors that can be kept; NaN fails every comparison."""
     wrong = ~(np.abs(vectors) <= LARGEST).all(axis=1)
     if wrong.any():
         row = int(wrong.argmax())
         bad = float(vectors[row][~(np.abs(vectors[row]) <= LARGEST)][0])
         raise InvalidInput(
-            f"the network makes {bad:g} of row {row}: numbers must be finite, and at most {LARGEST:g}. "
+            f"the network makes {bad:g} of {what} {row}: numbers must be finite, and at most {LARGEST:g}. "
             "Are --mean and --std those that it was trained with?"
         )
     return vectors
