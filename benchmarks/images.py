@@ -4,6 +4,8 @@ create      a collection of CIFAR-10's 10,000 test images, written as PNG files
 serve       200 searches by id per second for 30 seconds, answered by `auxbit serve` on loopback
 precision   the class among the 10 nearest of CIFAR-10's 50,000 train images, codes against vectors
 colour      the same for GIST with a colour histogram beside it, by weight, uncompressed
+views       copies of CIFAR-10's pictures, mirrored, turned and cropped, searched with and without --views
+duplicates  copies that were compressed, scaled or mirrored, found within a radius, and what is no copy
 
 CIFAR-10 is looked for in AUXBIT_DATA/cifar10. create keeps its collection in benchmarks/raw/ for serve.
 """
@@ -11,6 +13,7 @@ CIFAR-10 is looked for in AUXBIT_DATA/cifar10. create keeps its collection in be
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import random
@@ -20,9 +23,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image
@@ -31,7 +36,9 @@ from auxbit import BinaryAutoencoder, HammingIndex
 from auxbit.data import datasets
 from auxbit.data.gist import cached_gist
 from auxbit.evaluate import ground_truth
+from auxbit.images import build
 from auxbit.images.features import Describer, Recipe
+from auxbit.images.pictures import Copy, Pictures
 from http_load import steady
 from record import Results, run, table
 
@@ -176,5 +183,103 @@ def colour(results: Results) -> str:
     return table(("--colour", "dimensions", "precision"), rows)
 
 
+COPIED, COPIES = 5000, 500  # pictures, and how many of them have copies
+TURNS = {"mirrored": lambda a: a[:, ::-1]} | {
+    f"turned by {90 * n}°": lambda a, n=n: np.rot90(a, n) for n in (1, 2, 3)
+}
+PARTS = (90, 75)
+
+
+def views(results: Results) -> str:
+    """Copies of 500 of 5,000 CIFAR-10 pictures, 64 bits: is the original first, or among the first 10?"""
+    images, rng = np.asarray(datasets.load("cifar10").queries[:COPIED]), np.random.default_rng(0)
+    copies = {name: [turn(a) for a in images[:COPIES]] for name, turn in TURNS.items()}
+    for part in PARTS:
+        copies[f"{part} % of width and height"] = [cropped(a, part, rng) for a in images[:COPIES]]
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_numbered(place / "in", images)
+        rows: dict[str, list[str]] = {name: [name] for name in copies}
+        for with_views in (False, True):
+            out = place / f"{with_views}.auxbit"
+            build.create(place / "in", out, views=with_views)
+            with Pictures.open(out) as pictures:
+                for name, each in copies.items():
+                    found = [[int(one.file[:5]) for one in pictures.search(png(a), NEAREST)] for a in each]
+                    first = float(np.mean([ids[0] == number for number, ids in enumerate(found)]))
+                    ten = float(np.mean([number in ids for number, ids in enumerate(found)]))
+                    results.add(copy=name, views=with_views, first=first, ten=ten)
+                    rows[name] += [f"{first:.3f}", f"{ten:.3f}"]
+    head = ("copy", "first", "among 10", "first, --views", "among 10, --views")
+    return table(head, list(rows.values()))
+
+
+def duplicates(results: Results) -> str:
+    """5,000 CIFAR-10 pictures and 500 copies of each kind, 64 bits: what is found within a radius."""
+    images = np.asarray(datasets.load("cifar10").queries[:COPIED])
+    kinds = {
+        "jpeg": lambda a: a,
+        "scaled": lambda a: np.asarray(Image.fromarray(a).resize((48, 48), Image.Resampling.LANCZOS)),
+        "mirrored": TURNS["mirrored"],
+    }
+    rows = []
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_numbered(place / "in", images)
+        for number, image in enumerate(images[:COPIES]):
+            for kind, change in kinds.items():
+                copy = Image.fromarray(np.ascontiguousarray(change(image)))
+                end, how = (".jpg", {"quality": 75}) if kind == "jpeg" else (".png", {})
+                copy.save(place / "in" / f"{number:05d} {kind}{end}", **how)
+        for with_views in (False, True):
+            out = place / f"{with_views}.auxbit"
+            build.create(place / "in", out, views=with_views)
+            with Pictures.open(out) as pictures:
+                for radius in (0, 2, 4, 6, 8):
+                    found = pictures.duplicates(radius)
+                    row = copies_found(found, kinds)
+                    results.add(views=with_views, radius=radius, **row)
+                    rows.append(("yes" if with_views else "no", radius, *row.values()))
+    head = ("--views", "--radius", *(f"{kind}, of 500" for kind in kinds), "other pictures to delete")
+    return table(head, rows)
+
+
+def copies_found(groups: list[list[Copy]], kinds: Iterable[str]) -> dict[str, int]:
+    """How many copies of each kind are in a group with another file of their picture.
+
+    And how many pictures are to be deleted because of another one.
+    """
+    found = dict.fromkeys([*kinds, "wrong"], 0)
+    for group in groups:
+        names = {each.id: Path(each.path).stem for each in group}
+        numbers = Counter(name[:5] for name in names.values())
+        for each in group:
+            number, kind = names[each.id][:5], names[each.id][6:]
+            if kind and numbers[number] > 1:
+                found[kind] += 1
+            found["wrong"] += names[each.of][:5] != number
+    return found
+
+
+def write_numbered(folder: Path, images: np.ndarray) -> None:
+    folder.mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{number:05d}.png")
+
+
+def cropped(image: np.ndarray, percent: int, rng: np.random.Generator) -> np.ndarray:
+    """That much of width and height, from anywhere."""
+    edge = round(len(image) * percent / 100)
+    top, left = rng.integers(0, len(image) - edge + 1, size=2)
+    return image[top : top + edge, left : left + edge]
+
+
+def png(image: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(image)).save(stream, "PNG")
+    return stream.getvalue()
+
+
 if __name__ == "__main__":
-    run("images", {"create": create, "serve": serve, "precision": precision, "colour": colour})
+    modes = (create, serve, precision, colour, views, duplicates)
+    run("images", {each.__name__: each for each in modes})

@@ -22,6 +22,11 @@ AuxbitError
 from __future__ import annotations
 
 
+def printable(name: str) -> str:
+    """A file's name as errors and lists show it, without what a terminal would act on."""
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in name)
+
+
 class AuxbitError(Exception):
     """Base of all errors that auxbit raises on purpose."""
 

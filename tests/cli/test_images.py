@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from auxbit.cli.reference import reference
 from auxbit.collection.collection import Collection
@@ -20,9 +22,9 @@ from auxbit.collection.storage import State, is_collection
 from helpers.cli_runner import run, run_json
 from helpers.picture_collections import contents, folder_of, put
 from helpers.picture_files import noise, saved
-from helpers.picture_network import network
+from helpers.picture_network import network, text_network, tokenizer
 
-COMMANDS = ("create", "add", "search", "compare")
+COMMANDS = ("create", "add", "search", "duplicates", "compare")
 FEW = ("--features", "pixels", "--side", "8", "--bits", "4", "--method", "itq", "--jobs", "1")
 
 
@@ -89,9 +91,10 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
         (["create", "in", "--out", "x", "--side", "4"], "side=4 is invalid"),
         (["add"], "Missing argument 'COLLECTION'"),
         (["add", "x"], "Missing argument 'FILE_OR_DIR…'"),
-        (["search", "x"], "give a PICTURE or --id N, one of them."),
-        (["search", "x", "y.png", "--id", "3"], "give a PICTURE or --id N, one of them."),
+        (["search", "x"], "give a PICTURE, --id N or --text WORDS, one of them."),
+        (["search", "x", "y.png", "--id", "3"], "give a PICTURE, --id N or --text WORDS, one of them."),
         (["search", "x", "--id", "3", "--mode", "haming"], "'haming' is not one of hamming, asymmetric"),
+        (["duplicates", "x", "--out", "list.txt"], "a name that ends in .csv or .sh"),
         (["compare", "x", "--bits", "8,x"], "'8,x' is not a list of integers"),
     ],
 )  # fmt: skip
@@ -111,6 +114,7 @@ def test_wrong_usage_is_said_and_exits_with_2(pets: Path, arguments: list[str], 
         (["add", "x", "in"], "x does not exist."),
         (["search", "x", "in/img1.png"], "x does not exist."),
         (["compare", "x"], "x does not exist."),
+        (["duplicates", "x"], "x does not exist."),
         (["search", "in", "in/img1.png"], "in is not a collection. Collections of pictures are made by"),
     ],
 )
@@ -132,7 +136,7 @@ def test_create_says_what_it_made_and_what_comes_next(pets: Path) -> None:
     shown = images("create", "in", "--out", "pets.auxbit", *FEW).stdout
     assert "pictures    12 (12 added)" in shown
     assert "features    pixels, of 8 × 8 pixels, 192-D" in shown
-    assert "codes       4 bits, ITQ" in shown
+    assert "codes       4 bits, ITQ, fitted to 12 pictures" in shown
     assert shown.endswith("\nNext: auxbit serve pets.auxbit\n")
     again = images("create", "in", "--out", "pets.auxbit").stdout
     assert "pictures    12 (12 unchanged)" in again
@@ -215,7 +219,58 @@ def test_search_as_json(made: Path) -> None:
     found = run_json("images", "search", made / "pets.auxbit", "--id", 5, "--k", 4)
     assert (found["query"], found["mode"], found["items"]) == (5, "reranked", 24)
     assert len(found["results"]) == 4
-    assert set(found["results"][0]) == {"id", "file", "distance"}
+    assert set(found["results"][0]) == {"id", "file", "distance", "view"}
+
+
+def test_views_are_kept_when_asked_and_name_what_was_found(pets: Path) -> None:
+    shown = images("create", "in", "--out", "pets.auxbit", "--views", *FEW).stdout
+    assert "views       9 more codes per picture" in shown
+    with Image.open(pets / "in" / "img5.png") as image:
+        image.transpose(Image.Transpose.ROTATE_180).save(pets / "turned.png")
+    shown = images("search", "pets.auxbit", "turned.png", "--k", 2).stdout
+    row = next(line for line in shown.splitlines() if "img5.png" in line)
+    assert row.split()[2:] == ["upside", "down", "img5.png"]
+
+
+def test_words_find_pictures_with_a_network_for_them(pets: Path) -> None:
+    for name, content in (("net.onnx", network([None, 3, 8, 8])), ("text.onnx", text_network())):
+        (pets / name).write_bytes(content)
+    (pets / "tokenizer.json").write_bytes(tokenizer())
+    (pets / "in" / "blue.png").write_bytes(saved(np.full((9, 9, 3), (0, 0, 255), dtype=np.uint8)))
+    words = ("--text-model", "text.onnx", "--tokenizer", "tokenizer.json")
+    images("create", "in", "--out", "pets.auxbit", "--model", "net.onnx", *words, "--bits", 2, "--jobs", 1)
+    found = run_json("images", "search", "pets.auxbit", "--text", "blue", "--k", 1)
+    assert (found["query"], found["results"][0]["file"]) == ("blue", "blue.png")
+    assert "blue.png" in images("search", "pets.auxbit", "--text", "blue").stdout
+    assert "text='' is invalid" in images("search", "pets.auxbit", "--text", "", code=2).stderr
+
+
+def test_a_collection_without_a_network_for_words_says_what_it_needs(made: Path) -> None:
+    said = images("search", made / "pets.auxbit", "--text", "cat", code=1).stderr
+    assert "cannot be searched by words" in said
+    assert "--text-model and --tokenizer" in said
+
+
+def test_duplicates_are_listed_and_written_and_nothing_is_deleted(pets: Path) -> None:
+    for name in ("b\x1b[31m\n.png", "c.png"):
+        put(pets / "in" / name, 3)
+    images("create", "in", "--out", "pets.auxbit", *FEW)
+    before = sorted((pets / "in").iterdir())
+    result = images("duplicates", "pets.auxbit")
+    assert "\x1b" not in result.stdout
+    assert "1 group of the same bytes among 14 pictures; 2 could be deleted, " in result.stdout
+    assert "Nothing was deleted.\n--out list.csv writes all of them" in result.stdout
+    assert "Written to list.csv." in images("duplicates", "pets.auxbit", "--out", "list.csv").stdout
+    assert "list.csv exists" in images("duplicates", "pets.auxbit", "--out", "list.csv", code=1).stderr
+    images("duplicates", "pets.auxbit", "--out", "list.csv", "--force", "--radius", 1)
+    document = run_json("images", "duplicates", "pets.auxbit", "--out", "list.sh")
+    assert (document["items"], document["radius"], document["written"]) == (14, None, "list.sh")
+    assert [each["action"] for each in document["groups"][0]] == ["keep", "delete", "delete"]
+    assert (pets / "list.sh").read_text().startswith("#!/bin/sh\n")
+    assert sorted((pets / "in").iterdir()) == before
+    for name in ("b\x1b[31m\n.png", "c.png"):
+        (pets / "in" / name).unlink()
+    assert images("duplicates", "pets.auxbit").stdout.startswith("0 groups of the same bytes among 14")
 
 
 def test_search_for_what_is_no_picture_exits_with_1(made: Path, tmp_path: Path) -> None:
@@ -287,6 +342,31 @@ def test_a_killed_and_an_interrupted_run_end_as_one_that_was_not(pets: Path) -> 
         shown = run(*shlex.split(goes_on)[1:]).stdout
         assert "unchanged" in shown
     assert contents("pets.auxbit") == contents("whole.auxbit")
+
+
+def test_what_is_left_out_is_said_and_what_most_pictures_came_after(pets: Path) -> None:
+    images("create", "in", "--out", "pets.auxbit", *FEW)
+    folder_of(pets / "more", 20)
+    (pets / "more" / "scan.psd").write_text("no picture")
+    (pets / "more" / "b\x1b[31m.t\nxt").write_text("no picture")
+    (pets / "more" / "out.png").symlink_to(pets / "in" / "img1.png")
+    shown = images("add", "pets.auxbit", "more", "--no-retrain").stdout
+    assert "Not read: 2\n" in shown
+    assert "  scan.psd is not read: JPEG, PNG, WebP" in shown
+    assert "  out.png is a link that leads out of the folder" in shown
+    assert "Not pictures by their names: 1 files (1 .t\\x0axt)" in shown
+    assert "Most pictures came after the model was fitted; --retrain fits a new one to all." in shown
+    shown = images("add", "pets.auxbit", "more").stdout
+    assert "fitted to 32 pictures" in shown
+    assert "Most pictures" not in shown
+
+
+def test_errors_cannot_write_to_the_terminal(pets: Path) -> None:
+    (pets / "bad\x1b[31m\n").mkdir()
+    (pets / "bad\x1b[31m\n" / "a\x1b[2Jb\nc.jpg").write_text("no picture")
+    said = images("create", "bad\x1b[31m\n", "--out", "x", code=1).stderr
+    assert "  a\\x1b[2Jb\\x0ac.jpg is no JPEG" in said
+    assert "\x1b" not in images("create", "bad\x1b[31m", "--out", "x", code=1).stderr
 
 
 def test_names_cannot_write_to_the_terminal(pets: Path) -> None:

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 from PIL import Image
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
-SUFFIX = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "TIFF": ".tif"}
+pillow_heif.register_heif_opener()  # so that Pillow can write them
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF", "HEIF")
+SUFFIX = {
+    "JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "TIFF": ".tif", "BMP": ".bmp",
+    "AVIF": ".avif", "HEIF": ".heic",
+}  # fmt: skip
 RED, GREEN, BLUE, GREY = (200, 30, 40), (30, 180, 60), (40, 50, 210), (128, 128, 128)
 ORIENTATION, TAKEN = 0x0112, 0x9003
 
@@ -49,7 +55,10 @@ def saved(image: Any, kind: str = "PNG", **options: Any) -> bytes:
     """The bytes of a file that holds an image or an array; JPEG and WebP as exact as they can be."""
     if not isinstance(image, Image.Image):
         image = Image.fromarray(np.ascontiguousarray(image))
-    exact = {"JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True}}.get(kind, {})
+    exact = {
+        "JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True},
+        "AVIF": {"quality": 100, "subsampling": "4:4:4"}, "HEIF": {"quality": -1, "chroma": 444},
+    }.get(kind, {})  # fmt: skip
     stream = io.BytesIO()
     image.save(stream, kind, **{**exact, **options})
     return stream.getvalue()
@@ -67,7 +76,7 @@ def exif_of(orientation: int | None = None, taken: str | None = None) -> Any:
 
 def turned(upright: Any, orientation: int, kind: str = "JPEG") -> bytes:
     """A file that shows `upright` if its orientation is heeded."""
-    return saved(STORED[orientation](upright), kind, exif=exif_of(orientation))
+    return saved(STORED[orientation](upright), kind, exif=exif_of(orientation).tobytes())
 
 
 def colour_file(mode: str, colour: Any, kind: str = "TIFF", size: tuple[int, int] = (40, 40)) -> bytes:
@@ -123,6 +132,7 @@ def huge(kind: str, width: int, height: int) -> bytes:
 def bad_files() -> dict[str, bytes]:
     """Files that are no pictures, or broken ones, by their name."""
     jpeg, png = saved(noise(64, 64), "JPEG"), saved(noise(64, 64), "PNG")
+    heic = saved(noise(64, 64), "HEIF")
     return {
         "empty.jpg": b"",
         "text.jpg": b"Dear diary, today I was renamed.\n",
@@ -132,7 +142,10 @@ def bad_files() -> dict[str, bytes]:
         "no frames.gif": b"GIF89a" + struct.pack("<HHBBB", 10, 10, 0, 0, 0) + b";",
         "header only.png": png[:20],
         "bomb.png": huge("PNG", 60_000, 60_000),
-        "bitmap.png": saved(corners(), "BMP"),
+        "film.heic": b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom",
+        "cut.heic": heic[: len(heic) // 2],
+        "no boxes.avif": b"\0\0\0\x18ftypavif\0\0\0\0avifmif1",
+        "header only.bmp": saved(corners(), "BMP")[:20],
     }
 
 

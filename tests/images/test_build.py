@@ -18,7 +18,7 @@ from auxbit.images.features import Recipe
 from auxbit.images.pictures import Pictures
 from auxbit.images.sources import Source
 from helpers.picture_collections import Counting, Told, again, create, files_of, folder_of, put
-from helpers.picture_files import bad_files, exif_of, fill, noise, saved
+from helpers.picture_files import FORMATS, bad_files, exif_of, fill, noise, saved
 
 
 def test_every_format_is_read_in_order_with_what_is_known_of_it(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_every_format_is_read_in_order_with_what_is_known_of_it(tmp_path: Path) 
             assert about["root"] == str(tmp_path / "in")
             assert about["bytes"] == path.stat().st_size
             assert about["mtime_ns"] == path.stat().st_mtime_ns
-            assert about["format"] in ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
+            assert about["format"] in FORMATS
         dated = known["dated.jpg"]
         assert (dated["width"], dated["height"], dated["taken"]) == (60, 40, "2020-01-02T03:04:05")
         assert "taken" not in known[names[0]]
@@ -122,7 +122,7 @@ def test_colour_is_part_of_the_vectors(tmp_path: Path) -> None:
 def test_a_folder_without_pictures_says_what_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "notes.txt").write_text("no picture")
-    with pytest.raises(FileProblem, match=r"no pictures in .*in: files that end in \.gif, \.jfif"):
+    with pytest.raises(FileProblem, match=r"no pictures in .*in: files that end in \.avif, \.bmp"):
         create(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -241,6 +241,21 @@ def test_a_collection_that_was_moved_still_has_its_pictures(tmp_path: Path, pets
     assert again(pets, tmp_path / "elsewhere").unchanged == 12
 
 
+def test_another_folder_is_not_merged_by_create_and_the_command_that_adds_it_is_named(
+    tmp_path: Path, pets: Path, out: Path
+) -> None:
+    other, before = folder_of(tmp_path / "other folder", 3), contents(out)
+    for folder in (other, tmp_path, put(tmp_path / "alone.png", 7)):
+        with pytest.raises(InvalidInput, match=r"from .*in, not from .*: auxbit images add .*--force"):
+            again(folder, out)
+    assert contents(out) == before
+    put(pets / "cats" / "tom.png", 60)
+    assert again(pets / "cats", out).items == 13  # which is within the folder
+    add([other], out)
+    assert again(other, out).items == 16
+    assert again(pets, out).items == 16
+
+
 # ---- other recipes and models
 
 
@@ -294,6 +309,25 @@ def test_retraining_takes_in_what_was_added_since(pets: Path, out: Path) -> None
     with Pictures.open(out) as pictures:
         assert pictures.collection.state.trained == 22
         assert pictures.collection.state.coding == "optimal"
+
+
+def test_a_model_that_most_pictures_came_after_is_fitted_again_unless_told_not_to(
+    pets: Path, out: Path
+) -> None:
+    for place in range(20, 32):
+        put(pets / f"img{place}.png", place)
+    report = again(pets, out)
+    assert (report.items, report.trained, report.fitted) == (24, False, 12)
+    put(pets / "img40.png", 40)
+    report = add([pets], out, retrain=False)
+    assert (report.items, report.trained, report.fitted) == (25, False, 12)
+    report = again(pets, out)
+    assert (report.items, report.trained, report.fitted) == (25, True, 25)
+    whole = out.with_name("whole")
+    create(pets, whole, bits=4)
+    assert contents(whole).keys() == contents(out).keys()
+    codes = [{path: each[3] for path, each in contents(place).items()} for place in (out, whole)]
+    assert codes[0] == codes[1]  # as if all had been there at first
 
 
 def test_a_damaged_description_says_so(pets: Path, out: Path) -> None:

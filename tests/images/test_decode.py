@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms, PngImagePlugin
+from PIL import AvifImagePlugin, Image, ImageCms, PngImagePlugin
 
 import helpers.picture_files as files
-from auxbit.errors import InvalidParameter
+from auxbit.errors import BadPicture, InvalidParameter
 from auxbit.images.decode import decode, preview
 
 WHITE = (255, 255, 255)
@@ -116,7 +117,7 @@ def test_a_square_of_no_or_too_many_pixels_is_refused(side):
 # ---- EXIF
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_picture_is_seen_upright(kind, orientation):
     upright = files.corners(48, 33)
@@ -300,3 +301,35 @@ def test_the_first_frame_or_page_is_what_is_seen(kind):
     decoded = decode(content, 8)
     assert close(decoded.pixels, np.broadcast_to(files.RED, (8, 8, 3)))
     assert close(opened(decoded.thumbnail), np.broadcast_to(files.RED, (30, 40, 3)))
+
+
+# ---- formats that are not everywhere
+
+
+def test_a_heic_picture_without_its_extra_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(BadPicture, match=r"is a HEIC .* needs pillow-heif: pip install 'auxbit\[heic\]'"):
+        decode(files.saved(files.corners(), "HEIF"), 8)
+
+
+def test_an_avif_picture_that_pillow_cannot_read_is_named_with_what_it_needs(monkeypatch):
+    content = files.saved(files.corners(), "AVIF")
+    monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
+    with pytest.raises(BadPicture, match=r"is an AVIF picture, which needs Pillow 11\.3: pip install -U"):
+        decode(content, 8)
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"mif1"])
+def test_a_heic_picture_is_known_by_any_of_its_brands_whatever_its_name(brand):
+    content = bytearray(files.saved(files.corners(), "HEIF"))
+    content[8:12] = brand
+    assert decode(bytes(content), 8).format == "HEIF"
+
+
+def test_the_thumbnail_within_a_heic_picture_is_not_taken_for_it():
+    image = Image.fromarray(files.corners(640, 480))
+    stream = io.BytesIO()
+    image.save(stream, "HEIF", thumbnails=[128], quality=-1, chroma=444)
+    decoded = decode(stream.getvalue(), 16, longest=64)
+    assert (decoded.width, decoded.height) == (640, 480)
+    assert close(decoded.pixels, decode(files.saved(files.corners(640, 480)), 16).pixels)

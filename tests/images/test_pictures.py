@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from auxbit.collection.collection import Collection
-from auxbit.errors import BadPicture, CollectionError, FileProblem, InvalidInput, InvalidParameter
+from auxbit.core import files
+from auxbit.errors import (
+    BadPicture,
+    CollectionError,
+    FileExists,
+    FileProblem,
+    InvalidInput,
+    InvalidParameter,
+)
 from auxbit.images.build import Plan, compare_pictures
 from auxbit.images.decode import decode
-from auxbit.images.pictures import MODES, Pictures
-from helpers.picture_collections import Told, again, create, folder_of, put
+from auxbit.images.pictures import MODES, Pictures, write_duplicates
+from helpers.picture_collections import Told, add, again, create, folder_of, put
 from helpers.picture_files import noise, saved
 
 
@@ -49,7 +61,7 @@ def test_a_file_its_bytes_and_its_path_find_the_same_and_itself_first(pets: Path
     path = pets / "in" / "img7.png"
     with Pictures.open(pets / "out") as pictures:
         found = pictures.search(path, k=5, mode="reranked")
-        assert found[0] == (7, "img7.png", 0.0)
+        assert found[0] == (7, "img7.png", 0.0, "")
         assert pictures.search(str(path), k=5, mode="reranked") == found
         assert pictures.search(path.read_bytes(), k=5, mode="reranked") == found
         assert [each.id for each in found][1:] == [
@@ -140,6 +152,133 @@ def test_an_item_without_a_picture_is_told_apart(tmp_path: Path) -> None:
             pictures.thumbnail(5)
         assert len(pictures.search(0, k=10)) == 5
     assert again(tmp_path / "in", tmp_path / "out").unchanged == 5
+
+
+# ---- known files and duplicates
+
+
+def test_a_file_that_is_known_is_at_distance_0_whatever_its_name_and_the_limits_of_a_search(
+    tmp_path: Path,
+) -> None:
+    folder = folder_of(tmp_path / "in", 30)
+    (folder / "img30.png").write_bytes((folder / "img4.png").read_bytes())
+    create(folder, tmp_path / "out", bits=1)  # by which nothing can be told apart
+    content = (folder / "img4.png").read_bytes()
+    (tmp_path / "upload").write_bytes(content)
+    with Pictures.open(tmp_path / "out") as pictures:
+        assert pictures.known(files.checksum([content])) == [4, 30]
+        assert pictures.known("0" * 64) == []
+        for mode in (None, "reranked", "hamming"):
+            for query in (content, tmp_path / "upload"):
+                found = pictures.search(query, k=3, mode=mode)
+                assert [(each.id, each.distance) for each in found[:2]] == [(4, 0), (30, 0)]
+                assert len(found) == 3
+        again = saved(np.asarray(Image.open(folder / "img4.png")), compress_level=1)  # other bytes
+        assert again != content
+        assert pictures.search(again, k=1)[0].distance == 0
+        assert "sha256" in pictures.collection.describe()["indexed"]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A folder with 12 pictures: of one there are copies of the same bytes, of another a smaller one."""
+    folder = folder_of(tmp_path / "in", 12)
+    for name in ("b.png", "deep/c.png"):
+        put(folder / name, 3)
+    (folder / "small.png").write_bytes(saved(Image.open(folder / "img5.png").resize((12, 10))))
+    create(folder, tmp_path / "out", bits=8)
+    return tmp_path
+
+
+def listed(groups: Any) -> list[list[tuple[str, str]]]:
+    return [[(Path(each.path).name, each.action) for each in group] for group in groups]
+
+
+def test_files_of_the_same_bytes_are_a_group_of_which_the_first_is_kept(copied: Path) -> None:
+    with Pictures.open(copied / "out") as pictures:
+        (group,) = pictures.duplicates()
+        assert listed([group]) == [[("b.png", "keep"), ("c.png", "delete"), ("img3.png", "delete")]]
+        assert [each.why for each in group[1:]] == ["the same bytes"] * 2
+        assert {each.of for each in group} == {group[0].id}
+        assert all(Path(each.path).is_file() and each.bytes > 0 for each in group)
+
+
+def test_pictures_that_look_the_same_are_found_by_radius_and_the_largest_is_kept(copied: Path) -> None:
+    with Pictures.open(copied / "out") as pictures:
+        found = pictures.duplicates(8)  # all codes: only what is much nearer than others is a copy
+        pairs = {(name, action) for group in listed(found) for name, action in group}
+        assert {("img5.png", "keep"), ("small.png", "delete"), ("b.png", "keep")} <= pairs
+        assert {name for name, action in pairs if action == "delete"} == {"c.png", "img3.png", "small.png"}
+        (small,) = (each for group in found for each in group if each.path.endswith("small.png"))
+        assert "bits apart, at distance" in small.why
+        assert pictures.about(small.of)["file"] == "img5.png"
+
+
+def test_files_that_are_gone_changed_or_links_are_never_kept_nor_deleted(copied: Path) -> None:
+    folder = copied / "in"
+    (folder / "b.png").unlink()
+    (folder / "deep" / "c.png").unlink()
+    with Pictures.open(copied / "out") as pictures:
+        assert pictures.duplicates() == []
+        (folder / "b.png").symlink_to("img3.png")  # deleting what it leads to would lose the picture
+        os.link(folder / "img3.png", folder / "hard.png")
+        add([folder], copied / "out")
+        assert pictures.duplicates() == []
+        put(folder / "deep" / "c.png", 3)
+        add([folder], copied / "out")
+        ((one, other),) = pictures.duplicates()
+        assert {Path(each.path).name for each in (one, other)} <= {"c.png", "img3.png", "hard.png"}
+        (folder / "deep" / "c.png").write_bytes(b"edited since")
+        assert pictures.duplicates() == []
+
+
+def test_the_list_as_commands_deletes_copies_and_nothing_else_whatever_names_are(copied: Path) -> None:
+    folder = copied / "in"
+    odd = [
+        "it's.png",
+        "$(touch evil).png",
+        "-rf.png",
+        "a; touch evil;.png",
+        "a\nb; touch evil.png",
+        "x\x1b[2J.png",
+    ]
+    for name in [*odd, "n" * 240 + ".png"]:
+        put(folder / name, 3)
+    add([folder], copied / "out")
+    with Pictures.open(copied / "out") as pictures:
+        groups = pictures.duplicates(8)
+    out = copied / "list.sh"
+    write_duplicates(groups, out)
+    assert out.read_text().replace("\n", "").isprintable()
+    assert "# item " in out.read_text()  # for the two with control characters
+    kept = {each.path for group in groups for each in group if each.action == "keep"}
+    before = set(map(str, folder.rglob("*.png")))
+    (folder / "small.png").with_name("img5.png").rename(folder / "img5 moved.png")
+    subprocess.run(["sh", str(out)], cwd=copied, check=False, capture_output=True)
+    after = set(map(str, folder.rglob("*.png")))
+    assert kept - {str(folder / "img5.png")} <= after
+    assert str(folder / "small.png") in after  # what it is a copy of has moved
+    gone = before - after - {str(folder / "img5.png")}
+    assert len(gone) == 7  # of ten of the same bytes, one is kept and two have control characters
+    assert not list(copied.rglob("evil"))
+
+
+def test_the_list_as_a_table_has_every_name_as_it_is(copied: Path) -> None:
+    put(copied / "in" / 'a "new\nline", and more.png', 3)
+    add([copied / "in"], copied / "out")
+    with Pictures.open(copied / "out") as pictures:
+        groups = pictures.duplicates()
+    out = copied / "list.csv"
+    write_duplicates(groups, out)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == [each.path for each in groups[0]]
+    assert [row["action"] for row in rows].count("keep") == 1
+    assert {row["group"] for row in rows} == {"1"}
+    with pytest.raises(FileExists, match=r"list\.csv exists"):
+        write_duplicates(groups, out)
+    with pytest.raises(InvalidParameter, match=r"ends in \.csv or \.sh"):
+        write_duplicates(groups, copied / "list.txt")
 
 
 # ---- comparing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,24 @@ def test_what_is_found_tells_path_size_and_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "suffix", [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff", ".JPG", ".TiFf"]
+    "suffix",
+    [".jpg", ".jfif", ".png", ".webp", ".gif", ".tif", ".bmp", ".avif", ".heic", ".JPG", ".TiFf", ".HEIC"],
 )
 def test_every_suffix_counts_in_any_case(tmp_path, suffix):
-    put(tmp_path, f"a{suffix}", "a.bmp", "a.svg", "png", "a.png.txt")
+    put(tmp_path, f"a{suffix}", "a.mov", "png", "a.png.txt")
     assert names(tmp_path) == [f"a{suffix}"]
+
+
+def test_what_is_left_out_is_named_if_it_may_be_a_picture_and_counted_if_not(tmp_path):
+    put(tmp_path, "a.png", "b.svg", "raw/c.CR2", ".hidden.jxl")
+    put(tmp_path, "notes.txt", "raw/more.txt", "film.mov", "README")
+    skipped, others = [], Counter()
+    assert [found.name for found in walk(tmp_path, skipped, others)] == ["a.png"]
+    assert sorted(name for name, _ in skipped) == ["b.svg", "raw/c.CR2"]
+    assert {reason for _, reason in skipped} == {
+        "is not read: JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC pictures are"
+    }
+    assert others == {".txt": 2, ".mov": 1, "": 1}
 
 
 def test_what_the_support_module_writes_is_what_is_found(tmp_path):
@@ -147,12 +161,21 @@ def test_a_folder_is_found_under_its_own_name_and_not_again_through_links(tmp_pa
     assert names(tmp_path) == ["m/real/a.png"]
 
 
-def test_a_folder_elsewhere_is_found_through_the_first_link_to_it(tmp_path):
-    put(tmp_path, "elsewhere/deep/a.png", "here/b.png")
-    for link in ("two", "one"):
-        (tmp_path / "here" / link).symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "here")
-    assert names(tmp_path / "here") == ["b.png", "one/deep/a.png"]
+def test_links_that_lead_out_of_the_folder_are_told_and_not_followed(tmp_path):
+    put(tmp_path, "elsewhere/deep/a.png", "here/b.png", "here too/c.png", "here/d/e.png")
+    here = tmp_path / "here"
+    (here / "folder").symlink_to(tmp_path / "elsewhere")
+    (here / "file.png").symlink_to(tmp_path / "elsewhere" / "deep" / "a.png")
+    (here / "beside.png").symlink_to(Path("..") / "here too" / "c.png")
+    (here / "notes.txt").symlink_to(tmp_path / "elsewhere" / "deep" / "a.png")
+    (here / "d" / "through").symlink_to(here / "folder")
+    (here / "inside.png").symlink_to(here / "b.png")
+    (tmp_path / "door").symlink_to(here)  # the folder itself may be a link
+    for top in (here, tmp_path / "door"):
+        skipped = []
+        assert [found.name for found in walk(top, skipped)] == ["b.png", "d/e.png", "inside.png"]
+        assert sorted(name for name, _ in skipped) == ["beside.png", "d/through", "file.png", "folder"]
+        assert all("is a link that leads out of the folder" in reason for _, reason in skipped)
 
 
 def test_a_link_to_a_file_is_found_and_one_to_nothing_is_told(tmp_path):

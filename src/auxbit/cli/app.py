@@ -58,7 +58,7 @@ GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
         collection.compact, collection.retrain, collection.check,
     )),
     "images": ("Make folders of pictures searchable by what they look like.", (
-        images.create, images.add, images.search, images.compare,
+        images.create, images.add, images.search, images.duplicates, images.compare,
     )),
     "store": ("Keep codes in PostgreSQL (pgvector) or Milvus, and search them there.", (
         store.push, store.search,

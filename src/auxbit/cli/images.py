@@ -12,12 +12,15 @@ from typer import Argument, Option
 from auxbit.cli import options as opt
 from auxbit.cli import output
 from auxbit.cli.options import choice, integers, refuse, words
+from auxbit.errors import printable
 
 if TYPE_CHECKING:
     from auxbit.images.build import Report
+    from auxbit.images.pictures import Copy
     from auxbit.serve.server import Serving
 
 SHOWN_BAD = 10
+SHOWN_GROUPS, SHOWN_COPIES = 20, 10
 COLUMNS = {
     "method": "method", "bits": "bits", "precision": "precision", "recall": "recall", "mAP": "map",
     "error": "squared_error", "L_eff": "effective_bits", "seconds": "seconds",
@@ -26,12 +29,17 @@ USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or 
 
 Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
 Prune = Annotated[bool, Option("--prune", help="Delete items whose file is gone, rather than count them.")]
+Retrain = Annotated[bool | None, Option(
+    "--retrain/--no-retrain", show_default="if most pictures came after the model",
+    help="Then fit a new model to all pictures, and make new codes."
+)]  # fmt: skip
 
 
 def create(
     context: typer.Context,
     folder: Annotated[str, Argument(
-        metavar="DIR", help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff."
+        metavar="DIR",
+        help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff, bmp, avif, heic."
     )],
     out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder to make.")],
     bits: Annotated[int | None, Option(metavar="N", help="Bits per code.", show_default="64")] = None,
@@ -57,8 +65,18 @@ def create(
     std: Annotated[str | None, Option(
         metavar="R,G,B", show_default="1,1,1", help="--model: what the channels are divided by then."
     )] = None,
+    text_model: Annotated[str | None, Option(
+        metavar="FILE.onnx", help="--model: the network that makes such vectors of words, for search --text."
+    )] = None,
+    tokenizer: Annotated[str | None, Option(
+        metavar="FILE.json", help="--text-model: its tokenizer.json."
+    )] = None,
     seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="0")] = None,
+    views: Annotated[bool | None, Option(
+        "--views", help="Also keep codes of each picture mirrored, turned and cropped, which find it, too."
+    )] = None,
     prune: Prune = False,
+    retrain: Retrain = None,
     jobs: opt.Jobs = None,
     force: Annotated[bool, Option(
         "--force", help="Begin again if the collection exists, rather than resume."
@@ -68,7 +86,7 @@ def create(
     """Make a collection of the pictures in a folder.
 
     Run again it resumes where it was stopped, and takes in what is new or changed. Files that cannot be read
-    are listed and left out.
+    are listed and left out, and so are links that lead out of the folder.
     """
     channels = _channels(mean, "--mean"), _channels(std, "--std")
     with output.resumable(context, out, without=["--force"]), output.Stages() as stages:
@@ -76,7 +94,8 @@ def create(
 
         report = build.create(
             folder, out, bits=bits, method=method, features=features, side=side, colour=colour, grey=grey,
-            model=model, mean=channels[0], std=channels[1], seed=seed, prune=prune, overwrite=force,
+            model=model, mean=channels[0], std=channels[1], text_model=text_model,
+            tokenizer=tokenizer, seed=seed, views=views, prune=prune, retrain=retrain, overwrite=force,
             n_jobs=jobs, progress=stages,
         )  # fmt: skip
     _print(report, out, json)
@@ -87,9 +106,7 @@ def add(
     folder: Pets,
     places: Annotated[list[str], Argument(metavar="FILE_OR_DIR…", help="Pictures, and folders of them.")],
     prune: Prune = False,
-    retrain: Annotated[
-        bool, Option("--retrain", help="Then fit a new model to all pictures, and make new codes.")
-    ] = False,
+    retrain: Retrain = None,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:
@@ -109,6 +126,9 @@ def search(
     folder: Pets,
     picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
     id_: Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")] = None,
+    text: Annotated[str | None, Option(
+        metavar="WORDS", help="Search for what words say, in a collection made with --text-model."
+    )] = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
     mode: Annotated[str | None, choice(
         "hamming", "asymmetric", "reranked", show_default="reranked", help="By the distance of codes in "
@@ -117,14 +137,18 @@ def search(
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Find the pictures that look most like one."""
-    query = picture if id_ is None else id_
-    if query is None or (picture is not None and id_ is not None):
-        raise typer.BadParameter("give a PICTURE or --id N, one of them.", param_hint="PICTURE")
+    """Find the pictures that look most like one, or that words say."""
+    given = [each for each in (picture, id_, text) if each is not None]
+    if len(given) != 1:
+        raise typer.BadParameter("give a PICTURE, --id N or --text WORDS, one of them.", param_hint="PICTURE")
+    query = given[0]
     from auxbit.images.pictures import Pictures
 
     with output.Stages("searching"), Pictures.open(folder, n_jobs=jobs) as pictures:
-        results = pictures.search(query, k, mode=mode)
+        if text is not None:
+            results = pictures.search_text(text, k, mode=mode)
+        else:
+            results = pictures.search(query, k, mode=mode)
         items = len(pictures)
         mode = mode or "reranked"
     if json:
@@ -134,9 +158,67 @@ def search(
     if not results:
         output.say(f"Nothing else is among the {items:,} pictures.")
         return
+    with_views = any(each.view for each in results)
     output.print_table(
-        ["id", "bits" if mode == "hamming" else "distance", "file"],
-        [(each.id, each.distance, output.printable(each.file)) for each in results],
+        ["id", "bits" if mode == "hamming" else "distance", *(["view"] if with_views else []), "file"],
+        [
+            (each.id, each.distance, *([each.view] if with_views else []), printable(each.file))
+            for each in results
+        ],
+    )
+
+
+def duplicates(
+    folder: Pets,
+    radius: Annotated[int | None, Option(
+        metavar="N", help="Also pictures that look alike: whose codes differ in at most that many bits.",
+        show_default="only files of the same bytes",
+    )] = None,
+    out: Annotated[str | None, Option(
+        "--out", "-o", metavar="FILE", help="Write the list to this .csv, or as commands to this .sh."
+    )] = None,
+    jobs: opt.Jobs = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:  # fmt: skip
+    """Find copies of pictures, and which one of each group to keep.
+
+    Nothing is deleted: --out writes a list to look through and act on.
+    """
+    from auxbit.core.files import check_output
+    from auxbit.images.pictures import Pictures, write_duplicates
+
+    if out is not None:
+        check_output(out, overwrite=force, endings=[".csv", ".sh"])
+    with output.Stages("comparing"), Pictures.open(folder, n_jobs=jobs) as pictures:
+        groups, items = pictures.duplicates(radius), len(pictures)
+    if out is not None:
+        write_duplicates(groups, out, overwrite=force)
+    if json:
+        found = {"collection": folder, "items": items, "radius": radius}
+        found["groups"] = [[each._asdict() for each in group] for group in groups]
+        output.print_json(found | ({} if out is None else {"written": out}))
+        return
+    _print_duplicates(groups, items, radius)
+    if groups:
+        output.say(
+            f"Written to {out}." if out else "--out list.csv writes all of them, --out list.sh commands."
+        )
+
+
+def _print_duplicates(groups: list[list[Copy]], items: int, radius: int | None) -> None:
+    rows = [
+        (str(number), each.action, printable(each.path), each.why)
+        for number, group in enumerate(groups[:SHOWN_GROUPS], 1) for each in group[:SHOWN_COPIES]
+    ]  # fmt: skip
+    if rows:
+        output.print_table(["group", "action", "file", "why"], rows)
+    more = [each for group in groups for each in group if each.action == "delete"]
+    n = f"{len(groups):,} group{'' if len(groups) == 1 else 's'}"
+    what = "of the same bytes" if radius is None else f"of the same bytes or within {radius} bits"
+    output.say(
+        f"{n} {what} among {items:,} pictures; {len(more):,} could be deleted, "
+        f"{output.size(sum(each.bytes for each in more))}. Nothing was deleted."
     )
 
 
@@ -201,16 +283,25 @@ def _print(report: Report, folder: str, json: bool) -> None:
             ("collection", folder),
             ("pictures", f"{report.items:,}" + (f" ({said})" if said else "")),
             ("features", _features(recipe, state.n_features)),
-            ("codes", f"{state.n_bits} bits, {method}"),
+            ("codes", f"{state.n_bits} bits, {method}, fitted to {report.fitted:,} pictures"),
+            *([("views", f"{report.views} more codes per picture")] if report.views else []),
             *([("seconds", took)] if took else []),
         ]
     )
     if report.bad:
         output.say(f"\nNot read: {len(report.bad):,}")
         for name, reason in report.bad[:SHOWN_BAD]:
-            output.say(f"  {output.printable(name)} {reason}")
+            output.say(f"  {printable(name)} {reason}")
         if len(report.bad) > SHOWN_BAD:
             output.say(f"  and {len(report.bad) - SHOWN_BAD:,} more; --json lists all")
+    if report.others:
+        ends = ", ".join(
+            f"{n:,} {printable(end) or 'without an ending'}" for end, n in report.others.most_common(5)
+        )
+        more = " …" if len(report.others) > 5 else ""
+        output.say(f"\nNot pictures by their names: {report.others.total():,} files ({ends}{more})")
+    if 2 * report.fitted < report.items:
+        output.say("\nMost pictures came after the model was fitted; --retrain fits a new one to all.")
     if report.missing:
         output.say(f"\nThe files of {report.missing:,} items are gone; --prune deletes these.")
     output.say_next("serve", folder)

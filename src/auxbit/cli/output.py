@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from auxbit.errors import printable
+
 SHOW_AFTER = 1.0  # seconds: what is over by then needs no progress bar
 WIDE = 100  # the width of tables if stdout is a file or a pipe
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")  # a terminal would act on those of metadata
@@ -33,7 +35,8 @@ def say(text: str = "") -> None:
 def note(text: str, kind: str = "") -> None:
     """A line on stderr, after a coloured "error: " or "warning: "."""
     colour = {"error": "bold red", "warning": "bold yellow"}.get(kind, "")
-    _err.print(Text.assemble((f"{kind}: " if kind else "", colour), text), soft_wrap=True)
+    shown = "\n".join(map(printable, text.split("\n")))  # file names are among it
+    _err.print(Text.assemble((f"{kind}: " if kind else "", colour), shown), soft_wrap=True)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -107,11 +110,6 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.1f} TB"
-
-
-def printable(name: str) -> str:
-    """A file's name without what a terminal would act on."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in name)
 
 
 # ---- Commands to type next, or to resume with

@@ -8,8 +8,12 @@ anywhere resumes when it is run again, and ends as if it had never been stopped.
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,16 +32,17 @@ from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter, printable
 from auxbit.experiments.compare import cells, compare, mean_over_seeds
 from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.files import TRAINING_ROWS
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, make_hasher
 from auxbit.images import features, pictures, sources
 from auxbit.images.decode import Decoders
-from auxbit.images.features import Channels, Describer, Recipe
-from auxbit.images.pictures import COMPARISON, COMPARISON_ROWS, About, Pictures
+from auxbit.images.features import Channels, Describer, Recipe, Words
+from auxbit.images.pictures import COMPARISON, COMPARISON_ROWS, VECTORS, About, Pictures
 from auxbit.images.sources import Bad, Decode, Item, Read, Same, Source, find_sources, fitting, read_pictures
+from auxbit.images.views import FOLDER, NAMES, Views, views_of
 from auxbit.quantiser.fit import TURNS
 
 if TYPE_CHECKING:
@@ -46,7 +51,6 @@ if TYPE_CHECKING:
 SIDES = {"gist": (32, 128), "pixels": (8, 32)}  # least and most that is chosen by default
 MEASURED = 64  # pictures whose sizes choose the side
 BATCH = 256  # pictures at most per batch, which is on disk before the next one is described
-VECTORS = "float16"
 MU = 0.01  # on CIFAR-10 at 64 bits this serves Hamming search as well as asymmetric search
 LEAST_PICTURES = 2
 LARGEST_SEED = 2**32 - 1
@@ -85,6 +89,9 @@ class Report:
     """What was done. bad : name and reason of what could not be read; seconds : by stage.
 
     missing : items whose file is gone, except those that `prune` removed
+    others : how many files do not end as pictures do, by their ending
+    fitted : how many pictures there were when the model was fitted
+    views : how many further codes each picture has
     """
 
     added: int = 0
@@ -93,8 +100,11 @@ class Report:
     removed: int = 0
     missing: int = 0
     bad: list[tuple[str, str]] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
     items: int = 0
     trained: bool = False
+    fitted: int = 0
+    views: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -111,8 +121,12 @@ def create(
     model: PathLike | None = None,
     mean: Channels | None = None,
     std: Channels | None = None,
+    text_model: PathLike | None = None,
+    tokenizer: PathLike | None = None,
     seed: int | None = None,
+    views: bool | None = None,
     prune: bool = False,
+    retrain: bool | None = None,
     overwrite: bool = False,
     n_jobs: int | None = None,
     decoders: Decoders | None = None,
@@ -120,23 +134,44 @@ def create(
 ) -> Report:
     """Make a collection of the pictures in a folder, or resume one, and bring it up to date.
 
+    InvalidInput if there is one of other folders: `add` takes in further ones.
+
     bits, method, seed : of the model; by default 64, "ba", 0
     features : "gist" (the default), "pixels", or "onnx", which is implied by `model`, the file of a network
     side, colour, grey, mean, std : as in Recipe; a side of None suits the pictures
+    text_model, tokenizer : the network that makes such vectors of words, and its tokenizer.json
+    views : also keep codes of each picture mirrored, turned and cropped, by which it is found
     prune : delete items whose file is gone
+    retrain : fit a new model to all pictures; None: if most of them came after the model was fitted
     overwrite : replace a collection that is there; otherwise it is resumed, with the same recipe
     """
     require("PIL.Image", extra="images", purpose="reading pictures")
-    wanted = Wanted(features, side, colour, grey, model, mean, std, bits, method, seed)
+    wanted = Wanted(features, side, colour, grey, model, mean, std, bits, method, seed, views)
     wanted.check()
+    words = _read_words(text_model, tokenizer)
     timed, report, place = _Timed(progress), Report(), Path(out)
     with _present(place, overwrite) as present, _decoding(decoders, n_jobs) as decode:
+        if present is not None:
+            _refuse_other_folder(folder, *present)
         timed.stage("finding", None)
-        found = find_sources([folder], present[1].roots if present else (), report.bad)
+        found = find_sources([folder], present[1].roots if present else (), report.bad, report.others)
         recipe, network = wanted.recipe(present and present[1].recipe, found, decode, n_jobs)
         with wanted.target(place, present, recipe, timed, report, network=network, n_jobs=n_jobs) as target:
+            target.check_words(words)
             target.read(found, decode, sources.scope([folder]), prune=prune)
-            return target.finish()
+            target.keep_words(words)
+            return target.finish(retrain)
+
+
+def _read_words(text_model: PathLike | None, tokenizer: PathLike | None) -> list[bytes]:
+    """The network for texts and its tokenizer, or neither."""
+    given = [each for each in (text_model, tokenizer) if each is not None]
+    if len(given) == 1:
+        raise InvalidInput(
+            "a network for texts needs its tokenizer, and the other way round: give --text-model FILE.onnx "
+            "and --tokenizer FILE.json."
+        )
+    return [features.read_network(each) for each in given]
 
 
 def build(
@@ -171,7 +206,7 @@ def add(
     path: PathLike,
     *,
     prune: bool = False,
-    retrain: bool = False,
+    retrain: bool | None = None,
     n_jobs: int | None = None,
     decoders: Decoders | None = None,
     progress: Progress | None = None,
@@ -179,7 +214,7 @@ def add(
     """Add pictures and folders of them to a collection, encoded by its model.
 
     What is in it already and has not changed is not read again. prune : delete items of these places whose
-    file is gone; retrain : then fit a new model to all vectors.
+    file is gone; retrain : then fit a new model to all vectors; None: if most pictures came after the model.
     """
     timed, report, places = _Timed(progress), Report(), list(places)
     require("PIL.Image", extra="images", purpose="reading pictures")
@@ -187,15 +222,11 @@ def add(
     with collection:
         collection.lock()
         timed.stage("finding", None)
-        found = find_sources(places, about.roots, report.bad)
+        found = find_sources(places, about.roots, report.bad, report.others)
         target = _Target(Path(path), about, timed, report, collection=collection, n_jobs=n_jobs)
-        with _decoding(decoders, n_jobs) as decode:
+        with target, _decoding(decoders, n_jobs) as decode:
             target.read(found, decode, sources.scope(places), prune=prune)
-        if retrain:
-            from sklearn.base import clone
-
-            target.train(clone(collection.model))
-        return target.finish()
+            return target.finish(retrain)
 
 
 @contextmanager
@@ -226,6 +257,19 @@ def _present(out: Path, overwrite: bool) -> Iterator[tuple[Collection, About] | 
         yield collection, about
 
 
+def _refuse_other_folder(folder: PathLike, collection: Collection, about: About) -> None:
+    """Refuse to resume with a folder that the collection does not have its pictures from."""
+    place = os.path.realpath(folder)
+    if not collection.state.items or any(sources.is_within(place, root) for root in about.roots):
+        return
+    has = ", ".join(about.roots) or "no folder"
+    command = shlex.join(["auxbit", "images", "add", str(collection.path), os.fspath(folder)])
+    raise InvalidInput(
+        f"{collection.path} has its pictures from {has}, not from {place}. To add those as well: {command}. "
+        "Or choose another --out, or add --force to replace it."
+    )
+
+
 # ---- What is wanted, and what a collection has already
 
 
@@ -243,6 +287,7 @@ class Wanted:
     bits: int | None = None
     method: str | None = None
     seed: int | None = None
+    views: bool | None = None
 
     @property
     def kind(self) -> str | None:
@@ -295,13 +340,13 @@ class Wanted:
         """Where pictures go: the collection that is present, or one that is still to be made."""
         if present is None:
             bits, method = self.bits or DEFAULT_BITS, self.method or DEFAULT_METHOD
-            about = About(recipe, bits, method, self.seed or 0)
+            about = About(recipe, bits, method, self.seed or 0, views=self.views or False)
             return _Target(out, about, progress, report, network=network, n_jobs=n_jobs)
         collection, about = present
         self._check_same(collection, about.recipe, recipe)
         about = replace(
             about, bits=self.bits or about.bits, method=self.method or about.method,
-            seed=about.seed if self.seed is None else self.seed,
+            seed=about.seed if self.seed is None else self.seed, views=self.views or about.views,
         )  # fmt: skip
         return _Target(out, about, progress, report, collection=collection, n_jobs=n_jobs)
 
@@ -371,6 +416,7 @@ class _Target:
         self.out, self.about, self.collection = out, about, collection
         self._progress, self._report, self._network, self._n_jobs = progress, report, network, n_jobs
         self._made: Collection | None = None
+        self._views: Views | None = None
         self._replaces = collection is None and is_collection(out)
         self._keep_about()
 
@@ -378,8 +424,9 @@ class _Target:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._made is not None:
-            self._made.close()
+        for opened in (self._made, self._views):
+            if opened is not None:
+                opened.close()
 
     @cached_property
     def _describer(self) -> Describer:
@@ -391,6 +438,7 @@ class _Target:
     ) -> None:  # fmt: skip
         """Bring the items up to date with the sources. here : whether a path is where sources were found."""
         known = sources.items_of(self.collection) if self.collection is not None else {}
+        self._want_views(known)
         to_read: list[tuple[Source, Item | None]] = []
         for source in found:
             item = known.get(source.path)
@@ -408,9 +456,44 @@ class _Target:
             if path not in paths and here(path) and sources.is_gone(path)
         ]  # fmt: skip
         if gone and prune and self.collection is not None:
-            self._report.removed = self.collection.delete(gone)
+            self._report.removed = self.collection.delete(gone)  # their views follow
         else:
             self._report.missing = len(gone)
+
+    def check_words(self, words: list[bytes]) -> None:
+        """Refuse, before pictures are read, a network for texts that makes other vectors than theirs."""
+        if not words:
+            return
+        made = Words(words[0], words[1]).dimension
+        if made != self._describer.dimension:
+            raise InvalidInput(
+                f"the network for texts makes {made:,} numbers, and vectors of pictures have "
+                f"{self._describer.dimension:,}: they must be of one model, and the first output the vector."
+            )
+
+    def keep_words(self, words: list[bytes]) -> None:
+        """Keep the network for texts and its tokenizer with the collection."""
+        if words and self.collection is not None:
+            for name, content in zip(pictures.OF_WORDS, words):
+                files.write_bytes(self.out / name, content)
+            self.about = replace(self.about, words=files.checksum(words))
+            self._keep_about()
+
+    def _want_views(self, known: dict[str, Item]) -> None:
+        """Let pictures that have no views, or others, be read as if their content were new."""
+        if not self.about.views or self.collection is None:
+            return
+        have = self._opened_views().checksums()
+        for path, item in known.items():
+            if have.get(item.id) != item.sha256:
+                known[path] = item._replace(size=-1, sha256="")
+
+    def _opened_views(self) -> Views:
+        if self._views is None:
+            collection = self._ready()
+            opened = Views.open(self.out, read_only=False, n_jobs=self._n_jobs)
+            self._views = opened or Views.create(collection, n_jobs=self._n_jobs)
+        return self._views
 
     def _note_roots(self, roots: Iterable[str]) -> None:
         """Keep these folders among those that pictures come from."""
@@ -444,11 +527,12 @@ class _Target:
                 self._progress.advance(1)
 
     def _add(self, batch: list[Read]) -> None:
-        """Add pictures with their thumbnails."""
+        """Add pictures with their thumbnails and views."""
         batch, vectors = self._described(batch)
         if not batch:
             return
         collection = self._ready()
+        views = self._opened_views() if self.about.views else None
         codes = None
         if collection.state.model is None:
             codes = np.zeros((len(batch), bytes_per_code(collection.n_bits)), dtype=np.uint8)
@@ -457,11 +541,16 @@ class _Target:
             if len(some):
                 added = [batch[place] for place in some]
                 ids = [each.known.id for each in added if each.known is not None]
-                collection.add(
+                if views is not None:
+                    views.drop(ids)  # first: a picture may lack views, but not have those of another
+                numbers = collection.add(
                     vectors[some], codes=None if codes is None else codes[some], ids=ids or None,
                     metadata=[each.metadata() for each in added], upsert=bool(ids),
                     attachments=[each.decoded.thumbnail for each in added],
                 )  # fmt: skip
+                if views is not None:
+                    seen = self._seen(np.stack([each.decoded.pixels for each in added]))
+                    views.put(numbers.tolist(), [each.sha256 for each in added], seen)
         self._report.added += int(is_new.sum())
         self._report.replaced += int((~is_new).sum())
 
@@ -481,8 +570,11 @@ class _Target:
                 except InvalidInput as error:
                     self._report.bad.append((each.source.name, f"cannot be described: {error}"))
             batch, vectors = fine, np.array(rows, dtype=np.float32)
-        # codes are made of the rounded vectors, so that making them again gives the same codes
-        return batch, vectors.astype(VECTORS).astype(np.float32)
+        return batch, _rounded(vectors)
+
+    def _seen(self, pixels: features.Pixels) -> Float32:
+        """The vectors of the views of pictures, (n, views, D)."""
+        return np.stack([_rounded(self._describer(each)) for each in views_of(pixels)], axis=1)
 
     def _note_dates(self, same: list[Same]) -> None:
         """Store the new dates of unchanged files, so that they need not be read next time."""
@@ -502,26 +594,46 @@ class _Target:
             # files that a collection which was here before has left
             for left in pictures.BESIDE:
                 (self.out / left).unlink(missing_ok=True)
+            shutil.rmtree(self.out / FOLDER, ignore_errors=True)
             if self._network is not None:
                 files.write_bytes(self.out / features.FILE, self._network)
             self._keep_about()  # last: this is what makes it a collection of pictures
         return self.collection
 
-    def finish(self) -> Report:
-        """Train if there is no model yet; return what was done."""
+    def finish(self, retrain: bool | None = None) -> Report:
+        """Train if there is no model yet, or it is outgrown; return what was done."""
         report, about = self._report, self.about
         if self.collection is None:
             bad = report.bad
             raise InvalidInput(f"none of the {len(bad):,} pictures could be read.{_some_of(bad)}")
         if self.collection.state.model is None:
+            self.collection.index_field("sha256")  # by which a file is recognised
             if len(self.collection) < LEAST_PICTURES:
                 raise InvalidInput(
                     f"{self.out} has {len(self.collection)} picture; a model needs at least "
                     f"{LEAST_PICTURES}. Put more into the folder, and run this again.{_some_of(report.bad)}"
                 )
             self.train(make_hasher(about.method, about.bits, random_state=about.seed, n_jobs=self._n_jobs))
+        elif retrain or (retrain is None and self._is_outgrown()):
+            from sklearn.base import clone
+
+            self.train(clone(self.collection.model))
+        if self.about.views:
+            self._opened_views().follow(self.collection, self._progress)
+        report.fitted, report.views = self._fitted(), len(NAMES) if self.about.views else 0
         report.items, report.seconds = len(self.collection), self._progress.seconds()
         return report
+
+    def _fitted(self) -> int:
+        """How many of the pictures were there when the model was fitted."""
+        assert self.collection is not None
+        return int((np.asarray(self.collection.ids, dtype=np.int64) < self.collection.state.trained).sum())
+
+    def _is_outgrown(self) -> bool:
+        """Whether more pictures came since the model was fitted than it was fitted to."""
+        assert self.collection is not None
+        fitted = self._fitted()
+        return fitted < min(len(self.collection) - fitted, TRAINING_ROWS)
 
     def train(self, model: Hasher) -> None:
         """Fit a model to the vectors, make the codes by it, and switch to both in one step.
@@ -534,8 +646,9 @@ class _Target:
         X = np.asarray(self.collection.vectors(some), dtype=np.float32)
         try:
             with warnings.catch_warnings():
-                # about fewer pictures than bits, which the user cannot change
-                warnings.filterwarnings("ignore", message=".*has axes for", category=UserWarning)
+                # about few pictures, which the user cannot change
+                for about in (".*has axes for", "The first Z step"):
+                    warnings.filterwarnings("ignore", message=about, category=UserWarning)
                 fit_reporting(model, X, progress)
         except InvalidInput as error:
             if isinstance(error.__cause__, InvalidParameter):  # that few pictures cannot have that many bits
@@ -551,8 +664,14 @@ class _Target:
         self._report.trained = True
 
 
+def _rounded(vectors: Float32) -> Float32:
+    """As vectors are kept: codes are made of these, so that making them again gives the same codes."""
+    rounded: Float32 = vectors.astype(VECTORS).astype(np.float32)
+    return rounded
+
+
 def _some_of(bad: list[tuple[str, str]]) -> str:
-    listed = "".join(f"\n  {name} {reason}" for name, reason in bad[:SHOWN_BAD])
+    listed = "".join(f"\n  {printable(name)} {reason}" for name, reason in bad[:SHOWN_BAD])
     return listed + (f"\n  and {len(bad) - SHOWN_BAD:,} more" if len(bad) > SHOWN_BAD else "")
 
 

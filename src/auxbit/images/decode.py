@@ -25,10 +25,18 @@ import numpy.typing as npt
 
 from auxbit.core.checks import require
 from auxbit.core.parallel import resolve_n_jobs
-from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParameter
+from auxbit.errors import AuxbitError, BadPicture, InvalidInput, InvalidParameter, MissingExtra
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff"})
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF")
+SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp", ".dib", ".avif",
+    ".heic", ".heif", ".hif",
+})  # fmt: skip
+UNREAD = frozenset({
+    ".arw", ".cr2", ".cr3", ".dng", ".eps", ".exr", ".hdr", ".ico", ".j2k", ".jp2", ".jxl", ".nef", ".orf",
+    ".pbm", ".pgm", ".ppm", ".psd", ".raf", ".raw", ".rw2", ".svg", ".tga", ".xcf",
+})  # fmt: skip
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF", "HEIF")
+READ = "JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC"
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 4096  # of the square; features use far smaller ones
 PNG_UP_TO = 64  # pixels: up to here a PNG is as small as a JPEG, and exact
@@ -39,6 +47,11 @@ _STARTS = {
     "PNG": (b"\x89PNG\r\n\x1a\n",),
     "GIF": (b"GIF87a", b"GIF89a"),
     "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"),
+    "BMP": (b"BM",),
+}
+_BRANDS = {  # of files in boxes: by the first kind of which one is named
+    "AVIF": {b"avif", b"avis"},
+    "HEIF": {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"},
 }
 _ORIENTATION, _EXIF_PART, _TAKEN = 0x0112, 0x8769, 0x9003  # EXIF tags
 
@@ -92,16 +105,40 @@ def check_sides(side: int, longest: int) -> None:
 
 
 def load_plugins() -> dict[str, Any]:
-    """What reads each of FORMATS. Not by Image.open, which may import every plugin and warns of sizes."""
-    from PIL import GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
+    """What reads each of FORMATS but the last two, which are not everywhere.
+
+    Not by Image.open, which may import every plugin and warns of sizes.
+    """
+    from PIL import BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
+    from PIL import WebPImagePlugin as WebP
 
     return {
         "JPEG": JpegImagePlugin.JpegImageFile,
         "PNG": PngImagePlugin.PngImageFile,
-        "WEBP": WebPImagePlugin.WebPImageFile,
+        "WEBP": WebP.WebPImageFile,
         "GIF": GifImagePlugin.GifImageFile,
         "TIFF": TiffImagePlugin.TiffImageFile,
+        "BMP": BmpImagePlugin.BmpImageFile,
     }
+
+
+def _plugin(kind: str) -> Any:
+    """What reads a format; BadPicture, with the remedy, if that is not installed."""
+    if kind == "HEIF":
+        try:
+            return require("pillow_heif", extra="heic", purpose="a HEIC picture").HeifImageFile
+        except MissingExtra:
+            raise BadPicture(
+                "is a HEIC picture, which needs pillow-heif: pip install 'auxbit[heic]'"
+            ) from None
+    if kind == "AVIF":
+        with suppress(ImportError):
+            from PIL import AvifImagePlugin
+
+            if AvifImagePlugin.SUPPORTED:
+                return AvifImagePlugin.AvifImageFile
+        raise BadPicture("is an AVIF picture, which needs Pillow 11.3: pip install -U Pillow")
+    return load_plugins()[kind]
 
 
 # ---- A picture, opened, scaled and turned
@@ -118,8 +155,8 @@ class _Picture:
         image = _opened(content, max_pixels)
         self.format = str(image.format)
         size = image.size
-        smaller = max(GAP * side / min(size), longest / max(size))
-        # `drafted` says where a JPEG that is reduced as it is read ends
+        smaller = max(GAP * side / min(size), longest / max(size)) if self.format == "JPEG" else 1.0
+        # `drafted` says where a JPEG that is reduced as it is read ends; of HEIC it would be another picture
         drafted = image.draft(None, tuple(int(smaller * n) + 1 for n in size)) if smaller < 1 else None
         image.load()
         orientation, self.taken = _exif(image)
@@ -197,10 +234,10 @@ def _opened(content: bytes, max_pixels: int) -> Any:
     """The picture's header, read by the plugin for its first bytes."""
     kind = _format_of(content)
     if kind is None:
-        raise BadPicture("is empty" if not content else "is no JPEG, PNG, WebP, GIF or TIFF picture")
+        raise BadPicture("is empty" if not content else f"is no {READ} picture")
     if kind == "WEBP":  # Pillow allocates all pixels when it opens one
         _check_size(_size_of_webp(content), max_pixels)
-    image = load_plugins()[kind](io.BytesIO(content))
+    image = _plugin(kind)(io.BytesIO(content))
     _check_size(image.size, max_pixels)
     return image
 
@@ -209,6 +246,10 @@ def _format_of(content: bytes) -> str | None:
     """One of FORMATS by the first bytes, None for anything else."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "WEBP"
+    if content[4:8] == b"ftyp":
+        named = content[8 : min(int.from_bytes(content[:4]), 256)]
+        brands = {named[start : start + 4] for start in range(0, len(named), 4)}
+        return next((kind for kind, known in _BRANDS.items() if brands & known), None)
     return next((kind for kind, starts in _STARTS.items() if content.startswith(starts)), None)
 
 

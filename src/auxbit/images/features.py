@@ -286,6 +286,81 @@ def _reason(error: Exception) -> str:
     return (text[:REASON_LETTERS] + " …" if len(text) > REASON_LETTERS else text.rstrip(".")) + "."
 
 
+# ---- Words: a network that makes vectors of texts, to be compared with those of pictures
+
+TEXT_FILE, TOKENIZER_FILE = "text.onnx", "tokenizer.json"  # the copies in the folder of the collection
+BESIDE_IDS = {"attention_mask": 1, "token_type_ids": 0}  # further inputs, and their values for a token
+INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+class Words:
+    """Makes vectors of texts: `words("a red car")`.
+
+    network, tokenizer : the bytes of an ONNX file, which takes the numbers of tokens, and of a tokenizer.json
+    """
+
+    def __init__(self, network: bytes, tokenizer: bytes, name: str = "the network for texts") -> None:
+        package = require("tokenizers", extra="text", purpose="search by words")
+        self._name, self._session = name, _session(network, name)
+        try:
+            self._tokenizer = package.Tokenizer.from_buffer(tokenizer)
+        except Exception as error:  # what it raises is no public class
+            raise InvalidInput(f"the tokenizer of {name} is no tokenizer.json: {_reason(error)}") from error
+        self._inputs = self._checked_inputs()
+        length = next(iter(self._inputs.values())).shape[1]
+        self._length = length if isinstance(length, int) else None
+        if self._length is not None:
+            self._tokenizer.enable_truncation(self._length)
+        self.dimension = len(self("a picture"))
+
+    def __call__(self, text: str) -> Float32:
+        """The vector of a text, (dimension,)."""
+        if not text.strip():
+            raise InvalidParameter("text", text, "words to search for")
+        encoded = self._tokenizer.encode(text)
+        padding = self._tokenizer.padding or {}
+        room = max(0, (self._length or 0) - len(encoded.ids))
+        rows = {
+            name: [*(encoded.ids if name not in BESIDE_IDS else [BESIDE_IDS[name]] * len(encoded.ids)),
+                   *[padding.get("pad_id", 0) if name not in BESIDE_IDS else 0] * room]
+            for name in self._inputs
+        }  # fmt: skip
+        if encoded.attention_mask and "attention_mask" in rows:  # a tokenizer may pad by itself
+            rows["attention_mask"] = [*encoded.attention_mask, *[0] * room]
+        vector: Float32 = _checked(self._run(rows)[None], "text")[0]
+        return vector
+
+    def _run(self, rows: dict[str, list[int]]) -> Float32:
+        """The vector of one text, by its inputs."""
+        feeds = {
+            name: np.array([rows[name]] * _rows_of(each), dtype=INTEGERS[each.type])
+            for name, each in self._inputs.items()
+        }
+        try:
+            made = self._session.run([self._session.get_outputs()[0].name], feeds)[0]
+        except Exception as error:  # onnxruntime's errors have no common base but this
+            raise InvalidInput(f"{self._name} could not be run on a text: {_reason(error)}") from error
+        vector: Float32 = np.asarray(made, dtype=np.float32).reshape(len(next(iter(feeds.values()))), -1)[0]
+        return vector
+
+    def _checked_inputs(self) -> dict[str, Any]:
+        """By name: the numbers of tokens first, then what goes beside them."""
+        inputs = self._session.get_inputs()
+        ids = [each for each in inputs if each.name not in BESIDE_IDS]
+        if len(ids) != 1 or any(len(each.shape) != 2 or each.type not in INTEGERS for each in inputs):
+            found = ", ".join(f"{each.name} ({each.type}, {len(each.shape)}-D)" for each in inputs) or "none"
+            raise InvalidInput(
+                f"{self._name} does not take texts: it must have one input of shape (n, length) for the "
+                f"numbers of tokens, integers, and perhaps {', '.join(BESIDE_IDS)}, and has {found}."
+            )
+        return {each.name: each for each in [*ids, *(each for each in inputs if each not in ids)]}
+
+
+def _rows_of(one_input: Any) -> int:
+    n = one_input.shape[0]
+    return n if isinstance(n, int) and n > 0 else 1
+
+
 # ---- Pixels to vectors, by a recipe
 
 GIST_VALUES = 320
@@ -371,14 +446,14 @@ class Describer:
         return pictures.reshape(shape)
 
 
-def _checked(vectors: Float32) -> Float32:
+def _checked(vectors: Float32, what: str = "picture") -> Float32:
     """Vectors that can be kept; NaN fails every comparison."""
     wrong = ~(np.abs(vectors) <= LARGEST).all(axis=1)
     if wrong.any():
         row = int(wrong.argmax())
         bad = float(vectors[row][~(np.abs(vectors[row]) <= LARGEST)][0])
         raise InvalidInput(
-            f"the network makes {bad:g} of picture {row}: numbers must be finite, and at most {LARGEST:g}. "
+            f"the network makes {bad:g} of {what} {row}: numbers must be finite, and at most {LARGEST:g}. "
             "Are --mean and --std those that it was trained with?"
         )
     return vectors

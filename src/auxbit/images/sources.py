@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,8 +18,8 @@ from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.checks import PathLike
 from auxbit.core.parallel import resolve_n_jobs
-from auxbit.errors import BadPicture, FileProblem
-from auxbit.images.decode import SUFFIXES, Decoded
+from auxbit.errors import BadPicture, FileProblem, printable
+from auxbit.images.decode import READ, SUFFIXES, UNREAD, Decoded
 
 Skipped = list[tuple[str, str]]
 Decode = Callable[[bytes, int], Decoded]
@@ -28,20 +28,25 @@ MOST_BYTES = 2**29  # of a file: more than any picture of 100 million pixels nee
 READ_ITEMS = 16_384  # whose metadata are in memory together
 AHEAD = 512  # pictures that are read while the ones before them are described, if they are small
 AHEAD_BYTES = 2**27
+LEADS_OUT = "is a link that leads out of the folder, and is not followed; name what it leads to"
 GONE = (FileNotFoundError, NotADirectoryError)
 
 # ---- Files in folders
 
 
-def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Source]:
+def walk(
+    folder: PathLike, skipped: Skipped | None = None, others: Counter[str] | None = None
+) -> list[Source]:
     """Every file under `folder` whose suffix is that of a picture, in natural order: img2 before img10.
 
     Hidden files and folders are left out, and so are collections. A folder that several links lead to is
-    walked once. What cannot be read goes to `skipped` as (name, reason). A single file is found as it is,
-    whatever its suffix.
+    walked once; links that lead out of `folder` are not followed. What cannot be read goes to `skipped` as
+    (name, reason), and files of other suffixes are counted in `others`, by suffix. A single file is found as
+    it is, whatever its suffix.
     """
     top = Path(folder)
     skipped = [] if skipped is None else skipped
+    others = Counter() if others is None else others
     _refuse_odd_name(top)
     try:
         kind = top.stat()
@@ -57,7 +62,7 @@ def walk(folder: PathLike, skipped: Skipped | None = None) -> list[Source]:
         raise FileProblem(f"{top} is a collection of auxbit. Name the folder that its pictures are in.")
     if not os.access(top, os.R_OK | os.X_OK):
         raise FileProblem(f"{top} cannot be read: its permissions do not allow it.")
-    return sorted(_Walk(top, skipped).found, key=lambda each: natural(each.name))
+    return sorted(_Walk(top, skipped, others).found, key=lambda each: natural(each.name))
 
 
 def natural(name: str) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]:
@@ -75,8 +80,9 @@ def _chunks(part: str) -> Iterator[tuple[int, int, str]]:
 
 
 class _Walk:
-    def __init__(self, top: Path, skipped: Skipped) -> None:
-        self._top, self._skipped = top, skipped
+    def __init__(self, top: Path, skipped: Skipped, others: Counter[str]) -> None:
+        self._top, self._skipped, self._others = top, skipped, others
+        self._inside = os.path.realpath(top)
         self.found: list[Source] = []
         self._walked: set[tuple[int, int]] = set()
         self._links: list[Path] = []
@@ -110,13 +116,18 @@ class _Walk:
             if entry.name.startswith("."):
                 continue
             path = Path(entry.path)
-            picture = path.suffix.lower() in SUFFIXES
+            suffix = path.suffix.lower()
+            picture = suffix in SUFFIXES or suffix in UNREAD
             try:
                 is_folder = entry.is_dir()
                 if not (is_folder or picture):
-                    continue
-                if _is_odd(entry.name):
+                    self._others[suffix] += 1
+                elif _is_odd(entry.name):
                     self._skip(path, "has a name that is not UTF-8")
+                elif suffix in UNREAD and not is_folder:
+                    self._skip(path, f"is not read: {READ} pictures are")
+                elif entry.is_symlink() and entry.stat() and self._leads_out(path):
+                    self._skip(path, LEADS_OUT)
                 elif is_folder:
                     (self._links if entry.is_symlink() else folders).append(path)
                 elif not stat.S_ISREG((about := entry.stat()).st_mode):
@@ -127,6 +138,9 @@ class _Walk:
                 if picture:
                     self._skip(path, f"cannot be read: {error.strerror or error}")
         return folders
+
+    def _leads_out(self, path: Path) -> bool:
+        return not is_within(os.path.realpath(path), self._inside)
 
     def _skip(self, path: Path, reason: str) -> None:
         name = os.fsencode(path.relative_to(self._top).as_posix()).decode("utf-8", "backslashreplace")
@@ -179,6 +193,8 @@ class Item(NamedTuple):
     size: int
     mtime_ns: int
     sha256: str
+    width: int = 0
+    height: int = 0
 
 
 def read_file(path: Path) -> bytes:
@@ -194,12 +210,13 @@ def read_file(path: Path) -> bytes:
 
 
 def find_sources(
-    places: Iterable[PathLike], roots: Sequence[str] = (), skipped: Skipped | None = None
-) -> list[Source]:
+    places: Iterable[PathLike], roots: Sequence[str] = (), skipped: Skipped | None = None,
+    others: Counter[str] | None = None,
+) -> list[Source]:  # fmt: skip
     """The pictures in folders, and single files, each once; FileProblem if there are none.
 
     roots : known folders: a file in one of them is named relative to it
-    skipped : a list to which (name, reason) of what cannot be read is added
+    skipped, others : to which what is left out is added, as in `walk`
     """
     skipped = [] if skipped is None else skipped
     found: dict[str, Source] = {}
@@ -208,7 +225,7 @@ def find_sources(
         looked.append(str(place))
         top = _resolved(Path(place))
         passed_over: Skipped = []
-        for source in walk(top, passed_over):
+        for source in walk(top, passed_over, others):
             path = Path(source.path)
             known = next((root for root in roots if root and path.is_relative_to(root)), source.root)
             name = path.relative_to(known).as_posix()
@@ -216,7 +233,7 @@ def find_sources(
         # a collection is not a picture that failed: --out may be in this folder
         skipped += [each for each in passed_over if not storage.is_collection(top / each[0])]
     if not found:
-        reasons = "".join(f" {name}: {reason}." for name, reason in skipped[:3])
+        reasons = "".join(f" {printable(name)} {reason}." for name, reason in skipped[:3])
         raise FileProblem(
             f"there are no pictures in {', '.join(looked)}: files that end in "
             f"{', '.join(sorted(SUFFIXES))} are looked for.{reasons}"
@@ -227,7 +244,12 @@ def find_sources(
 def scope(places: Iterable[PathLike]) -> Callable[[str], bool]:
     """Whether a path is one of these files, or in one of these folders."""
     tops = [str(_resolved(Path(place))) for place in places]
-    return lambda path: any(path == top or path.startswith(os.path.join(top, "")) for top in tops)
+    return lambda path: any(is_within(path, top) for top in tops)
+
+
+def is_within(path: str, top: str) -> bool:
+    """Whether a path is another, or in that folder."""
+    return path == top or path.startswith(os.path.join(top, ""))
 
 
 def items_of(collection: Collection) -> dict[str, Item]:
@@ -239,7 +261,8 @@ def items_of(collection: Collection) -> dict[str, Item]:
         for id_, about in zip(some.tolist(), collection.metadata(some)):
             try:
                 path = os.path.join(about["root"], about["file"])
-                found[path] = Item(id_, about["bytes"], about["mtime_ns"], about["sha256"])
+                size = about.get("width", 0), about.get("height", 0)
+                found[path] = Item(id_, about["bytes"], about["mtime_ns"], about["sha256"], *size)
             except (KeyError, TypeError):
                 continue
     return found
