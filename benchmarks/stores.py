@@ -2,6 +2,7 @@
 
 push     64-bit codes pushed to each store, new and again, with and without metadata
 search   exact and approximate searches in each store: time per query, recall
+decoder  recall@10 by Hamming distance, by the decoder and by vectors, beside sign bits at the same bytes
 
 AUXBIT_CODES is how many codes, by default a million. Servers are those of the wheels that the tests use.
 """
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,21 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from auxbit import ITQ, HammingIndex
+from auxbit import ITQ, BinaryAutoencoder, HammingIndex
 from auxbit.stores import Store, connect
+from auxbit.stores.base import comparable
 from auxbit.stores.push import of_arrays, push
 from helpers.store_servers import Milvus, Postgres
 from real_data import sift_photos
-from record import Results, run, table
+from record import Results, data_folder, run, table
 
 N_CODES = int(os.environ.get("AUXBIT_CODES") or 1_000_000)
 BITS, K = 64, 10
 MEMORY = "?options=-c%20maintenance_work_mem%3D1GB"  # so that the graph of HNSW is built in memory
 STORES = ("PostgreSQL, pgvector", "Milvus server", "Milvus Lite file")
+FILES = {"SQLite, sqlite-vec": "c.sqlite", "DuckDB": "c.duckdb", "LanceDB": "c.lancedb"}
+TRAINED, SEARCHED, QUERIES = 20_000, 200_000, 200
+BY_DECODER, BY_VECTORS = 500, 100  # candidates
 INDEXES: dict[str, dict[str, Any]] = {
     "PostgreSQL, pgvector": {"kind": "hnsw", "option": "ef_search", "values": (40, 100, 400)},
     "Milvus server": {"kind": "ivf", "option": "n_probe", "values": (8, 32, 128)},
@@ -49,9 +55,9 @@ def opened(name: str) -> Iterator[Store]:
         elif name == "Milvus server":
             server = Milvus()
         memory = MEMORY if name.startswith("PostgreSQL") else ""
-        url = server.url() + memory if server else str(Path(folder) / "c.db")
+        url = server.url() + memory if server else str(Path(folder) / FILES.get(name, "c.db"))
         try:
-            options = {} if "PostgreSQL" in name else {"timeout": 600.0}
+            options = {"timeout": 600.0} if "Milvus" in name else {}
             with connect(url, **options) as store:
                 yield store
         finally:
@@ -135,6 +141,100 @@ def searching(results: Results) -> str:
     )
 
 
+def words_and_photos() -> Iterator[tuple[str, np.ndarray, np.ndarray, dict[str, Any]]]:
+    """Names, rows, queries and parameters of the model."""
+    words = [np.load(data_folder() / "wordnet" / f"{name}.npy") for name in ("base", "query")]
+    yield "WordNet, cosine", *(each.astype(np.float32) for each in words), {"normalize": True}
+    queries = np.load(data_folder() / "sift_photos" / "query.npy").astype(np.float32)
+    yield "SIFT of photographs", sift_photos(SEARCHED), queries, {}
+
+
+def by_decoder(results: Results) -> str:
+    """Recall@10. As many bits as dimensions, so that binary_quantize has the same bytes; BA trained on 20,000
+    rows, seed 0; 200 queries. Shortlists by Hamming distance: 500 for the decoder, 100 for vectors. Time: a
+    search by the decoder ranked in the server, over the same ranked here.
+    """
+    for data, base, queries, how in words_and_photos():
+        queries = queries[:QUERIES]
+        train = base[np.sort(np.random.default_rng(0).permutation(len(base))[:TRAINED])]
+        model = BinaryAutoencoder(base.shape[1], random_state=0, **how).fit(train)
+        X, Q = (comparable(each, model.scaling_) for each in (base, queries))
+        codes, true = model.encode(base), true_neighbours(X, Q)
+        for name in ("PostgreSQL, pgvector", "SQLite, sqlite-vec"):
+            with opened(name) as store:
+                source = of_arrays(codes, model.n_bits, vectors=X)
+                push(store, replace(source, model=model))
+                about = {"data": data, "rows": len(base), "store": name, "bytes": codes.shape[1]}
+                measure_ranking(results, store, model, queries, true, codes="BA", **about)
+                if name.startswith("PostgreSQL"):
+                    sign_bits(results, store, X, Q, true, **about)
+    rows = []
+    for row in results.rows:
+        ratio = f"{row['ratio']:.2f}" if row["ratio"] else "-"
+        recalls = [f"{row[each]:.3f}" if row[each] is not None else "-" for each in RANKINGS]
+        what = f"{row['data']}, {row['rows']:,} × {8 * row['bytes']}"
+        rows.append((what, row["store"], row["codes"], row["bytes"], *recalls, ratio))
+    head = ("rows", "store", "codes", "bytes", "Hamming", "decoder", "vectors", "time, server / here")
+    return table(head, rows)
+
+
+RANKINGS = ("hamming", "asymmetric", "vectors")
+
+
+def measure_ranking(
+    results: Results, there: Store, model: Any, queries: np.ndarray, true: np.ndarray, **about: Any
+) -> None:
+    """Recall by each ranking; in PostgreSQL also ranked here, which must give the same, and the times."""
+    recalls = {
+        "hamming": recall_of(there.search(queries, K, model=model, mode="hamming")[1], true),
+        "asymmetric": 0.0,
+        "vectors": recall_of(there.search(queries, K, model=model, candidates=BY_VECTORS)[1], true),
+    }
+    seconds, results_there, own = {}, {}, dict(there._known())
+    for where in ("here", "server") if "decoder" in own else ("here",):
+        there._about = own if where == "server" else {**own, "decoder": None}
+        start = time.perf_counter()
+        found = there.search(queries, K, model=model, mode="asymmetric", candidates=BY_DECODER)[1]
+        seconds[where] = time.perf_counter() - start
+        recalls["asymmetric"] = recall_of(found, true)
+        results_there[where] = recalls["asymmetric"]
+    ratio = seconds["server"] / seconds["here"] if "server" in seconds else None
+    assert np.ptp(list(results_there.values())) < 0.001, results_there  # up to ties and rounding
+    results.add(**recalls, ratio=ratio, seconds=seconds, recalls=results_there, **about)
+
+
+def sign_bits(
+    results: Results, there: Any, X: np.ndarray, Q: np.ndarray, true: np.ndarray, **about: Any
+) -> None:
+    """What binary_quantize of pgvector finds, of the rows as they are, and of rows without their mean."""
+    D, mean = X.shape[1], "[" + ",".join(map(str, X.mean(axis=0, dtype=np.float64))) + "]"
+    near = f"binary_quantize(%s{{centre}})::bit({D}) <~> binary_quantize(%s::vector{{centre}})"
+    for what, centre in (("sign bits", ""), ("sign bits, mean subtracted", f" - '{mean}'::vector")):
+        order = (near.format(centre=centre) % ("vector", "%(x)s")) + ", id"
+        found: dict[str, list[list[int]]] = {"hamming": [], "vectors": []}
+        for x in Q:
+            text = "[" + ",".join(map(str, x.tolist())) + "]"
+            shortlist = f"SELECT id, vector FROM auxbit_codes ORDER BY {order} LIMIT {BY_VECTORS}"
+            again = (
+                f"SELECT id, row_number() OVER (ORDER BY vector <-> %(x)s::vector) FROM ({shortlist}) AS s"
+            )
+            ids = there._connection.execute(again, {"x": text}).fetchall()
+            found["vectors"].append([row[0] for row in sorted(ids, key=lambda row: row[1])[:K]])
+            first = shortlist.replace(f"LIMIT {BY_VECTORS}", f"LIMIT {K}")
+            found["hamming"].append([row[0] for row in there._connection.execute(first, {"x": text})])
+        recalls = {name: recall_of(np.array(ids), true) for name, ids in found.items()}
+        results.add(codes=what, ratio=None, seconds={}, asymmetric=None, **recalls, **about)
+
+
+def recall_of(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / K for a, b in zip(found.tolist(), true.tolist())]))
+
+
+def true_neighbours(X: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    lengths = np.einsum("nd,nd->n", X, X)
+    return np.argsort(lengths[None] - 2 * Q @ X.T, axis=1, kind="stable")[:, :K]
+
+
 def measure(results: Results, searched: Store, queries: np.ndarray, wanted: np.ndarray, **about: Any) -> None:
     """Recall counts an answer as found if it is as near as the true one of its place."""
     searched.search(queries[:2], K)  # warm
@@ -148,4 +248,4 @@ def measure(results: Results, searched: Store, queries: np.ndarray, wanted: np.n
 
 
 if __name__ == "__main__":
-    run("stores", {"push": pushing, "search": searching})
+    run("stores", {"push": pushing, "search": searching, "decoder": by_decoder})

@@ -119,3 +119,24 @@ def test_it_says_that_a_form_does_not_fit_before_rows_are_encoded(folder):
     run("fit", "base.npy", "--out", "s.safetensors", "--method", "sph", "--bits", 8)
     options = ("--to", "faiss", "--codes", "missing.npy", "--form", "lsh")
     assert "take binary" in run("export", "s.safetensors", "out", *options, code=1).stderr
+
+
+def test_it_exports_documents_of_a_model_an_index_and_a_collection(folder):
+    to = "vespa"
+    run("encode", "m.safetensors", "base.npy", "--out", "codes.npy")
+    n = len(np.load("codes.npy"))
+    done = run_json("export", "m.safetensors", "a", "--to", to, "--codes", "codes.npy")
+    assert (done["n_codes"], done["n_bits"], done["to"]) == (n, 16, to)
+    index = HammingIndex(16, n_jobs=1)
+    index.add(np.load("codes.npy"), np.arange(n))
+    index.save("i.safetensors")
+    run("export", "i.safetensors", "b", "--to", to)
+    with Collection.create("c", load("m.safetensors"), coding="hash") as collection:
+        collection.add(np.load("base.npy"))
+    said = run("export", "c", "d", "--to", to).stdout
+    assert f"{n:,} codes of 16 bits in auxbit_codes.sd, documents.jsonl, exact.json" in said
+    for name in done["files"]:
+        texts = {(Path(each) / name).read_text() for each in "abd"}
+        assert len(texts) == 1
+    assert "Choose the name of a new folder" in run("export", "c", "d", "--to", to, code=1).stderr
+    assert "documents hold hash codes" in run("export", "c", "e", "--to", to, "--mu", 1, code=2).stderr

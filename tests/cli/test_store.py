@@ -46,11 +46,9 @@ def files(tmp_path, monkeypatch):
     return ("--ids", "ids.npy", "--metadata", "rows.jsonl")
 
 
-@pytest.mark.parametrize("kind", ["pgvector", "milvus file"])
-def test_codes_of_a_file_are_pushed_and_searched(files, kind, places):
-    if kind == "milvus file":
-        skip_without_milvus_file()
-    to = "m.db" if kind == "milvus file" else places.url(kind)
+@pytest.mark.parametrize("kind", ["pgvector", "milvus file", "sqlite", "duckdb", "lancedb"])
+def test_codes_of_a_file_are_pushed_and_searched(files, kind, places, tmp_path):
+    to = places.url(kind, tmp_path)
     named, more = ("--name", "from_cli"), files
     done = s_json("push", "codes.npy", "--to", to, *named, *more, "--force")
     assert (done["created"], done["pushed"], done["items"], done["bits"]) == (True, 300, 300, 24)
@@ -82,9 +80,18 @@ def test_a_collection_is_pushed_and_searched_by_its_model(made, places):
     with Collection.open("papers") as papers:
         X = np.load("queries.npy")
         wanted = papers.search(X, 10, mode="hamming")[0]
-        by_codes = ("--model", "papers", "--exact", "--rerank", 0)
+        by_codes = ("--model", "papers", "--exact", "--mode", "hamming")
         found = s_json("search", *to, "--queries", "queries.npy", *by_codes)
         assert [each["distances"] for each in found["results"]] == wanted.tolist()
+        assert (found["store"], found["mode"]) == (f"papers in {places.url('pgvector')}", "hamming")
+        decoded = ("--model", "papers", "--exact", "--rerank", 0, "--shortlist", 1497)
+        found = s_json("search", *to, "--queries", "queries.npy", *decoded)
+        assert (found["mode"], found["candidates"], found["rerank"]) == ("asymmetric", 1497, None)
+        np.testing.assert_allclose(
+            [each["distances"] for each in found["results"]],
+            papers.search(X, 10, mode="asymmetric")[0],
+            rtol=1e-3,
+        )
         s(
             "search",
             *to,
@@ -133,6 +140,24 @@ def test_an_interrupted_push_says_how_to_go_on(files, monkeypatch):
     assert went_on.endswith("100 rows pushed, after 200 before; 300 items.\n")
 
 
+def test_a_collection_goes_into_any_store_without_its_metadata(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    skip_without_milvus_file()
+    with Collection.create("odd", bits=8) as odd:
+        odd.add(codes=random_codes(3, 8), metadata=[{"a.b": 1}, {}, {"n": 10**30}])
+    refused = s("push", "odd", "--to", "c.db", code=1)
+    assert "has a dot" in refused.stderr
+    assert "--without-metadata" in refused.stderr
+    np.save("q.npy", random_codes(3, 8)[[2]])
+    missing = s("search", "--to", "c.db", "-q", "q.npy", code=1)  # nothing was left behind
+    assert "there is no collection" in missing.stderr
+    assert s_json("push", "odd", "--to", "c.db", "--without-metadata")["items"] == 3
+    assert s_json("push", "odd", "--to", "c.sqlite")["items"] == 3  # which keeps all of it
+    found = s_json("search", "--to", "c.sqlite", "-q", "q.npy", "-k", 1)
+    assert found["results"][0]["metadata"] == [{"n": 10**30}]
+    assert "SqliteStore" not in s("push", "odd", "--to", "c.sqlite").stdout
+
+
 def test_mistakes_are_told_before_anything_happens(files, tmp_path):
     (tmp_path / "folder").mkdir()
     with Collection.create("texts", bits=8) as texts:
@@ -147,6 +172,9 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["search", "--to", "c.db", "-q", "codes.npy", "--k", "3", "--radius", "2"], "not both"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--rerank", "3", "--radius", "2"], "drop --rerank"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--ef-search", "9"], "ef-search=9 is invalid"),
+        (["search", "--to", "c.sqlite", "-q", "codes.npy", "--n-probe", "9"], "n-probe=9 is invalid"),
+        (["search", "--to", "c.db", "-q", "codes.npy", "--mode", "near"], "near"),
+        (["push", "codes.npy", "--to", "c.db", "--without-metadata"], "leave --metadata out"),
         (
             ["search", "--to", "c.db", "-q", "codes.npy", "--out", "x.txt"],
             "a name that ends in .npz or .jsonl",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from auxbit.stores import Store, connect
-from helpers.store_servers import Milvus, Postgres, milvus_or_skip, postgres_or_skip, skip_without_milvus_file
+from helpers.store_servers import EMBEDDED, Milvus, Postgres, milvus_or_skip, postgres_or_skip, skip_without
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +42,14 @@ class Places:
     def open(self, kind: str, folder: Path, **options: Any) -> Store:
         self._used += 1
         name = f"t{os.getpid()}_{self._used}"
-        if kind == "milvus file":
-            skip_without_milvus_file()
-            return connect(str(folder / "m.db"), name, **options)
-        return connect(self.url(kind), name, **options)
+        return connect(self.url(kind, folder), name, **options)
 
-    def url(self, kind: str) -> str:
+    def url(self, kind: str, folder: Path | None = None) -> str:
+        """Of a server, or the path of a file in the folder."""
+        if kind not in ("pgvector", "milvus"):
+            assert folder is not None
+            skip_without(kind)
+            return str(folder / ("m.db" if kind == "milvus file" else EMBEDDED[kind][0]))
         server = self._request.getfixturevalue("postgres" if kind == "pgvector" else "milvus")
         return str(server.url())
 

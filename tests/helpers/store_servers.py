@@ -150,6 +150,22 @@ def _fails(command: list[str]) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode != 0
 
 
+EMBEDDED = {  # kinds of stores that need no server, their files, and the packages that open them
+    "sqlite": ("s.sqlite", ("apsw", "sqlite_vec")),
+    "duckdb": ("d.duckdb", ("duckdb", "pyarrow")),
+    "lancedb": ("l.lancedb", ("lancedb", "pyarrow")),
+    "chdb": ("c.chdb", ("chdb", "pyarrow")),
+}
+
+
+def skip_without(kind: str) -> None:
+    """Skip a test of a store where there is nothing to open it."""
+    if kind in EMBEDDED and missing(*EMBEDDED[kind][1]):
+        pytest.skip(f"no {kind} to test with: pip install {' '.join(EMBEDDED[kind][1])}")
+    if kind == "milvus file":
+        skip_without_milvus_file()
+
+
 def skip_without_milvus_file() -> None:
     """Skip a test of Milvus's files where there is nothing to open them."""
     if missing("pymilvus", "milvus_lite"):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from auxbit.core.maps import pack, unpack
 from auxbit.errors import InvalidParameter, MissingExtra
 from auxbit.stores import connect
-from auxbit.stores.base import checked_rows, parse
-from auxbit.stores.milvus import LocalPushes
+from auxbit.stores.base import LocalPushes, checked_rows, parse
 from auxbit.stores.pgvector import bit_strings, copy_block, exact_numbers, vector_texts
+
+ENDINGS = {"sqlite": "sqlite", "duckdb": "duckdb", "lancedb": "lancedb", "chdb": "clickhouse"}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,11 @@ from auxbit.stores.pgvector import bit_strings, copy_block, exact_numbers, vecto
         ("milvus://root:Milvus@10.0.0.1:19531/photos", "milvus", "milvus://root@10.0.0.1:19531/photos"),
         ("codes.db", "milvus file", "codes.db"),
         ("/a/b/Codes.DB", "milvus file", "/a/b/Codes.DB"),
+        ("codes.sqlite", "sqlite", "codes.sqlite"),
+        ("sqlite:/a/app.db", "sqlite", "/a/app.db"),
+        ("a/codes.duckdb", "duckdb", "a/codes.duckdb"),
+        ("codes.lancedb", "lancedb", "codes.lancedb"),
+        ("chdb:folder", "chdb", "folder"),
     ],
 )
 def test_addresses_are_told_apart_and_shown_without_passwords(url, kind, shown):
@@ -65,7 +71,7 @@ def test_a_missing_driver_names_its_extra(monkeypatch, tmp_path):
     real = importlib.import_module
 
     def without_drivers(name, *more):
-        if name.partition(".")[0] in ("psycopg", "pymilvus"):
+        if name.partition(".")[0] in ("psycopg", "pymilvus", "apsw", "duckdb", "lancedb", "chdb"):
             raise ImportError(name)
         return real(name, *more)
 
@@ -76,6 +82,9 @@ def test_a_missing_driver_names_its_extra(monkeypatch, tmp_path):
         connect("milvus://127.0.0.1:1")
     with pytest.raises(MissingExtra, match=r"pip install 'auxbit\[milvus\]'"):
         connect(str(tmp_path / "codes.db"))
+    for ending, extra in ENDINGS.items():
+        with pytest.raises(MissingExtra, match=rf"pip install 'auxbit\[{extra}\]'"):
+            connect(str(tmp_path / f"codes.{ending}"))
 
 
 # ---- bits

@@ -147,6 +147,26 @@ def test_postgres_says_what_jsonb_cannot_keep(in_postgres):
     assert in_postgres.count() == before
 
 
+# ---- SQLite, DuckDB, LanceDB and ClickHouse, which let Python judge what they cannot
+
+
+@pytest.fixture(scope="module", params=["sqlite", "duckdb", "lancedb", "chdb"])
+def embedded(request, places, store_folder):
+    with places.open(request.param, store_folder) as store:
+        store.create(8)
+        rows = every_row(FIELDS)
+        store.add(np.zeros((len(rows), 1), dtype=np.uint8), np.arange(len(rows)), metadata=rows)
+        yield store, rows
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(tree=trees(conditions()))
+def test_embedded_stores_find_what_a_collection_finds(embedded, tree):
+    store, rows = embedded
+    where = Where([tree])
+    assert found(store, 500, where) == truth(rows, where), where
+
+
 # ---- Milvus
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from auxbit import BinaryAutoencoder
 from auxbit.core.maps import unpack
-from auxbit.errors import InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect
 from auxbit.stores import pgvector as statements
 from auxbit.stores.base import read_mark
@@ -69,7 +70,8 @@ def test_the_statements_of_the_documentation_give_the_same_answers(postgres, sql
             "WHERE metadata": store.search(codes[[7]], 10, where={"label": "cat", "year": {">=": 2010}}),
         }
         for sign, (distances, ids) in answers.items():
-            (block,) = [each for each in blocks if sign in each and "vector <->" not in each]
+            others = ("vector <->", "auxbit_decoder_sum")
+            (block,) = [each for each in blocks if sign in each and not any(map(each.count, others))]
             found = sql(block, {"query": query}).fetchall()
             assert [tuple(map(int, row)) for row in found] == list(
                 zip(ids[0].tolist(), distances[0].tolist())
@@ -81,6 +83,38 @@ def test_the_statements_of_the_documentation_give_the_same_answers(postgres, sql
         for block in [each for each in blocks if "CREATE INDEX" in each]:
             sql(block)
         assert not store.exact
+
+
+def test_the_statement_of_the_documentation_ranks_by_the_decoder_in_the_server(postgres, sql, digits):
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text()
+    (block,) = [
+        each for each in re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S) if "decoder_sum" in each
+    ]
+    model = BinaryAutoencoder(64, random_state=0, max_iter=1, init="lsh").fit(digits[:300])
+    codes, query = model.encode(digits[:300]), digits[[300]]
+    with connect(postgres.url(), "ranked") as store:
+        store.create(64, model=model, overwrite=True)
+        store.add(codes, np.arange(300), model=model)
+        with pytest.raises(InvalidInput, match=r"ranks by the decoder of the model .*: give model=…, too"):
+            store.add(codes, np.arange(300))
+        wanted, ids = store.search(query, 10, model=model, candidates=500)
+    tables, offsets = statements.decoder_tables(model.decoder_, query)
+    bits = "".join(map(str, unpack(model.encode(query), 64)[0]))
+    found = sql(block, {"tables": tables[0], "query": bits}).fetchall()
+    assert [row[0] for row in found] == ids[0].tolist()
+    np.testing.assert_allclose([row[1] + offsets[0] for row in found], wanted[0], rtol=1e-3)
+
+
+def test_a_function_of_that_name_that_auxbit_has_not_made_is_left_alone(database):
+    import psycopg
+
+    with psycopg.connect(database, autocommit=True) as theirs, connect(database) as store:
+        theirs.execute(
+            "CREATE FUNCTION auxbit_decoder_sum(bit, real[]) RETURNS int LANGUAGE sql AS 'SELECT 1'"
+        )
+        with pytest.raises(StoreExists, match="a function 'auxbit_decoder_sum' that auxbit has not made"):
+            store.create(8)
+        assert not store.exists
 
 
 @pytest.mark.parametrize(

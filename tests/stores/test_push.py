@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from helpers.store_servers import Postgres, postgres_or_skip, skip_without_milvu
 pytest_plugins = ["helpers.store_fixtures"]
 pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_notes_at_home")]
 
-KINDS = ("pgvector", "milvus file")  # the notes of a Milvus server are those of a Milvus file
+KINDS = ("pgvector", "milvus file", "sqlite", "duckdb", "lancedb", "chdb")  # a Milvus server is like a file
 
 
 class Interrupted(Exception):
@@ -99,6 +100,23 @@ def test_overwriting_begins_anew_and_forgets_the_push(opened):
     assert opened.pushed("x") == 0
     with pytest.raises(InvalidInput, match="resume or overwrite, not both"):
         push(opened, small, resume=True, overwrite=True)
+
+
+def test_a_push_of_which_nothing_goes_in_leaves_no_store_behind(opened):
+    source = of_arrays(random_codes(250, 32), 32, identity="x")
+    opened.batch_rows, stopped = 100, []
+
+    def fails(rows):
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        push(opened, replace(source, read=fails), stopped=stopped.append)
+    assert stopped == [0]
+    assert not opened.exists
+    push(opened, source)
+    with pytest.raises(Interrupted):
+        push(opened, replace(source, read=fails))
+    assert opened.count() == 250  # what was there before is
 
 
 def test_rows_that_do_not_go_with_the_store_are_refused(opened):

@@ -16,10 +16,11 @@ def export(
     source: Annotated[str, Argument(
         metavar="SOURCE", help="A model file, a saved index or the folder of a collection."
     )],
-    out: Annotated[str, Argument(metavar="OUT", help="The file to write.")],
+    out: Annotated[str, Argument(metavar="OUT", help="The file, or folder of documents, to write.")],
     to: Annotated[str, choice(
-        "faiss", "onnx",
-        help="faiss: codes as an index; onnx: the hash function, from float32 rows to packed codes."
+        "faiss", "onnx", "elasticsearch", "opensearch", "vespa",
+        help="faiss: codes as an index; onnx: the hash function, from float32 rows to packed codes; the "
+        "others: codes as documents for these servers, with mapping and queries, in a new folder."
     )],
     form: Annotated[str, choice(
         "auto", "lsh", "binary", "additive", help="faiss: lsh hashes float queries itself, if the hash "
@@ -27,20 +28,26 @@ def export(
         "--mode asymmetric. auto is lsh if that can be."
     )] = "auto",
     codes: Annotated[str | None, Option(
-        help="faiss, of a model: packed codes as written by encode, or vectors, which are encoded."
+        help="Of a model: packed codes as written by encode; for faiss also vectors, which are encoded."
     )] = None,
     coding: Coding = None,
     mu: Mu = None,
     force: Force = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write codes as a FAISS index, or a hash function as an ONNX model."""
+    """Write codes as a FAISS index or as documents, or a hash function as an ONNX model."""
     hint = "--codes" if codes is not None else "--form"
     for_faiss = to == "onnx" and (codes is not None or form != "auto")
     refuse(for_faiss, hint, "it is for --to faiss: an ONNX model holds no codes.")
+    documents = to not in ("faiss", "onnx")
+    refuse(documents and form != "auto", "--form", "it is for --to faiss.")
+    refuse(documents and (coding or mu) is not None, "--coding", "documents hold hash codes: leave it out.")
+    refuse(documents and force, "--force", "documents are written into a new folder: choose another name.")
     with output.Stages("exporting"):
         if to == "onnx":
             done = _onnx_file(source, out, force)
+        elif documents:
+            done = _documents(source, out, to, codes)
         else:
             done = _faiss_file(source, out, form, codes, coding, mu, force)
     if json:
@@ -49,6 +56,8 @@ def export(
         output.say(
             f"{out}: {done['method']}, {done['n_bits']} bits; X (n, {done['n_features']}) float32 to codes"
         )
+    elif documents:
+        output.say(f"{out}: {done['n_codes']:,} codes of {done['n_bits']} bits in {', '.join(done['files'])}")
     else:
         reader = "read_index_binary" if done["form"] == "binary" else "read_index"
         output.say(f"{out}: {done['n_codes']:,} codes of {done['n_bits']} bits, form {done['form']}")
@@ -68,6 +77,29 @@ def _onnx_file(source: str, out: str, force: bool) -> dict[str, Any]:
     to_onnx(model, out, overwrite=force)
     method, n_bits = type(model).__name__, model.decoder_.n_bits
     return {"method": method, "n_bits": n_bits, "n_features": int(model.n_features_in_)}
+
+
+def _documents(source: str, out: str, to: str, codes: str | None) -> dict[str, Any]:
+    from auxbit import Collection
+    from auxbit.core.files import format_of
+    from auxbit.hashers.registry import load
+    from auxbit.index import HammingIndex
+    from auxbit.stores.base import refuse_for_decoder
+    from auxbit.stores.documents import write_documents
+    from auxbit.stores.push import of_arrays, of_collection, of_files
+
+    if Path(source).is_dir():
+        refuse(codes is not None, "--codes", f"{source} has its codes: leave it out.")
+        with Collection.open(source, read_only=True) as collection:
+            return write_documents(of_collection(collection), out, to)
+    if format_of(source) == "auxbit index":
+        refuse(codes is not None, "--codes", f"{source} has its codes: leave it out.")
+        index = HammingIndex.load(source)
+        refuse_for_decoder(index.coding, index.mu)
+        return write_documents(of_arrays(index.codes, index.n_bits, ids=index.ids), out, to)
+    if codes is None:
+        raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
+    return write_documents(of_files(codes, model=load(source)), out, to)
 
 
 def _faiss_file(

@@ -1,4 +1,4 @@
-"""`store push` and `store search`: codes in PostgreSQL or Milvus."""
+"""`store push` and `store search`: codes in PostgreSQL, Milvus, SQLite and others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typer import Option
 
 from auxbit.cli import options as opt
 from auxbit.cli import output
-from auxbit.cli.options import check_k_or_radius, refuse
+from auxbit.cli.options import check_k_or_radius, choice, refuse
 from auxbit.cli.search import print_answers
 
 if TYPE_CHECKING:
     from auxbit.stores import Store
 
 ALL_LISTS = 65_536  # more than there are
+PROBING = {"pgvector": "ef_search", "milvus": "n_probe", "milvus file": "n_probe", "lancedb": "n_probe"}
 
 To = Annotated[str, Option(
     "--to", metavar="URL", envvar="AUXBIT_STORE", help="postgresql://user@host/database, "
-    "milvus://host:19530 or a file.db of Milvus Lite. A password is best left to PGPASSWORD or "
+    "milvus://host:19530, file.sqlite, file.duckdb, folder.lancedb, folder.chdb (ClickHouse) or file.db of "
+    "Milvus Lite; sqlite:PATH and the like for other names. A password is best left to PGPASSWORD or "
     "~/.pgpass."
 )]  # fmt: skip
 Name = Annotated[str | None, Option(
@@ -50,11 +52,19 @@ def push(
     vectors: Annotated[str | None, Option(
         metavar="FILE", help="Of a file of codes: the vectors they were made of, for search --rerank."
     )] = None,
+    model: Annotated[str | None, Option(
+        metavar="MODEL", help="Of a file of codes: the model that made them, so that PostgreSQL can rank by "
+        "its decoder, and vectors are prepared for its metric."
+    )] = None,
     with_vectors: Annotated[bool, Option(
         "--with-vectors", help="Of a collection: push its vectors, too, for search --rerank."
     )] = False,
+    without_metadata: Annotated[bool, Option(
+        "--without-metadata", help="Of a collection: leave its metadata out, if the store cannot keep them."
+    )] = False,
     index: Annotated[str | None, Option(
-        metavar="hnsw|ivf", help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus."
+        metavar="hnsw|ivf",
+        help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and LanceDB."
     )] = None,
     resume: Annotated[bool, Option(
         "--resume", help="Resume where a push of the same rows was interrupted."
@@ -71,22 +81,30 @@ def push(
     """
     refuse(resume and force, "--resume", "what is replaced is begun again: give one of them.")
     is_collection = Path(source).is_dir()
-    of_files = {"--bits": bits, "--ids": ids, "--metadata": metadata, "--vectors": vectors}
+    of_files = {"--bits": bits, "--ids": ids, "--metadata": metadata, "--vectors": vectors, "--model": model}
     for option, value in of_files.items():
         refuse(is_collection and value is not None, option, "a collection has its own: leave it out.")
     refuse(
         with_vectors and not is_collection, "--with-vectors",
         "it is for the folder of a collection: give --vectors FILE.",
     )  # fmt: skip
+    refuse(
+        without_metadata and not is_collection, "--without-metadata",
+        "it is for the folder of a collection: leave --metadata out.",
+    )  # fmt: skip
     from auxbit import Collection
+    from auxbit.collection.collection import load_model
     from auxbit.stores import push as pushing
 
     with ExitStack() as opened:
         if is_collection:
             collection = opened.enter_context(Collection.open(source, read_only=True))
-            rows = pushing.of_collection(collection, vectors=with_vectors)
+            rows = pushing.of_collection(collection, vectors=with_vectors, metadata=not without_metadata)
         else:
-            rows = pushing.of_files(source, n_bits=bits, ids=ids, metadata=metadata, vectors=vectors)
+            made_by = None if model is None else load_model(model)
+            rows = pushing.of_files(
+                source, n_bits=bits, ids=ids, metadata=metadata, vectors=vectors, model=made_by
+            )
 
         def stopped(row: int) -> None:
             if row:
@@ -99,7 +117,7 @@ def push(
             into, rows, resume=resume, overwrite=force, index=index, progress=stages.advance, stopped=stopped
         )
         facts = {
-            "store": repr(into),
+            "store": str(into),
             "created": done.created,
             "pushed": done.rows,
             "first_row": done.first,
@@ -129,6 +147,15 @@ def search(
     )] = None,
     k: opt.Nearest = None,
     radius: opt.WithinRadius = None,
+    mode: Annotated[str | None, choice(
+        "hamming", "asymmetric", show_default="asymmetric if the model's decoder is for these codes",
+        help="By the distance of codes in bits, or by the distance from the query itself to what the decoder "
+        "makes of codes, of a shortlist by Hamming distance."
+    )] = None,
+    shortlist: Annotated[int | None, Option(
+        metavar="N", show_default="50 for each neighbour, at least 500",
+        help="With --mode asymmetric: how many the decoder ranks."
+    )] = None,
     rerank: opt.Rerank = None,
     where: opt.Where = None,
     exact: Annotated[bool, Option("--exact", help="Search all rows, without an approximate index.")] = False,
@@ -137,14 +164,19 @@ def search(
         help="PostgreSQL: how many candidates an hnsw index keeps, 1 to 1000."
     )] = None,
     n_probe: Annotated[int | None, Option(
-        metavar="N", show_default="32", help="Milvus: how many lists of an ivf index are searched."
+        metavar="N", show_default="32", help="Milvus, LanceDB: how many lists of an ivf index are searched."
     )] = None,
     out: opt.AnswersOut = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Find the nearest items to each query, in the store."""
-    check_k_or_radius(k, radius, ("--rerank", rerank))
+    """Find the nearest items to each query, in the store.
+
+    With --model the queries are vectors, and answers are ranked by vectors if the store keeps them, else by
+    the model's decoder if it is for the codes in the store, else by Hamming distance.
+    """
+    check_k_or_radius(k, radius, ("--rerank", rerank or mode == "asymmetric" or None))
+    refuse(shortlist is not None and bool(rerank), "--shortlist", "--rerank says how many: give one of them.")
     from auxbit.collection.collection import load_model
     from auxbit.core.files import check_output
     from auxbit.index.queries import ENDINGS
@@ -156,7 +188,7 @@ def search(
         with output.Stages("searching"):
             found = search_file(
                 there, queries, 10 if k is None else k, model=None if model is None else load_model(model),
-                radius=radius, rerank=rerank, where=where,
+                radius=radius, rerank=rerank, where=where, mode=mode, candidates=shortlist,
             )  # fmt: skip
             if out is not None:
                 found.write(out, overwrite=force)
@@ -176,12 +208,13 @@ def _connected(to: str, name: str | None, *, exact: bool = False, **options: int
     for driver in ("pymilvus", "grpc"):  # pymilvus logs a traceback for every error, beside our message
         logging.getLogger(driver).setLevel(logging.CRITICAL)
     kind = parse(to).kind
-    own = "ef_search" if kind == "pgvector" else "n_probe"
+    own = PROBING.get(kind, "")
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():
         if option != own:
-            allowed = f"--{own.replace('_', '-')} for this store, or neither"
+            allowed = f"--{own.replace('_', '-')} for this store, or neither" if own else "neither, here"
             raise InvalidParameter(option.replace("_", "-"), value, allowed)
     if exact:
-        given |= {"use_index": False} if kind == "pgvector" else {"n_probe": ALL_LISTS}
+        given |= {"use_index": False} if kind in ("pgvector", "lancedb") else {}
+        given |= {"n_probe": ALL_LISTS} if kind.startswith("milvus") else {}
     return connect(to, **({} if name is None else {"name": name}), **given)

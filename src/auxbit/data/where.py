@@ -225,12 +225,17 @@ class Where:
         connection needs `register`. A function of a row is called by its number, as long as the values are
         kept.
         """
-        if self.function is not None:
-            return f"auxbit_holds({column}, ?)", [_Called.of(self.function)]
-        if _depth(self.tree) <= MOST_LEVELS and sum(1 for _ in _leaves(self.tree)) <= MOST_TERMS:
+        few = _depth(self.tree) <= MOST_LEVELS and sum(1 for _ in _leaves(self.tree)) <= MOST_TERMS
+        if self.function is None and few:
             expression, values = _sql(self.tree, column, indexed)
             if len(expression) <= MOST_LETTERS:
                 return expression, values
+        return self.judged(column)
+
+    def judged(self, column: str = "metadata") -> tuple[str, list[Any]]:
+        """The same with every row left to Python, for databases that have `judge` as auxbit_holds."""
+        if self.function is not None:
+            return f"auxbit_holds({column}, ?)", [_Called.of(self.function)]
         return _by_python(self.tree, column)
 
     def __str__(self) -> str:
@@ -788,7 +793,7 @@ _RAISED = threading.local()
 
 def register(connection: sqlite3.Connection) -> None:
     """Give a connection auxbit_holds(metadata, conditions), which `Where.sql` uses."""
-    connection.create_function("auxbit_holds", 2, _auxbit_holds, deterministic=True)
+    connection.create_function("auxbit_holds", 2, judge, deterministic=True)
 
 
 @contextmanager
@@ -805,7 +810,7 @@ def errors_of_functions() -> Iterator[None]:
         _RAISED.error = None
 
 
-def _auxbit_holds(metadata: str | None, wanted: str) -> bool:
+def judge(metadata: str | None, wanted: str) -> bool:
     """Whether metadata fulfil conditions, given as JSON, or a function, given by its name."""
     try:
         row = json.loads(metadata) if metadata else {}

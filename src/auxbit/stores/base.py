@@ -3,45 +3,77 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
-from auxbit.core.maps import check_n_bits, check_packed, refuse_hamming
-from auxbit.core.parallel import Workers
+from auxbit.core import files
+from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer, require
+from auxbit.core.decoders import Decoder
+from auxbit.core.maps import (
+    Scaling,
+    bytes_per_code,
+    check_n_bits,
+    check_packed,
+    lifted,
+    lifted_queries,
+    refuse_hamming,
+)
+from auxbit.core.parallel import Workers, block_slices
 from auxbit.data.records import encode_metadata
-from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
+from auxbit.data.vectors import as_rows
+from auxbit.data.where import Where
+from auxbit.errors import AuxbitError, FileProblem, InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.index.codes import check_ids, repeats
+from auxbit.index.hamming import coding_for
+
+if TYPE_CHECKING:
+    from auxbit.hashers.base import Hasher
 
 Progress = Callable[[int], object]
-Answer = tuple[Array, Array]  # distances and ids of one query
 
 PADDING_DISTANCE, PADDING_ID = np.iinfo(np.int32).max, -1
 MOST_ANSWERS = 2**31 - 1
-CANDIDATES, FEWEST = 10, 100  # for each answer, if these are ranked again, by default, and at least
+CANDIDATES, FEWEST = 10, 100  # for each answer, if these are ranked by vectors, by default, and at least
+RANKED, FEWEST_RANKED = 50, 500  # the same, if they are ranked by the decoder
+QUERIES_AT_ONCE = 64  # in one request, or ranked together
+MODES = ("hamming", "asymmetric")
 DEFAULT_NAME = "auxbit_codes"
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 MARK = "auxbit store: "  # in front of what a comment or description says about a place of ours
 
 
-# ---- Addresses of stores: postgresql://…, milvus://…, file.db. Passwords are never shown
+# ---- Addresses of stores: postgresql://…, milvus://…, file.db, file.sqlite …. Passwords are never shown
 
-FORMS = "postgresql://user@host/database, milvus://host:19530 or a file.db of Milvus Lite"
+ENDINGS = {
+    ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb", ".lancedb": "lancedb", ".chdb": "chdb",
+    ".db": "milvus file",
+}  # fmt: skip
+FORMS = (
+    "postgresql://user@host/database, milvus://host:19530, a file.sqlite, a file.duckdb, a folder.lancedb, a "
+    "folder.chdb (ClickHouse) or a file.db of Milvus Lite; sqlite:PATH and the like for other names"
+)
 MILVUS_PORT = 19530
 HIDDEN = "***"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is. kind : "pgvector", "milvus", "milvus file"; shown : without the password."""
+    """Where a store is. kind : "pgvector", "milvus", or one of ENDINGS; shown : without the password.
+
+    text : the URL, or the path of a file or folder.
+    """
 
     kind: str
     text: str
@@ -59,8 +91,11 @@ def parse(url: str) -> Address:
     """The address that is meant, or an error with the forms that there are."""
     text = str(url)
     scheme = text.partition("://")[0].lower() if "://" in text else ""
-    if not scheme and Path(text).suffix.lower() == ".db":
-        return Address("milvus file", text, text, urlsplit(""))
+    before, _, path = text.partition(":")
+    if not scheme and before in ENDINGS.values() and path:
+        return Address(before, path, path, urlsplit(""))
+    if not scheme and Path(text).suffix.lower() in ENDINGS:
+        return Address(ENDINGS[Path(text).suffix.lower()], text, text, urlsplit(""))
     if scheme not in ("postgresql", "postgres", "milvus"):
         is_faiss = text.lower().startswith("faiss:") or text.lower().endswith(".faiss")
         hint = "FAISS files are written by `auxbit export`." if is_faiss else ""
@@ -103,12 +138,16 @@ def _malformed(text: str, why: str) -> InvalidParameter:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to add: codes (n, w), ids (n,), metadata as JSON, n texts or None, vectors (n, D) or None."""
+    """Rows to add: codes (n, w), ids (n,), metadata as JSON, n texts or None, vectors (n, D) or None.
+
+    norms : (n,) float32, what the decoder adds to the sums of its tables; None if no decoder is kept.
+    """
 
     codes: Packed
     ids: Ids
     texts: list[bytes] | None
     vectors: Float32 | None
+    norms: Float32 | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -126,7 +165,8 @@ class Rows:
             rows = slice(first, first + size)
             texts = None if self.texts is None else self.texts[rows]
             vectors = None if self.vectors is None else self.vectors[rows]
-            found.append(Rows(self.codes[rows], self.ids[rows], texts, vectors))
+            norms = None if self.norms is None else self.norms[rows]
+            found.append(Rows(self.codes[rows], self.ids[rows], texts, vectors, norms))
         return found
 
 
@@ -179,29 +219,115 @@ def checked_floats(X: npt.ArrayLike, n_features: int, n: int, name: str) -> Floa
     return dense
 
 
-def padded(found: list[Answer], k: int, *, real: bool = False) -> tuple[Array, Ids]:
+class Found(NamedTuple):
+    """What one query finds: distances (n,), ids (n,), and if they are wanted, codes or vectors (n, …)."""
+
+    distances: Array
+    ids: Array
+    values: Array | None = None
+
+    def sorted(self, k: int | None = None) -> Found:
+        """In the order that all stores use, by distance, then id; the first k."""
+        order = np.lexsort((self.ids, self.distances))[:k]
+        return Found(*(None if each is None else each[order] for each in self))  # type: ignore[arg-type]
+
+
+def padded(found: list[Found], k: int, *, real: bool = False) -> tuple[Array, Ids]:
     """Distances and ids of each query's answers as (q, k), the rest padded."""
     far: Any = np.float32(np.inf) if real else PADDING_DISTANCE
     distances = np.full((len(found), k), far, dtype=np.float32 if real else np.int32)
     ids = np.full((len(found), k), PADDING_ID, dtype=np.int64)
-    for query, (near, numbers) in enumerate(found):
+    for query, (near, numbers, _) in enumerate(found):
         distances[query, : len(near)], ids[query, : len(numbers)] = near, numbers
     return distances, ids
 
 
-def joined(found: list[Answer]) -> tuple[Ids, Distances, Ids]:
+def joined(found: list[Found]) -> tuple[Ids, Distances, Ids]:
     """Each query's answers end to end: lims (q+1,), distances, ids."""
     lims = np.zeros(len(found) + 1, dtype=np.int64)
-    lims[1:] = np.cumsum([len(ids) for _, ids in found])
-    distances = np.concatenate([np.zeros(0), *(near for near, _ in found)]).astype(np.int32)
-    ids = np.concatenate([np.zeros(0, dtype=np.int64), *(numbers for _, numbers in found)]).astype(np.int64)
+    lims[1:] = np.cumsum([len(each.ids) for each in found])
+    distances = np.concatenate([np.zeros(0), *(each.distances for each in found)]).astype(np.int32)
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *(each.ids for each in found)]).astype(np.int64)
     return lims, distances, ids
 
 
-def by_distance_then_id(distances: Array, ids: Array) -> tuple[Array, Array]:
-    """Answers in the order that all stores use."""
-    order = np.lexsort((ids, distances))
-    return distances[order], ids[order]
+# ---- Ranking again: by the decoder, and by vectors
+
+
+def by_decoder(decoder: Decoder, X: Array, found: list[Found], k: int) -> list[Found]:
+    """Each query's k nearest by ‖x − f(z)‖², of what was found with codes. X : (q, D), not scaled."""
+    tables, offsets, best = decoder.query_tables(X), decoder.query_offsets(X), []
+    for query, (_, ids, codes) in enumerate(found):
+        if codes is None or not len(ids):
+            best.append(Found(np.zeros(0), ids))
+            continue
+        terms = tables[query][np.arange(codes.shape[1]), codes].sum(axis=1, dtype=np.float64)
+        squared = offsets[query] + terms + decoder.squared_norms(codes)
+        best.append(Found(np.maximum(squared, 0).astype(np.float32), ids).sorted(k))
+    return best
+
+
+def by_vectors(X: Float32, found: list[Found], k: int) -> list[Found]:
+    """Each query's k nearest by ‖x − y‖², of what was found with vectors. X : (q, D)."""
+    best = []
+    for x, (_, ids, vectors) in zip(X.astype(np.float64), found):
+        assert vectors is not None
+        best.append(Found(((vectors - x) ** 2).sum(axis=1), ids).sorted(k))
+    return best
+
+
+def comparable(X: Array, scaling: Scaling, *, queries: bool = False) -> Array:
+    """Rows whose Euclidean distances are those that the model of that scaling is for."""
+    if scaling.lift:
+        return (lifted_queries if queries else lifted)(X, scaling.lift).astype(np.float32)
+    if not scaling.normalize:
+        return X
+    norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
+    divided: Array = (X / np.where(norms > 0, norms, 1)).astype(np.float32)
+    return divided
+
+
+# ---- How far pushes are: what has no transaction to note it in is noted in a small file here
+
+
+def state_folder() -> Path:
+    """Where the notes are: $XDG_STATE_HOME/auxbit/pushes, or that of ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "auxbit" / "pushes"
+
+
+class LocalPushes:
+    """Notes about pushes into one store, which its `key` names; a store that is made again has another key.
+
+    A note is written after its rows are in, so it never says too much; rows that are pushed again because it
+    says too little replace themselves.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._path = state_folder() / f"{key}.json"
+
+    def pushed(self, source: str) -> int:
+        """How many rows of a source are in, 0 if nothing is known."""
+        return self._read().get(source, 0)
+
+    def remember(self, source: str, rows: int | None) -> None:
+        """Note that that many rows are in; None: all of them, and the note is removed."""
+        notes = self._read()
+        notes.pop(source, None)
+        if rows is not None:
+            notes[source] = rows
+        if notes:
+            files.write_text(self._path, json.dumps(notes))
+        else:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, int]:
+        try:
+            notes = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # no note, or one that is damaged: then everything is pushed again
+            return {}
+        whole = isinstance(notes, dict) and all(isinstance(rows, int) for rows in notes.values())
+        return notes if whole else {}
 
 
 # ---- Store
@@ -217,8 +343,10 @@ class Store(ABC):
     """
 
     batch_rows: int  # that are best added at once
-    place: str  # "table" or "collection"
-    dimensions: tuple[int, int]  # the fewest and the most that a vector may have
+    place: str = "table"  # or "collection"
+    dimensions: tuple[int, int] = (1, 16_000)  # the fewest and the most that a vector may have
+    indexes: ClassVar[tuple[str, ...]] = ()  # kinds of approximate indexes that it can build
+    ranks_itself = False  # whether it can rank by a decoder, if it gets norms of codes
 
     def __init__(self, address: Address, name: str) -> None:
         self.address, self.name = address, name
@@ -244,27 +372,37 @@ class Store(ABC):
         return found
 
     @property
+    def coding(self) -> tuple[str, float]:
+        """What the codes are, as in `encode`: coding and mu."""
+        return self._known().get("coding", "hash"), self._known().get("mu", 0.0)
+
+    @property
     def exists(self) -> bool:
         """Whether the place is there and ours, made by `create`; an error if it is somebody else's."""
         return self._find() is not None
 
     def create(
         self, n_bits: int, *, n_features: int | None = None, coding: str = "hash", mu: float = 0.0,
-        model: str | None = None, overwrite: bool = False,
+        model: str | Hasher | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
         """Make an empty store. overwrite : replace one of ours; what is not ours is never touched.
 
         n_features : keep vectors of that many numbers beside the codes, to rank results again by them.
-        coding, mu, model : what the codes will be, and the fingerprint of the hasher that makes them.
+        coding, mu, model : what the codes will be, and the hasher that makes them, or its fingerprint. Of a
+        hasher whose decoder suits the codes, PostgreSQL keeps what it needs to rank by that itself.
         """
         n_bits = check_n_bits(n_bits)
         refuse_for_decoder(coding, mu)
         if n_features is not None:
             n_features = check_integer("n_features", n_features, *self.dimensions)
         about = {
-            "n_bits": n_bits, "n_features": n_features, "coding": coding, "mu": mu, "model": model,
+            "n_bits": n_bits, "n_features": n_features, "coding": coding, "mu": mu,
+            "model": model if model is None or isinstance(model, str) else model.fingerprint(),
             "key": secrets.token_hex(16), "version": 1,
         }  # fmt: skip
+        hasher = None if isinstance(model, str) or not self.ranks_itself else model
+        if hasher is not None and suits(hasher.decoder_, n_bits, coding, mu):
+            about["decoder"] = hasher.fingerprint("optimal")
         with self.transaction():
             self._prepare(n_features)
             present = self._find()
@@ -278,38 +416,136 @@ class Store(ABC):
 
     def add(
         self, codes: npt.ArrayLike, ids: npt.ArrayLike, *, metadata: Any = None,
-        vectors: npt.ArrayLike | None = None, upsert: bool = True, progress: Progress | None = None,
+        vectors: npt.ArrayLike | None = None, model: Hasher | None = None, upsert: bool = True,
+        progress: Progress | None = None,
     ) -> None:  # fmt: skip
         """Add packed codes (n, ceil(n_bits/8)) uint8 under ids (n,); rows of ids that are there are replaced.
 
-        metadata : as Collection.add takes it. vectors : (n, n_features). upsert=False : an id that is there
-        is an error, and nothing is added. progress : called with numbers of rows as they go in.
+        metadata : as Collection.add takes it. vectors : (n, n_features). model : the hasher that made them,
+        for a store that was created with it. upsert=False : an id that is there is an error, and nothing is
+        added. progress : called with numbers of rows as they go in.
         """
         rows = checked_rows(
             codes, ids, metadata, vectors, n_bits=self.n_bits, n_features=self.n_features, upsert=upsert
         )
+        if self._known().get("decoder") is not None:
+            if model is None or not self._ranks_by(model):
+                raise InvalidInput(
+                    f"{self} ranks by the decoder of the model that it was created with: give model=…, too."
+                )
+            rows = replace(rows, norms=model.decoder_.squared_norms(rows.codes))
         if len(rows):
             self._add(rows, upsert, progress or (lambda n: None))
 
     def search(
-        self, codes: npt.ArrayLike, k: int = 10, *, where: Any = None, rerank: npt.ArrayLike | None = None,
-        candidates: int | None = None,
+        self, queries: npt.ArrayLike, k: int = 10, *, model: Hasher | None = None, mode: str | None = None,
+        where: Any = None, rerank: npt.ArrayLike | bool | None = None, candidates: int | None = None,
     ) -> tuple[Array, Ids]:  # fmt: skip
-        """The k nearest codes to each query: distances (q, k) int32 and ids (q, k) int64, nearest first.
+        """The k nearest rows to each query: distances (q, k) and ids (q, k) int64, nearest first.
 
-        If there are fewer, rows end in ids of -1 at distance 2**31 - 1. rerank : the queries as vectors,
-        (q, n_features): `candidates` (10 k) are found by their codes and ranked by ‖x − y‖², float32.
+        queries : packed codes, (q, ceil(n_bits/8)) uint8; or with `model`, the hasher that made the codes of
+            the store, vectors (q, D). If there are fewer than k rows, ids end in -1, at distance 2**31 - 1 or
+            infinity.
+        mode : "hamming", distances int32; or "asymmetric", by the model's decoder: `candidates` (50 k, at
+            least 500) are found by Hamming distance and ranked by ‖x − f(z)‖², float32. None: asymmetric if
+            there is a model whose decoder is for these codes.
+        rerank : rank `candidates` (10 k, at least 100) by the vectors that the store keeps, ‖x − y‖²,
+            float32: the queries as vectors, (q, n_features), or True if a model prepares them. None: if the
+            store keeps vectors, and there is a model and no mode; False: do not.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
-        queries = check_packed(codes, self.n_bits, "codes")
-        if rerank is None:
-            return padded(self._nearest(queries, k, where), k)
-        if self.n_features is None:
-            raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
-        X = checked_floats(rerank, self.n_features, len(queries), "rerank")
-        most = self.default_candidates(k) if candidates is None else candidates
+        codes, X = self._asked(queries, model)
+        ranked, decoder = self._ranking(model, mode, rerank)
+        if ranked == "hamming":
+            if candidates is not None:
+                raise InvalidInput("candidates are ranked again: give a model, or rerank.")
+            return padded(self._nearest(codes, k, where), k)
+        most = self.default_candidates(k, ranked) if candidates is None else candidates
         most = check_integer("candidates", most, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
-        return padded(self._reranked(queries, X, k, where, most), k, real=True)
+        found: list[Found] = []
+        if ranked == "vectors":
+            if model is not None:
+                rerank = comparable(X, model.scaling_, queries=True)
+            X = checked_floats(np.asarray(rerank), self.n_features or 0, len(codes), "rerank")
+        for some in block_slices(len(codes), QUERIES_AT_ONCE):
+            if decoder is None:
+                found += self._reranked(codes[some], X[some], k, where, most)
+            else:
+                found += self._decoded(codes[some], X[some], model, k, where, most)
+        return padded(found, k, real=True)
+
+    def _asked(self, queries: npt.ArrayLike, model: Hasher | None) -> tuple[Packed, Array]:
+        """Codes and vectors of queries; no vectors, (0, 0), if they are codes."""
+        if model is None:
+            return check_packed(queries, self.n_bits, "codes"), np.zeros((0, 0))
+        self.check_model(model)
+        X = np.asarray(as_rows(queries))
+        if X.ndim != 2 or X.shape[1] != model.n_features_in_ or X.dtype.kind not in "fiub":
+            raise InvalidInput(
+                f"with a model, queries are rows of {model.n_features_in_} numbers; got shape {X.shape} of "
+                f"{X.dtype}. Codes are searched without a model."
+            )
+        check_finite(X, name="queries")
+        if not len(X):
+            return np.zeros((0, bytes_per_code(self.n_bits)), dtype=np.uint8), X
+        return model.encode(X, queries=True), X
+
+    def check_model(self, model: Hasher) -> None:
+        """Refuse a model that did not make the codes of the store."""
+        if self.model not in (None, model.fingerprint()):
+            raise InvalidInput(
+                f"the codes of {self} were made by another model: give the one whose codes were pushed."
+            )
+        if model.code_bits("hash") != self.n_bits:
+            raise InvalidInput(
+                f"the model makes codes of {model.code_bits('hash')} bits, and the store has {self.n_bits}."
+            )
+
+    def _ranking(self, model: Hasher | None, mode: str | None, rerank: Any) -> tuple[str, Decoder | None]:
+        """What ranks the answers, "hamming", "vectors" or "asymmetric", and the decoder that does."""
+        if mode not in (None, *MODES):
+            raise InvalidParameter("mode", mode, "'hamming' or 'asymmetric'")
+        if rerank is True and model is None:
+            raise InvalidInput("rerank=True needs a model to prepare the queries: give rerank=X, or a model.")
+        if rerank is None and model is not None and mode is None:
+            rerank = self.n_features is not None
+        if rerank is not None and rerank is not False:
+            if self.n_features is None:
+                raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
+            return "vectors", None
+        if mode == "asymmetric" and model is None:
+            raise InvalidInput('mode="asymmetric" ranks by a decoder: give vectors as queries, and model=….')
+        if model is None or mode == "hamming":
+            return "hamming", None
+        decoder, (coding, mu) = model.decoder_, self.coding
+        if suits(decoder, self.n_bits, coding, mu):
+            return "asymmetric", decoder
+        if mode is None:
+            return "hamming", None
+        raise InvalidInput(
+            "the decoder of this model is fitted to optimal codes, and the store holds hash codes, which "
+            'mean nothing to it. Search with mode="hamming", or push codes of a model whose decoder is '
+            "fitted to them: --coding hash, or --coding optimal --mu 0.03, which can be searched both ways."
+        )
+
+    def ranking(self, model: Hasher | None, mode: str | None = None, rerank: Any = None) -> str:
+        """What a search will rank by: "hamming", "vectors", or "asymmetric", the decoder."""
+        return self._ranking(model, mode, rerank)[0]
+
+    def _ranks_by(self, model: Hasher | None) -> bool:
+        """Whether the store itself can rank by the decoder of this model."""
+        own = self._known().get("decoder")
+        return own is not None and model is not None and own == model.fingerprint("optimal")
+
+    def _decoded(
+        self, queries: Packed, X: Array, model: Any, k: int, where: Any, candidates: int
+    ) -> list[Found]:
+        """Each query's k nearest by ‖x − f(z)‖², of candidates by their codes, ranked here."""
+        return by_decoder(model.decoder_, X, self._nearest(queries, candidates, where, "code"), k)
+
+    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Found]:
+        """Each query's k nearest by ‖x − y‖², of candidates by their codes, ranked here."""
+        return by_vectors(X, self._nearest(queries, candidates, where, "vector"), k)
 
     def search_radius(self, codes: npt.ArrayLike, r: int, *, where: Any = None) -> tuple[Ids, Distances, Ids]:
         """All codes within distance r, inclusive: lims (q+1,), distances, ids, as HammingIndex has them."""
@@ -325,6 +561,17 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address.shown!r}, {self.name!r})"
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.address.shown}"
+
+    def drop(self) -> None:
+        """Remove the place, with all that is in it; what is not ours is left alone."""
+        present = self._find()
+        if present is not None:
+            with self.transaction():
+                self._drop(present)
+        self._about = None
 
     def _find(self) -> dict[str, Any] | None:
         """What the mark says, None if the place is not there; an error if it is not ours."""
@@ -350,16 +597,32 @@ class Store(ABC):
             self._about = found
         return self._about
 
-    def default_candidates(self, k: int) -> int:
+    def default_candidates(self, k: int, ranked: str = "vectors") -> int:
         """How many are ranked again for k answers, by default."""
-        return max(CANDIDATES * k, FEWEST)
-
-    # ---- what a store has to say
+        return max(CANDIDATES * k, FEWEST) if ranked == "vectors" else max(RANKED * k, FEWEST_RANKED)
 
     @property
-    @abstractmethod
     def exact(self) -> bool:
         """Whether `search` misses nothing; searches within a radius and with `where` never do."""
+        return True
+
+    def create_index(self, kind: str) -> None:
+        """Build an approximate index over what is there, of a kind that the store has."""
+        raise InvalidParameter("kind", kind, "nothing: this store reads all codes, and has no index for bits")
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """What is changed inside is changed as a whole, if the store can do that."""
+        return nullcontext()
+
+    def pushed(self, source: str) -> int:
+        """How many rows of a source an interrupted push, from this machine, has brought here."""
+        return LocalPushes(self._known()["key"]).pushed(source)
+
+    def remember_push(self, source: str, rows: int | None) -> None:
+        """Note how far a push is; None: it is complete, and forgotten."""
+        LocalPushes(self._known()["key"]).remember(source, rows)
+
+    # ---- what a store has to say
 
     @abstractmethod
     def delete(self, ids: npt.ArrayLike) -> int:
@@ -374,22 +637,6 @@ class Store(ABC):
         """The metadata of rows, {} for one that has none or is not there."""
 
     @abstractmethod
-    def create_index(self, kind: str) -> None:
-        """Build an approximate index over what is there, of a kind that the store has."""
-
-    @abstractmethod
-    def transaction(self) -> AbstractContextManager[None]:
-        """What is changed inside is changed as a whole, if the store can do that."""
-
-    @abstractmethod
-    def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push has brought here."""
-
-    @abstractmethod
-    def remember_push(self, source: str, rows: int | None) -> None:
-        """Note how far a push is; None: it is complete, and forgotten."""
-
-    @abstractmethod
     def close(self) -> None:
         """End the connection."""
 
@@ -397,8 +644,7 @@ class Store(ABC):
     def _description(self) -> str | None:
         """The text that the mark is in, None if the place is not there."""
 
-    @abstractmethod
-    def _prepare(self, n_features: int | None) -> None:
+    def _prepare(self, n_features: int | None) -> None:  # noqa: B027
         """Refuse what cannot be made, before anything is looked for."""
 
     @abstractmethod
@@ -406,7 +652,10 @@ class Store(ABC):
         """Make the place, with a mark, instead of the present one if there is one."""
 
     @abstractmethod
-    def _load(self) -> None:
+    def _drop(self, present: dict[str, Any]) -> None:
+        """Remove the place that is there."""
+
+    def _load(self) -> None:  # noqa: B027
         """Get ready for searches of a place that is there."""
 
     @abstractmethod
@@ -414,16 +663,20 @@ class Store(ABC):
         """Bring in rows, of which there is at least one."""
 
     @abstractmethod
-    def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
-        """Each query's k nearest."""
+    def _nearest(self, queries: Packed, k: int, where: Any, column: str = "") -> list[Found]:
+        """Each query's k nearest; column : "code" or "vector", to be found with them."""
 
     @abstractmethod
-    def _within(self, queries: Packed, r: int, where: Any) -> list[Answer]:
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Found]:
         """All within distance r of each query, equal distances by id."""
 
-    @abstractmethod
-    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
-        """Each query's k nearest by ‖x − y‖², of candidates by their codes."""
+
+def suits(decoder: Decoder, n_bits: int, coding: str, mu: float) -> bool:
+    """Whether a decoder means something for such codes."""
+    try:
+        return decoder.n_bits == n_bits and bool(coding_for(decoder, coding, mu))
+    except InvalidInput:
+        return False
 
 
 def refuse_for_decoder(coding: str, mu: float) -> None:
@@ -433,6 +686,14 @@ def refuse_for_decoder(coding: str, mu: float) -> None:
         "Stores search by Hamming distance: push hash codes (--coding hash), a collection that keeps its "
         "vectors (--vectors float16), from which they are made, or optimal codes of a mu of 0.03 and more.",
     )  # fmt: skip
+
+
+COMMENT = re.compile(rf"/\* ({re.escape(MARK)}.*?) \*/")  # a mark in SQL
+
+
+def literal(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def mark(**about: Any) -> str:
@@ -449,3 +710,187 @@ def read_mark(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return about if isinstance(about, dict) and isinstance(about.get("n_bits", 0), int) else None
+
+
+# ---- Stores that this process opens itself: a file or a folder, without a server
+
+
+class EmbeddedStore(Store):
+    """A store in a file or folder, opened when it is first needed and made by `create`, of an SQL table.
+
+    Its columns are id, code, vector if there are vectors, both as bytes, and metadata, text of JSON. A
+    subclass says how statements are run, how codes are compared and how rows come in.
+    """
+
+    batch_rows = 65_536
+    program: ClassVar[str]  # its name, for people
+    distance: ClassVar[str]  # of the column code to a query, ?, as SQL
+    source: ClassVar[str] = "{table}"  # what stands after FROM
+
+    def __init__(self, url: str | Address, name: str = DEFAULT_NAME) -> None:
+        super().__init__(url if isinstance(url, Address) else parse(url), name)
+        if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
+            raise InvalidParameter("name", name, "up to 63 letters, digits and _, not a digit first")
+        self._path = Path(self.address.text).absolute()
+        if not self._path.parent.is_dir():
+            raise FileProblem(f"{self._path} cannot be made: there is no folder {self._path.parent}.")
+        self._driver()
+        self._opened: Any = None
+        self._is_new = False  # the file or folder was not there before
+
+    @property
+    def _engine(self) -> Any:
+        if self._opened is None:
+            self._is_new = not self._path.exists()
+            with self._translated():
+                self._opened = self._open()
+        return self._opened
+
+    def close(self) -> None:
+        """Close the file or folder."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise errors of ours instead of the driver's."""
+        try:
+            yield
+        except AuxbitError:
+            raise
+        except self._errors() as error:
+            text = " ".join(str(error).split())[:300]
+            raise StoreError(f"{self.address.shown}: {self.program} says: {text}") from None
+
+    def _find(self) -> dict[str, Any] | None:
+        """What is not there is not opened, since that would make it."""
+        there = self._opened is not None or (self._path.exists() and self._has_content())
+        return super()._find() if there else None
+
+    def _has_content(self) -> bool:
+        return self._path.is_dir() or self._path.stat().st_size > 0
+
+    def _drop(self, present: dict[str, Any]) -> None:
+        self._run(f"DROP TABLE {self.name}")
+        if self._is_new:
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        """Remove what was made by this object, and is empty again."""
+        self.close()
+        if self._path.is_dir():
+            shutil.rmtree(self._path)
+        else:
+            self._path.unlink(missing_ok=True)
+        self._is_new = False
+
+    def delete(self, ids: npt.ArrayLike) -> int:
+        """Delete rows by id; returns how many there were."""
+        _ = self._known()
+        unwanted = check_ids(ids)
+        there = np.array([row[0] for row in self._by_id(unwanted)], dtype=np.int64)
+        for some in block_slices(len(there), MANY_IDS):
+            self._run(f"DELETE FROM {self.name} WHERE {listed(there[some])}")
+        return len(there)
+
+    def count(self, where: Any = None) -> int:
+        """How many rows there are, or have the metadata that `where` asks for."""
+        _ = self._known()
+        condition, values = self._condition(where)
+        return int(self._run(f"SELECT count(*) FROM {self._from} WHERE {condition}", values)[0][0])
+
+    def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
+        """The metadata of rows, {} for one that has none or is not there."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        found = {row[0]: json.loads(row[1]) for row in self._by_id(wanted, ", metadata")}
+        return [found.get(each, {}) for each in wanted.tolist()]
+
+    def _by_id(self, ids: Ids, columns: str = "") -> list[tuple[Any, ...]]:
+        """The id and other columns of the rows with these ids, of which some may be missing."""
+        unique, found = np.unique(ids[ids >= 0]), list[tuple[Any, ...]]()
+        for some in block_slices(len(unique), MANY_IDS):
+            found += self._run(f"SELECT id{columns} FROM {self._from} WHERE {listed(unique[some])}")
+        return found
+
+    def _refuse_known(self, rows: Rows) -> None:
+        """Refuse rows of which one is there."""
+        if known := self._by_id(rows.ids):
+            raise InvalidInput(
+                f"id {known[0][0]} is already in {self.name!r}; nothing was added. upsert=True replaces its "
+                "row."
+            )
+
+    @property
+    def _from(self) -> str:
+        return self.source.format(table=self.name)
+
+    def _condition(self, where: Any) -> tuple[str, list[Any]]:
+        """What stands after WHERE, and its values: rows are judged as a Collection judges them, by Python."""
+        if where is None:
+            return "1 = 1", []
+        return Where.of(where).judged()
+
+    def _nearest(self, queries: Packed, k: int, where: Any, column: str = "") -> list[Found]:
+        return self._hits(queries, where, column, f"ORDER BY distance, id LIMIT {k}")
+
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Found]:
+        return self._hits(queries, where, "", f"WHERE distance <= {r} ORDER BY distance, id")
+
+    def _hits(self, queries: Packed, where: Any, column: str, rest: str) -> list[Found]:
+        """What each query finds, by a scan of all codes."""
+        (condition, values), extra = self._condition(where), f", {column}" if column else ""
+        distance = self.distance.format(width=bytes_per_code(self.n_bits))
+        inner = f"SELECT id, {distance} AS distance{extra} FROM {self._from} WHERE {condition}"
+        statement = f"SELECT id, distance{extra} FROM ({inner}) AS every {rest}"
+        return [self._found(self._run(statement, [each.tobytes(), *values]), column) for each in queries]
+
+    def _found(self, rows: list[tuple[Any, ...]], column: str) -> Found:
+        ids = np.array([row[0] for row in rows], dtype=np.int64)
+        distances = np.array([row[1] for row in rows], dtype=np.int32)
+        if not column:
+            return Found(distances, ids)
+        kind, width = (np.uint8, bytes_per_code(self.n_bits)), (np.float32, self.n_features or 0)
+        dtype, size = kind if column == "code" else width
+        values = np.frombuffer(b"".join(row[2] for row in rows), dtype=dtype)
+        return Found(distances, ids, values.reshape(len(rows), size))
+
+    @abstractmethod
+    def _driver(self) -> Any:
+        """The module that opens the file, or an error that names the extra."""
+
+    @abstractmethod
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What it raises."""
+
+    @abstractmethod
+    def _open(self) -> Any:
+        """Open the file or folder, which is made if it is not there."""
+
+    @abstractmethod
+    def _run(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
+        """Run a statement with its values; returns all rows of what it finds."""
+
+
+MANY_IDS = 8192  # in one statement
+
+
+def listed(ids: Ids) -> str:
+    """A condition for these ids, as SQL."""
+    return f"id IN ({', '.join(map(str, ids.tolist()))})"
+
+
+def arrow_rows(rows: Rows) -> Any:
+    """Rows as a pyarrow.Table of the columns of an EmbeddedStore."""
+    arrow = require("pyarrow", extra="data", purpose="this store")
+    texts = ["{}"] * len(rows) if rows.texts is None else [text.decode() for text in rows.texts]
+
+    def binary(values: Array) -> Any:
+        buffer = arrow.py_buffer(np.ascontiguousarray(values).tobytes())
+        size = values.shape[1] * values.itemsize
+        return arrow.FixedSizeBinaryArray.from_buffers(arrow.binary(size), len(values), [None, buffer])
+
+    columns = {"id": arrow.array(rows.ids), "code": binary(rows.codes)}
+    if rows.vectors is not None:
+        columns["vector"] = binary(rows.vectors)
+    return arrow.table(columns | {"metadata": arrow.array(texts, arrow.string())})

@@ -6,13 +6,12 @@ Milvus wants dimensions that are multiples of 8: codes of other lengths end in z
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -20,21 +19,21 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core import files
-from auxbit.core.checks import Float32, Ids, Packed, check_integer, require
+from auxbit.core.checks import Array, Ids, Packed, check_integer, require
 from auxbit.core.maps import bytes_per_code
+from auxbit.core.parallel import block_slices
 from auxbit.data.where import Condition, Node, Where, end_of_prefix
 from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (
     DEFAULT_NAME,
     MILVUS_PORT,
+    QUERIES_AT_ONCE,
     Address,
-    Answer,
+    Found,
     Progress,
     Rows,
     Store,
-    by_distance_then_id,
     mark,
     parse,
 )
@@ -102,7 +101,8 @@ class Client:
         text = self.address.hide(re.sub(r"\s*at /\S+", "", text))[:400]
         if type(error).__name__ == "DataNotMatchException":
             return InvalidInput(
-                f"Milvus cannot keep this metadata: its integers must be within 64 bits. ({text[:120]})"
+                f"Milvus cannot keep this metadata: its integers must be within 64 bits. ({text[:120]}) "
+                "Leave metadata out (--without-metadata)."
             )
         if "auth" in text.lower():
             return StoreUnreachable(f"{self.address.shown}: {text}. Check the user and password in the URL.")
@@ -297,49 +297,6 @@ def _refuse(condition: Condition, what: str) -> NoReturn:
     )
 
 
-# ---- How far pushes are: Milvus has no transaction to note it in, so it is noted in a small file here
-
-
-def state_folder() -> Path:
-    """Where the notes are: $XDG_STATE_HOME/auxbit/pushes, or that of ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "auxbit" / "pushes"
-
-
-class LocalPushes:
-    """Notes about pushes into one store, which its `key` names; a store that is made again has another key.
-
-    A note is written after its rows are in, so it never says too much; rows that are pushed again because it
-    says too little replace themselves.
-    """
-
-    def __init__(self, key: str) -> None:
-        self._path = state_folder() / f"{key}.json"
-
-    def pushed(self, source: str) -> int:
-        """How many rows of a source are in, 0 if nothing is known."""
-        return self._read().get(source, 0)
-
-    def remember(self, source: str, rows: int | None) -> None:
-        """Note that that many rows are in; None: all of them, and the note is removed."""
-        notes = self._read()
-        notes.pop(source, None)
-        if rows is not None:
-            notes[source] = rows
-        if notes:
-            files.write_text(self._path, json.dumps(notes))
-        else:
-            self._path.unlink(missing_ok=True)
-
-    def _read(self) -> dict[str, int]:
-        try:
-            notes = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # no note, or one that is damaged: then everything is pushed again
-            return {}
-        whole = isinstance(notes, dict) and all(isinstance(rows, int) for rows in notes.values())
-        return notes if whole else {}
-
-
 # ---- MilvusStore
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
@@ -350,7 +307,6 @@ SEVERAL_VECTORS = PARTS_OF_TEXT = (2, 4)  # versions from which Milvus has them
 REQUEST_ROWS, REQUEST_BYTES = 8192, 2**23
 MOST_LISTS = 65_536
 MOST_FOUND = 16_384  # that Milvus returns for a query
-QUERIES = 64  # in one call
 
 
 class MilvusStore(Store):
@@ -364,6 +320,7 @@ class MilvusStore(Store):
     batch_rows = 32_768
     place = "collection"
     dimensions = (2, 32_768)
+    indexes = ("ivf",)
 
     def __init__(
         self, url: str | Address, name: str = DEFAULT_NAME, *, timeout: float = 30.0, n_probe: int = 32
@@ -418,18 +375,6 @@ class MilvusStore(Store):
         by_id = {row["id"]: row["metadata"] for row in self._read(wanted, "metadata")}
         return [by_id.get(each, {}) for each in wanted.tolist()]
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Nothing: Milvus has no transactions."""
-        return nullcontext()
-
-    def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push from this machine has brought here."""
-        return LocalPushes(self._known()["key"]).pushed(source)
-
-    def remember_push(self, source: str, rows: int | None) -> None:
-        """Note on this machine how far a push is; None: it is complete."""
-        LocalPushes(self._known()["key"]).remember(source, rows)
-
     def close(self) -> None:
         """End the connection."""
         self._client.close()
@@ -451,7 +396,7 @@ class MilvusStore(Store):
     def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
         """With an exact index."""
         if present is not None:
-            self._client.call("drop_collection", self.name)
+            self._drop(present)
         kinds, milvus = require("pymilvus", extra="milvus", purpose="Milvus").DataType, self._client.milvus
         schema = milvus.create_schema(auto_id=False, enable_dynamic_field=False, description=mark(**about))
         schema.add_field("id", kinds.INT64, is_primary=True)
@@ -464,6 +409,9 @@ class MilvusStore(Store):
             indexes.add_index("vector", index_type="FLAT", metric_type="L2")
         self._client.call("create_collection", self.name, schema=schema, index_params=indexes, **STRONG)
         self._n_lists = 0
+
+    def _drop(self, present: dict[str, Any]) -> None:
+        self._client.call("drop_collection", self.name)
 
     def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
         """Some thousand rows per request. An error may leave the first in, which the same call replaces."""
@@ -514,74 +462,80 @@ class MilvusStore(Store):
             self._n_lists = int(about.get("nlist", 0)) if about.get("index_type") == "BIN_IVF_FLAT" else 0
         return self._n_lists
 
-    def default_candidates(self, k: int) -> int:
+    def default_candidates(self, k: int, ranked: str = "vectors") -> int:
         """As many as Milvus finds at once."""
-        return min(super().default_candidates(k), max(k, MOST_FOUND))
+        return min(super().default_candidates(k, ranked), max(k, MOST_FOUND))
 
-    def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
+    def _nearest(self, queries: Packed, k: int, where: Any, column: str = "") -> list[Found]:
         condition = self._condition(where)
         if k > MOST_FOUND and self._count(condition) > MOST_FOUND:
             raise InvalidParameter("k", k, f"at most {MOST_FOUND:,}, which is all that Milvus returns")
         n_probe = self._lists() if condition else self.n_probe
-        return self._found(queries, min(k, MOST_FOUND), condition, n_probe)
+        return self._found(queries, min(k, MOST_FOUND), condition, n_probe, column=column)
 
-    def _within(self, queries: Packed, r: int, where: Any) -> list[Answer]:
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Found]:
         condition = self._condition(where)
         first = self._found(queries, MOST_FOUND, condition, self._lists(), r)
         return [
-            by_distance_then_id(*self._all_within(queries[[row]], r, condition, (0, MAX_ID), answer))
+            self._all_within(queries[[row]], r, condition, (0, MAX_ID), answer).sorted()
             for row, answer in enumerate(first)
         ]
 
     def _all_within(
-        self, query: Packed, r: int, condition: str, span: tuple[int, int], answer: Answer
-    ) -> Answer:
+        self, query: Packed, r: int, condition: str, span: tuple[int, int], answer: Found
+    ) -> Found:
         """All with ids in the span, halved until Milvus returns all of it. answer : the first try."""
-        if len(answer[1]) < MOST_FOUND:
+        if len(answer.ids) < MOST_FOUND:
             return answer
-        middle = int(np.median(answer[1]))
+        middle = int(np.median(answer.ids))
         halves = []
         for low, high in ((span[0], middle), (middle + 1, span[1])):
             both = " and ".join(filter(None, [condition, f"id >= {low}", f"id <= {high}"]))
             (half,) = self._found(query, MOST_FOUND, both, self._lists(), r)
             halves.append(self._all_within(query, r, condition, (low, high), half))
-        return np.concatenate([each[0] for each in halves]), np.concatenate([each[1] for each in halves])
-
-    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
-        best = []
-        for x, (_, ids) in zip(X, self._nearest(queries, candidates, where)):
-            rows = self._read(ids, "vector")
-            numbers = np.array([row["id"] for row in rows], dtype=np.int64)
-            vectors = np.array([row["vector"] for row in rows], dtype=np.float64).reshape(len(rows), len(x))
-            squared = ((vectors - x.astype(np.float64)) ** 2).sum(axis=1)
-            near, found = by_distance_then_id(squared, numbers)
-            best.append((near[:k], found[:k]))
-        return best
+        return Found(
+            np.concatenate([each[0] for each in halves]), np.concatenate([each[1] for each in halves])
+        )
 
     def _found(
-        self, queries: Packed, limit: int, condition: str, n_probe: int, r: int | None = None
-    ) -> list[Answer]:
+        self, queries: Packed, limit: int, condition: str, n_probe: int, r: int | None = None,
+        column: str = "",
+    ) -> list[Found]:  # fmt: skip
         """What each query finds, within distance r if that is given."""
         parameters: dict[str, Any] = {} if r is None else {"radius": r + 1}  # Milvus leaves the radius out
         if self._lists():
             parameters["nprobe"] = min(n_probe, self._lists())
         found = []
-        for first in range(0, len(queries), QUERIES):
+        for some in block_slices(len(queries), QUERIES_AT_ONCE):
             hits = self._client.call(
                 "search",
                 self.name,
-                data=[code.tobytes() for code in queries[first : first + QUERIES]],
+                data=[code.tobytes() for code in queries[some]],
                 anns_field="code",
                 limit=limit,
                 filter=condition,
+                output_fields=[column] if column and not self._client.is_file else None,
                 search_params={"metric_type": "HAMMING", "params": parameters},
                 **STRONG,
             )
             for answer in hits:
                 distances = np.array([round(hit["distance"]) for hit in answer], dtype=np.int32)
                 ids = np.array([hit["id"] for hit in answer], dtype=np.int64)
-                found.append(by_distance_then_id(distances, ids))
+                values = self._values(answer, ids, column) if column else None
+                found.append(Found(distances, ids, values).sorted())
         return found
+
+    def _values(self, answer: Any, ids: Ids, column: str) -> Array:
+        """Codes or vectors of what was found; Milvus Lite has to be asked for them again."""
+        if self._client.is_file:
+            by_id = {row["id"]: row[column] for row in self._read(ids, column)}
+            values = [by_id[each] for each in ids.tolist()]
+        else:
+            values = [hit["entity"][column] for hit in answer]
+        if column == "vector":
+            return np.array(values, dtype=np.float32).reshape(len(values), self.n_features or 0)
+        raw = b"".join(each if isinstance(each, bytes) else each[0] for each in values)
+        return np.frombuffer(raw, dtype=np.uint8).reshape(len(values), bytes_per_code(self.n_bits))
 
 
 def _as_dicts(rows: Rows) -> list[dict[str, Any]]:
@@ -594,7 +548,7 @@ def _as_dicts(rows: Rows) -> list[dict[str, Any]]:
         if dotted is not None:
             raise InvalidInput(
                 f"metadata field {dotted!r} has a dot, which conditions on Milvus take for a step into an "
-                "object. Rename it."
+                "object. Rename it, or leave metadata out (--without-metadata)."
             )
         made.append({"id": number, "code": rows.codes[row].tobytes(), "metadata": fields})
         if rows.vectors is not None:

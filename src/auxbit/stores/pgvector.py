@@ -13,18 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.checks import Array, Float32, Packed, check_integer, require
-from auxbit.core.maps import unpack
+from auxbit.core.decoders import Decoder
+from auxbit.core.maps import bytes_per_code, unpack
+from auxbit.core.parallel import block_slices
 from auxbit.data.where import Condition, Node, Where
 from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists, StoreUnreachable
 from auxbit.index.codes import check_ids
 from auxbit.stores.base import (
     DEFAULT_NAME,
+    QUERIES_AT_ONCE,
     Address,
-    Answer,
+    Found,
     Progress,
     Rows,
     Store,
-    by_distance_then_id,
     mark,
     parse,
     read_mark,
@@ -83,7 +85,10 @@ def _ours(error: Any, address: Address, name: str) -> Exception:
     if isinstance(error, psycopg.DataError):
         place = re.search(r"COPY .*?line (\d+)", diag.context or "")
         row = f", row {int(place[1]) - 1} of a batch" if place else ""
-        return InvalidInput(f"PostgreSQL cannot keep or compare this{row}: {text}. {detail}".rstrip())
+        remedy = " Change it, or leave metadata out (--without-metadata)." if row else ""
+        return InvalidInput(
+            f"PostgreSQL cannot keep or compare this{row}: {text}. {detail}".rstrip() + remedy
+        )
     gone = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     if gone and not isinstance(error, errors.InsufficientResources):
         return StoreUnreachable(
@@ -118,16 +123,28 @@ def vector_texts(vectors: Float32) -> list[str]:
     return ["[" + ",".join(map(repr, row)) + "]" for row in vectors.tolist()]
 
 
+def decoder_tables(decoder: Decoder, X: Array) -> tuple[list[str], Float32]:
+    """What auxbit_decoder_sum needs to rank by ‖x − f(z)‖²: of each query, tables as text, and an offset.
+
+    The squared distance of a row is offset + norm + auxbit_decoder_sum(code, tables).
+    """
+    tables = decoder.query_tables(X)[:, :, _REVERSED]
+    texts = ["{" + ",".join(map(repr, row)) + "}" for row in tables.reshape(len(X), -1).tolist()]
+    return texts, decoder.query_offsets(X)
+
+
 def copy_block(rows: Rows, n_bits: int) -> bytes:
-    """Rows of id, code, vector if there are vectors, and metadata, without header and trailer."""
+    """Rows of id, code, vector and norm if there are such, and metadata, without header and trailer."""
     table = np.zeros(len(rows), dtype=_layout(rows))
-    table["fields"] = 3 if rows.vectors is None else 4
+    table["fields"] = 3 + (rows.vectors is not None) + (rows.norms is not None)
     table["id_size"], table["id"] = 8, rows.ids
     width = rows.codes.shape[1]
     table["code_size"], table["n_bits"], table["code"] = 4 + width, n_bits, _REVERSED[rows.codes]
     if rows.vectors is not None:
         dims = rows.vectors.shape[1]
         table["vector_size"], table["dims"], table["vector"] = 4 + 4 * dims, dims, rows.vectors
+    if rows.norms is not None:
+        table["norm_size"], table["norm"] = 4, rows.norms
     table["version"] = JSONB_VERSION
     if rows.texts is None:
         table["text_size"], table["empty"] = 3, b"{}"
@@ -146,6 +163,8 @@ def _layout(rows: Rows) -> np.dtype[Any]:
     if rows.vectors is not None:
         fields += [("vector_size", ">i4"), ("dims", ">i2"), ("unused", ">i2")]
         fields += [("vector", ">f4", (rows.vectors.shape[1],))]
+    if rows.norms is not None:
+        fields += [("norm_size", ">i4"), ("norm", ">f4")]
     fields += [("text_size", ">i4"), ("version", "u1")]
     return np.dtype([*fields, ("empty", "S2")] if rows.texts is None else fields)
 
@@ -178,6 +197,7 @@ def json_parameter(value: Any) -> str:
 
 PUSHES = "auxbit_pushes"
 INCOMING = "auxbit_incoming"
+DECODER_SUM = "auxbit_decoder_sum"
 
 EXTENSION = """
 SELECT extversion, nspname FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace
@@ -198,11 +218,12 @@ CREATE = """
 CREATE TABLE {table} (
     id bigint PRIMARY KEY CHECK (id >= 0),
     code bit({bits}) NOT NULL,
-    {vector_column}
+    {vector_column}{norm_column}
     metadata jsonb NOT NULL DEFAULT '{{}}'
 )
 """
 VECTOR_COLUMN = "vector {vector_schema}.vector({dims}) NOT NULL,"
+NORM_COLUMN = "norm real NOT NULL,"
 COMMENT = "COMMENT ON TABLE {table} IS {text}"
 DROP = "DROP TABLE {table}"
 
@@ -226,19 +247,19 @@ WITH query AS MATERIALIZED (
 """
 # `+ 0` keeps an approximate index out of an exact search
 EXACT = f"""{QUERIES}
-SELECT query.number, near.id, near.distance::int FROM query CROSS JOIN LATERAL (
-    SELECT id, distance FROM (
-        SELECT id, (code OPERATOR({{vector_schema}}.<~>) query.code) + 0 AS distance
+SELECT query.number, near.id, near.distance::int, near.extra FROM query CROSS JOIN LATERAL (
+    SELECT id, distance, {{extra}} AS extra FROM (
+        SELECT id, (code OPERATOR({{vector_schema}}.<~>) query.code) + 0 AS distance, code
         FROM {{table}} WHERE {{where}}
     ) AS every ORDER BY distance, id LIMIT %(k)s
 ) AS near ORDER BY query.number, near.distance, near.id
 """
 APPROXIMATE = """
-SELECT id, (code OPERATOR({vector_schema}.<~>) %(code)s::text::bit({bits}))::int
+SELECT id, (code OPERATOR({vector_schema}.<~>) %(code)s::text::bit({bits}))::int, {extra}
 FROM {table} ORDER BY code OPERATOR({vector_schema}.<~>) %(code)s::text::bit({bits}) LIMIT %(k)s
 """
 WITHIN = f"""{QUERIES}
-SELECT query.number, near.id, near.distance::int FROM query CROSS JOIN LATERAL (
+SELECT query.number, near.id, near.distance::int, NULL FROM query CROSS JOIN LATERAL (
     SELECT id, code OPERATOR({{vector_schema}}.<~>) query.code AS distance
     FROM {{table}} WHERE (code OPERATOR({{vector_schema}}.<~>) query.code) <= %(r)s AND {{where}}
 ) AS near ORDER BY query.number, near.distance, near.id
@@ -248,13 +269,45 @@ WITH query AS MATERIALIZED (
     SELECT code::bit({bits}) AS code, vector::{vector_schema}.vector AS vector, number
     FROM unnest(%(codes)s::text[], %(vectors)s::text[]) WITH ORDINALITY AS given (code, vector, number)
 )
-SELECT query.number, best.id, best.distance FROM query CROSS JOIN LATERAL (
+SELECT query.number, best.id, best.distance, NULL FROM query CROSS JOIN LATERAL (
     SELECT id, near.vector OPERATOR({vector_schema}.<->) query.vector AS distance FROM (
         SELECT id, vector FROM {table} WHERE {where}
         ORDER BY (code OPERATOR({vector_schema}.<~>) query.code){exactly} LIMIT %(candidates)s
     ) AS near ORDER BY distance, id LIMIT %(k)s
 ) AS best ORDER BY query.number, best.distance, best.id
 """
+DECODE = """
+WITH query AS MATERIALIZED (
+    SELECT code::bit({bits}) AS code, tables::real[] AS tables, number
+    FROM unnest(%(codes)s::text[], %(tables)s::text[]) WITH ORDINALITY AS given (code, tables, number)
+)
+SELECT query.number, best.id, best.distance, NULL FROM query CROSS JOIN LATERAL (
+    SELECT id, near.norm + {decoder_sum}(near.code, query.tables) AS distance FROM (
+        SELECT id, code, norm FROM {table} WHERE {where}
+        ORDER BY (code OPERATOR({vector_schema}.<~>) query.code){exactly} LIMIT %(candidates)s
+    ) AS near ORDER BY distance, id LIMIT %(k)s
+) AS best ORDER BY query.number, best.distance, best.id
+"""
+BYTES = "substring(bit_send(code) FROM 5)"  # after four that say how many bits there are
+
+FIND_SUM = """
+SELECT obj_description(found::oid, 'pg_proc')
+FROM to_regprocedure('auxbit_decoder_sum(bit, real[])') AS found WHERE found IS NOT NULL
+"""
+CREATE_SUM = """
+CREATE FUNCTION {decoder_sum} (code bit, tables real[]) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    bytes bytea := substring(bit_send(code) FROM 5);
+    total double precision := 0;
+BEGIN
+    FOR j IN 0 .. length(bytes) - 1 LOOP
+        total := total + tables[256 * j + get_byte(bytes, j) + 1];
+    END LOOP;
+    RETURN total;
+END $$
+"""
+COMMENT_SUM = "COMMENT ON FUNCTION {decoder_sum} (bit, real[]) IS {text}"
 CREATE_HNSW = """
 CREATE INDEX ON {table} USING hnsw (code {vector_schema}.bit_hamming_ops)
 WITH (m = {links}, ef_construction = {ef_construction})
@@ -399,7 +452,6 @@ OLDEST = (0, 7)  # of pgvector: the first with bit strings
 MOST_NAME_BYTES = 63  # longer names would be cut
 MOST_EF_SEARCH = 1000
 COPY_ROWS = 16_384  # that become one block of COPY
-QUERIES_AT_ONCE = 64  # in one statement
 
 
 class PgvectorStore(Store):
@@ -411,8 +463,8 @@ class PgvectorStore(Store):
     """
 
     batch_rows = 65_536
-    place = "table"
-    dimensions = (1, 16_000)
+    indexes = ("hnsw",)
+    ranks_itself = True
 
     def __init__(
         self, url: str | Address, name: str = DEFAULT_NAME, *, use_index: bool = True, ef_search: int = 100
@@ -504,14 +556,29 @@ class PgvectorStore(Store):
 
     def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
         if present is not None:
-            self._run(DROP)
-            if self._pushes_are_noted():
-                self._run(FORGET_STORE, {"store": present["key"]})
+            self._drop(present)
         column: Any = filled("")
         if about["n_features"] is not None:
             column = filled(VECTOR_COLUMN, vector_schema=self._schema, dims=about["n_features"])
-        self._run(CREATE, bits=about["n_bits"], vector_column=column)
+        norm = filled(NORM_COLUMN if about.get("decoder") is not None else "")
+        self._run(CREATE, bits=about["n_bits"], vector_column=column, norm_column=norm)
         self._run(COMMENT, text=mark(**about))
+        found = self._run(FIND_SUM).fetchone()
+        if found is None:
+            self._run(ONE_AT_A_TIME)
+            if self._run(FIND_SUM).fetchone() is None:
+                self._run(CREATE_SUM)
+                self._run(COMMENT_SUM, text=mark(function=True))
+        elif not (read_mark(found[0] or "") or {}).get("function"):
+            raise StoreExists(
+                f"there is a function {DECODER_SUM!r} that auxbit has not made. Rename it, or choose another "
+                "schema."
+            )
+
+    def _drop(self, present: dict[str, Any]) -> None:
+        self._run(DROP)
+        if self._pushes_are_noted():
+            self._run(FORGET_STORE, {"store": present["key"]})
 
     def _find_extension(self, *, make: bool) -> None:
         """Find pgvector, which may be in any schema, or enable it."""
@@ -562,7 +629,8 @@ class PgvectorStore(Store):
     def _columns(self) -> list[Any]:
         """The names of the columns in the order of COPY, as identifiers."""
         vector = ["vector"] if self.n_features is not None else []
-        return [quoted(name) for name in ("id", "code", *vector, "metadata")]
+        norm = ["norm"] if self._known().get("decoder") is not None else []
+        return [quoted(name) for name in ("id", "code", *vector, *norm, "metadata")]
 
     def _copy(self, target: Any, rows: Rows, progress: Progress) -> None:
         """COPY into `target`, an identifier in which % stands once: COPY has no parameters."""
@@ -589,54 +657,77 @@ class PgvectorStore(Store):
 
     # ---- searching
 
-    def _nearest(self, queries: Packed, k: int, where: Any) -> list[Answer]:
+    def _nearest(self, queries: Packed, k: int, where: Any, column: str = "") -> list[Found]:
+        extra = filled(BYTES if column == "code" else "NULL")
         if where is not None or self.exact:
-            return self._found(EXACT, queries, where, {"k": k})
+            return self._found(EXACT, queries, where, {"k": k}, extra=extra)
         n_bits, wanted = self.n_bits, min(k, self.count())
-        found: list[Answer] = []
+        found: list[Found] = []
         with self.transaction():
             self._search_as_far_as(max(self.ef_search, k))
             for code in bit_strings(queries, n_bits):
-                rows = self._run(APPROXIMATE, {"code": code, "k": k}, bits=n_bits).fetchall()
-                ids, distances = _arrays(rows, (np.int64, np.int32))
-                found.append(by_distance_then_id(distances, ids))
+                rows = self._run(APPROXIMATE, {"code": code, "k": k}, bits=n_bits, extra=extra).fetchall()
+                ids, distances, codes = _arrays(rows, (np.int64, np.int32, None))
+                found.append(Found(distances, ids, self._codes(codes) if column else None).sorted())
         # the index may find too few: these queries are searched exactly
-        few = [query for query, (ids, _) in enumerate(found) if len(ids) < wanted]
-        for query, answer in zip(few, self._found(EXACT, queries[few], None, {"k": k})):
+        few = [query for query, answer in enumerate(found) if len(answer.ids) < wanted]
+        for query, answer in zip(few, self._found(EXACT, queries[few], None, {"k": k}, extra=extra)):
             found[query] = answer
         return found
 
-    def _within(self, queries: Packed, r: int, where: Any) -> list[Answer]:
+    def _within(self, queries: Packed, r: int, where: Any) -> list[Found]:
         return self._found(WITHIN, queries, where, {"r": r})
 
-    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Answer]:
+    def _reranked(self, queries: Packed, X: Float32, k: int, where: Any, candidates: int) -> list[Found]:
+        """In the server."""
+        found = self._ranked_there(RERANK, queries, where, k, candidates, vectors=vector_texts(X))
+        return [Found(distances**2, ids) for distances, ids, _ in found]
+
+    def _decoded(
+        self, queries: Packed, X: Array, model: Any, k: int, where: Any, candidates: int
+    ) -> list[Found]:
+        """In the server, if it has the norms of this decoder's codes."""
+        if not self._ranks_by(model):
+            return super()._decoded(queries, X, model, k, where, candidates)
+        tables, offsets = decoder_tables(model.decoder_, X)
+        found = self._ranked_there(DECODE, queries, where, k, candidates, tables=tables)
+        return [Found(np.maximum(near + offset, 0), ids) for offset, (near, ids, _) in zip(offsets, found)]
+
+    def _ranked_there(
+        self, statement: str, queries: Packed, where: Any, k: int, candidates: int, **more: list[str]
+    ) -> list[Found]:
+        """What a statement finds among candidates by their codes. more : a parameter for each query."""
         approximate = where is None and not self.exact
         with self.transaction():
             if approximate:
                 self._search_as_far_as(max(self.ef_search, candidates))
             ties = filled("" if approximate else " + 0, id")
             values = {"k": k, "candidates": candidates}
-            found = self._found(RERANK, queries, where, values, X, exactly=ties)
-        return [(distances**2, ids) for distances, ids in found]
+            return self._found(statement, queries, where, values, more, exactly=ties)
 
     def _found(
-        self, statement: str, queries: Packed, where: Any, values: dict[str, Any], X: Float32 | None = None,
-        **parts: Any,
-    ) -> list[Answer]:  # fmt: skip
+        self, statement: str, queries: Packed, where: Any, values: dict[str, Any],
+        more: dict[str, list[str]] | None = None, **parts: Any,
+    ) -> list[Found]:  # fmt: skip
         """What a statement finds for each query, many in one go."""
-        n_bits, found = self.n_bits, list[Answer]()
-        for first in range(0, len(queries), QUERIES_AT_ONCE):
-            some = slice(first, min(first + QUERIES_AT_ONCE, len(queries)))
+        n_bits, found = self.n_bits, list[Found]()
+        for some in block_slices(len(queries), QUERIES_AT_ONCE):
             parameters = Parameters(values | {"codes": bit_strings(queries[some], n_bits)})
-            if X is not None:
-                parameters["vectors"] = vector_texts(X[some])
+            parameters |= {name: texts[some] for name, texts in (more or {}).items()}
             condition = condition_sql(where, parameters)
             rows = self._run(statement, parameters, where=condition, bits=n_bits, **parts).fetchall()
-            kinds = (np.int64, np.int64, np.int32 if X is None else np.float64)
-            numbers, ids, distances = _arrays(rows, kinds)
+            kinds = (np.int64, np.int64, np.float64 if more else np.int32, None)
+            numbers, ids, distances, codes = _arrays(rows, kinds)
             lims = np.searchsorted(numbers, np.arange(1, some.stop - some.start + 2))
-            found += [(distances[a:b], ids[a:b]) for a, b in itertools.pairwise(lims)]
+            for a, b in itertools.pairwise(lims):
+                carried = self._codes(codes[a:b]) if rows and rows[0][3] is not None else None
+                found.append(Found(distances[a:b], ids[a:b], carried))
         return found
+
+    def _codes(self, values: Array) -> Packed:
+        """Packed codes, of the bytes of bit strings."""
+        raw = np.frombuffer(b"".join(values.tolist()), dtype=np.uint8)
+        return _REVERSED[raw].reshape(len(values), bytes_per_code(self.n_bits))
 
     def _search_as_far_as(self, ef_search: int) -> None:
         """Until the end of the transaction."""
@@ -655,7 +746,8 @@ class PgvectorStore(Store):
 
     def _run(self, statement: str, values: dict[str, Any] | None = None, **parts: Any) -> Any:
         """Run one of the statements above; returns the cursor."""
-        names = {"table": self._table, "pushes": self._pushes, "vector_schema": self._schema} | parts
+        names = {"table": self._table, "pushes": self._pushes, "vector_schema": self._schema}
+        names |= {"decoder_sum": quoted(DECODER_SUM)} | parts
         used = {name: part for name, part in names.items() if f"{{{name}}}" in statement}
         with self._translated():
             # never prepared: a plan for all values would not use an index on one field of the metadata
@@ -696,5 +788,9 @@ def _checked_name(name: object) -> str:
 
 
 def _arrays(rows: list[Any], kinds: tuple[Any, ...]) -> list[Array]:
+    """The columns of rows; kind None: of any objects."""
     columns = zip(*rows) if rows else [()] * len(kinds)
-    return [np.fromiter(column, dtype=kind, count=len(rows)) for column, kind in zip(columns, kinds)]
+    return [
+        np.fromiter(column, dtype=object if kind is None else kind, count=len(rows))
+        for column, kind in zip(columns, kinds)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,23 @@ import numpy.typing as npt
 from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.checks import Array, Ids
-from auxbit.core.maps import Scaling, check_n_bits, check_packed, lifted, lifted_queries
+from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.data.records import KINDS, records_of
 from auxbit.data.vectors import read_data
 from auxbit.data.where import Where
-from auxbit.errors import DataFileError, InvalidInput, StoreError
+from auxbit.errors import AuxbitError, DataFileError, InvalidInput, StoreError
 from auxbit.hashers.base import Hasher
-from auxbit.hashers.files import CodesMade, as_packed, check_asked, holds_codes, read_vectors_for
+from auxbit.hashers.files import (
+    CodesMade,
+    as_packed,
+    check_asked,
+    check_made_by,
+    holds_codes,
+    read_vectors_for,
+)
 from auxbit.index.codes import check_ids, repeats
 from auxbit.index.queries import Answers
-from auxbit.stores.base import Progress, Store, checked_floats, refuse_for_decoder
+from auxbit.stores.base import Progress, Store, checked_floats, comparable, refuse_for_decoder
 
 CHUNK_BYTES = 2**22
 
@@ -41,7 +49,7 @@ class Source:
     read: Callable[[slice], dict[str, Any]]
     coding: str = "hash"
     mu: float = 0.0
-    model: str | None = None  # the fingerprint of the hasher that makes the codes
+    model: str | Hasher | None = None  # that makes the codes, or its fingerprint
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,8 +64,10 @@ class Pushed:
     created: bool
 
 
-def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
+def of_collection(collection: Collection, *, vectors: bool = False, metadata: bool = True) -> Source:
     """The items of a collection as they are now; `vectors` : with their vectors, for re-ranking.
+
+    metadata : with their metadata, of which some stores cannot keep all.
 
     Vectors are divided by their norms or lifted if the model does so, so that the store's Euclidean distances
     rank them as the collection's own re-ranking does. Optimal codes that Hamming distance cannot search are
@@ -80,14 +90,16 @@ def of_collection(collection: Collection, *, vectors: bool = False) -> Source:
         some = ids[rows]
         X = collection.vectors(some).astype(np.float32) if vectors or encodes else np.zeros((0, 0))
         codes = collection.model.encode(X) if encodes else collection.codes(some)
-        batch: dict[str, Any] = {"codes": codes, "metadata": collection.metadata(some)}
+        batch: dict[str, Any] = {"codes": codes}
+        if metadata:
+            batch["metadata"] = collection.metadata(some)
         if vectors:
             batch["vectors"] = X if scaling is None else comparable(X, scaling)
         return batch
 
-    what = f"{'vectors' if vectors else 'codes'}{' hashed' * encodes}"
+    what = f"{'vectors' if vectors else 'codes'}{' hashed' * encodes}{' alone' * (not metadata)}"
     identity = f"collection {state.key} {state.generation} {state.commit} {what}"
-    made_by = None if state.model is None else collection.model.fingerprint()
+    made_by = None if state.model is None else collection.model
     kept = None if not vectors else state.n_features if scaling is None else len(scaling.mean)
     n_bits = collection.model.code_bits("hash") if encodes else state.n_bits
     return Source(identity, n_bits, kept, ids, read, coding, mu, made_by)
@@ -124,11 +136,12 @@ def of_arrays(
 
 def of_files(
     codes: str, *, n_bits: int | None = None, ids: str | None = None, metadata: str | None = None,
-    vectors: str | None = None,
+    vectors: str | None = None, model: Hasher | None = None,
 ) -> Source:  # fmt: skip
     """The rows of an .npy file of packed codes, with what other files say about them.
 
     n_bits : by default 8 for each byte of a code. ids, metadata, vectors : files with one row per code.
+    model : that made the codes; vectors are prepared for it, and PostgreSQL can rank by its decoder.
     """
     found = records_of(codes, ids=ids and Path(ids), metadata=metadata and Path(metadata))
     rows = np.asarray(found.X[:])
@@ -140,66 +153,71 @@ def of_files(
     if made is not None:
         refuse_for_decoder(made.coding, made.mu)
         check_asked(made, codes, queries=False)
+        if model is not None:
+            check_made_by(made, model, codes)
     known = 8 * rows.shape[1] if made is None or made.n_bits is None else made.n_bits
+    known = known if model is None else model.code_bits("hash")
     n_bits = check_n_bits(known if n_bits is None else n_bits)
+    X = None if vectors is None else read_data(vectors)
     source = of_arrays(
         as_packed(rows, n_bits, codes),
         n_bits,
         ids=None if found.ids is None else check_ids(found.ids, name=str(ids)),
         metadata=found.metadata,
-        vectors=None if vectors is None else read_data(vectors),
+        vectors=X if X is None or model is None else comparable(X, model.scaling_),
         identity=identity_of_files([codes, ids, metadata, vectors], n_bits),
     )
     if made is None:
-        return source
-    return replace(
-        source, coding=made.coding, mu=made.mu, model=made.model if made.coding == "hash" else None
-    )
+        return replace(source, model=model)
+    maker = made.model if made.coding == "hash" else None
+    return replace(source, coding=made.coding, mu=made.mu, model=maker if model is None else model)
 
 
 def search_file(
     store: Store, source: str, k: int = 10, *, model: Hasher | None = None, radius: int | None = None,
-    rerank: int | None = None, where: Any = None,
+    rerank: int | None = None, where: Any = None, mode: str | None = None, candidates: int | None = None,
 ) -> Answers:  # fmt: skip
     """Search a store for the rows of a file: the k nearest, or all within a Hamming radius.
 
-    source : packed codes, or vectors, which `model` encodes. rerank : how many candidates are ranked by the
-    distances of their vectors, 0 for none; by default 10 k, at least 100, if the store keeps vectors.
+    source : packed codes, or vectors, which `model` encodes. mode, candidates : as in Store.search. rerank :
+    how many candidates are ranked by the distances of their vectors, 0 for none; by default 10 k, at least
+    100, if the store keeps vectors and no mode is given.
     """
-    codes, X = _read_queries(store, source, model)
-    if rerank is None and X is not None and store.n_features is not None and radius is None:
-        rerank = store.default_candidates(k)
-    if rerank and X is None:
-        raise InvalidInput(
-            "--rerank compares vectors: give --queries of vectors, and --model to encode them."
-        )
+    queries, model = _read_queries(store, source, model)
+    if model is None and (rerank or mode == "asymmetric"):
+        name = "--rerank" if rerank else "--mode asymmetric"
+        raise InvalidInput(f"{name} compares vectors: give --queries of vectors, and --model to encode them.")
+    by_vectors = None if rerank is None else bool(rerank)
+    ranked = "hamming" if radius is not None else store.ranking(model, mode, by_vectors)
+    if candidates is None and ranked != "hamming":
+        candidates = rerank or store.default_candidates(k, ranked)
     conditions = Where.of(where) if where else None
     about = {
-        "store": repr(store),
+        "store": str(store),
         "items": store.count(),
         "bits": store.n_bits,
         "exact": store.exact or conditions is not None or radius is not None,
-        "queries": len(codes),
+        "queries": len(queries),
         "k": None if radius is not None else k,
         "radius": radius,
-        "mode": "hamming",
-        "rerank": rerank or None,
+        "mode": "asymmetric" if ranked == "asymmetric" else "hamming",
+        "candidates": candidates,
+        "rerank": candidates if ranked == "vectors" else None,
         "where": None if conditions is None else str(conditions),
     }
     found: tuple[Array, ...]
     if radius is not None:
+        codes = queries if model is None else model.encode(queries, queries=True)
         found = store.search_radius(codes, radius, where=conditions)
     else:
-        ranked: dict[str, Any] = {"rerank": X, "candidates": rerank} if rerank else {}
-        found = store.search(codes, k, where=conditions, **ranked)
+        found = store.search(
+            queries, k, model=model, mode=mode, where=conditions, rerank=by_vectors, candidates=candidates
+        )
     return Answers.of(found, store.metadata, about)
 
 
-def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Array, Array | None]:
-    """The queries of a file: their codes, and themselves if they are vectors, which `model` encodes.
-
-    Vectors are divided by their norms or lifted if the model does so, as those that are pushed are.
-    """
+def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Array, Hasher | None]:
+    """The queries of a file: codes, and no model; or vectors, and the model that encodes them."""
     if model is None:
         codes = read_data(source)
         if codes.dtype != np.uint8:
@@ -211,20 +229,12 @@ def _read_queries(store: Store, source: str, model: Hasher | None) -> tuple[Arra
             refuse_for_decoder(made.coding, made.mu)
         check_asked(made, source, queries=True)
         return as_packed(codes, store.n_bits, source), None
-    if store.model not in (None, model.fingerprint()):
-        raise InvalidInput(
-            f"the codes of {store!r} were made by another model: give the one whose codes were pushed."
-        )
-    if model.code_bits("hash") != store.n_bits:
-        raise InvalidInput(
-            f"the model makes codes of {model.code_bits('hash')} bits, and the store has {store.n_bits}."
-        )
+    store.check_model(model)
     rows = read_data(source)
     if holds_codes(rows, model.n_bits, model.n_features_in_):
         check_asked(CodesMade.of_file(source), source, queries=True)
         return as_packed(rows, model.n_bits, source), None
-    X = read_vectors_for(model, source)
-    return model.encode(X, queries=True), comparable(X, model.scaling_, queries=True)
+    return read_vectors_for(model, source), model
 
 
 def identity_of_files(paths: Iterable[str | None], n_bits: int) -> str:
@@ -252,6 +262,8 @@ def push(
 ) -> Pushed:  # fmt: skip
     """Bring all rows of a source into a store, which is made if it is missing; ids replace their rows.
 
+    If not one row could be brought in, a store that was made for them is removed again.
+
     resume : continue an interrupted push of the same source; if there is none, begin. overwrite : replace
     the store by an empty one first. index : build this approximate index afterwards. stopped : called with
     the number of rows that are in, if it ends early.
@@ -266,6 +278,7 @@ def push(
         )  # fmt: skip
     else:
         _check_same(store, source)
+    model = source.model if isinstance(source.model, Hasher) else None
     first = store.pushed(source.identity) if resume and source.identity else 0
     first = first if 0 <= first <= len(source) else 0
     if progress is not None and first:
@@ -276,7 +289,7 @@ def push(
             rows = slice(done, min(done + store.batch_rows, len(source)))
             batch = source.read(rows)
             with store.transaction():
-                store.add(batch.pop("codes"), source.ids[rows], **batch, progress=progress)
+                store.add(batch.pop("codes"), source.ids[rows], **batch, model=model, progress=progress)
                 if source.identity:
                     store.remember_push(source.identity, rows.stop)
             done = rows.stop
@@ -285,6 +298,9 @@ def push(
         if source.identity:
             store.remember_push(source.identity, None)
     except BaseException:
+        if created and not done:  # nothing is left behind
+            with suppress(AuxbitError):
+                store.drop()
         if stopped is not None:
             stopped(done)
         raise
@@ -296,23 +312,13 @@ def _check_same(store: Store, source: Source) -> None:
     remedy = "Choose another name, or replace it with --force (overwrite=True)."
     if store.n_bits != source.n_bits:
         raise StoreError(
-            f"{store!r} holds codes of {store.n_bits} bits, and these have {source.n_bits}. {remedy}"
+            f"{store} holds codes of {store.n_bits} bits, and these have {source.n_bits}. {remedy}"
         )
-    if None not in (store.model, source.model) and store.model != source.model:
-        raise StoreError(f"the codes of {store!r} were made by another model than these. {remedy}")
+    model = source.model.fingerprint() if isinstance(source.model, Hasher) else source.model
+    if None not in (store.model, model) and store.model != model:
+        raise StoreError(f"the codes of {store} were made by another model than these. {remedy}")
     if store.n_features != source.n_features:
         kept, given = (
             f"vectors of {n}" if n else "no vectors" for n in (store.n_features, source.n_features)
         )
-        raise StoreError(f"{store!r} keeps {kept}, and these rows have {given}. {remedy}")
-
-
-def comparable(X: Array, scaling: Scaling, *, queries: bool = False) -> Array:
-    """Rows whose Euclidean distances are those that the model of that scaling is for."""
-    if scaling.lift:
-        return (lifted_queries if queries else lifted)(X, scaling.lift).astype(np.float32)
-    if not scaling.normalize:
-        return X
-    norms = np.linalg.norm(X.astype(np.float64), axis=1, keepdims=True)
-    divided: Array = (X / np.where(norms > 0, norms, 1)).astype(np.float32)
-    return divided
+        raise StoreError(f"{store} keeps {kept}, and these rows have {given}. {remedy}")
