@@ -23,7 +23,7 @@ from auxbit.hashers.base import Hasher
 from auxbit.hashers.files import model_for
 from auxbit.index.asymmetric import rank_by_vectors
 from auxbit.index.hamming import HammingIndex
-from auxbit.index.queries import Queries, Searched
+from auxbit.index.queries import Queries
 
 METRICS = ("euclidean", "cosine")
 MODES = ("distance", "connectivity")
@@ -139,13 +139,17 @@ class AuxbitTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.n_samples_fit_
 
 
-class _Rows(Searched):
-    """Rows in memory, and their codes in an index."""
+class _Rows:
+    """Rows in memory, and their codes in an index: what `Queries` search."""
+
+    place = "X"
+    kept: str | None = "float32"
+    n_features: int | None
 
     def __init__(self, model: Hasher, index: HammingIndex, rows: Array) -> None:
-        how: dict[str, Any] = {"has_lists": bool(index.n_lists), "n_jobs": index.n_jobs}
-        n_features = int(model.n_features_in_)
-        super().__init__("X", index.n_bits, n_features, index.coding, index.mu, vectors="float32", **how)
+        self.n_bits, self.coding, self.mu, self.n_jobs = index.n_bits, index.coding, index.mu, index.n_jobs
+        self.n_features, self.has_lists = int(model.n_features_in_), bool(index.n_lists)
+        self.metric = model.scaling_.metric
         self._model, self._index, self._rows = model, index, rows
 
     def model(self) -> Hasher:
