@@ -176,6 +176,10 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["search", "--to", "c.db", "-q", "codes.npy", "--mode", "near"], "near"),
         (["push", "codes.npy", "--to", "c.db", "--without-metadata"], "leave --metadata out"),
         (
+            ["push", "codes.npy", "--to", "c.sqlite", "--index", "hnsw"],
+            "expected none: this store reads all codes",
+        ),
+        (
             ["search", "--to", "c.db", "-q", "codes.npy", "--out", "x.txt"],
             "a name that ends in .npz or .jsonl",
         ),
@@ -193,6 +197,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         result = s(*words, code=1)
         assert why in " ".join(result.stderr.split()), result.stderr
     assert not (tmp_path / "c.db").exists()
+    assert not (tmp_path / "c.sqlite").exists()
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password(files):

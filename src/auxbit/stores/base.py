@@ -608,7 +608,7 @@ class Store(ABC):
 
     def create_index(self, kind: str) -> None:
         """Build an approximate index over what is there, of a kind that the store has."""
-        raise InvalidParameter("kind", kind, "nothing: this store reads all codes, and has no index for bits")
+        raise InvalidParameter("kind", kind, "none: this store reads all codes, and has no index for bits")
 
     def transaction(self) -> AbstractContextManager[None]:
         """What is changed inside is changed as a whole, if the store can do that."""

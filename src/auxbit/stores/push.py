@@ -270,6 +270,8 @@ def push(
     """
     if resume and overwrite:
         raise InvalidInput("what is replaced cannot be resumed: resume or overwrite, not both.")
+    if index is not None and index not in store.indexes:
+        store.create_index(index)  # which says what there is
     created = overwrite or not store.exists
     if created:
         store.create(
