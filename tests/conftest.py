@@ -26,7 +26,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS", "auxbit"))
 # a shell that starts tests in the background lets them ignore Ctrl-C, and so the processes that they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG = (
+# kernels are compiled once by these, then what takes long begins, so that none of it ends late
+FIRST = ("core", "mac", "index", "quantiser", "hashers", "system", "stores", "cli", "experiments")
     "system",
     "stores",
     "quantiser",
@@ -42,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    folders = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: folders.get(item.path.parent.name, len(LONG)))
+    folders = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: folders.get(item.path.parent.name, len(FIRST)))
 
 
 @pytest.fixture(scope="session")
