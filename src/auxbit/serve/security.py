@@ -119,7 +119,12 @@ MULTIPART_BYTES = 64 * 1024  # what a form may have around its file
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes and pixels of an upload; bytes of any other body; uploads remembered; seconds for a body."""
+    """Bytes and pixels of an upload; bytes of any other body; uploads remembered; seconds for a body.
+
+    head_bytes, head_seconds : of the address and headers of a request; a client that asks nothing for that
+    long is sent away. write_seconds : for a client to take an answer. end_seconds : for a body that is on its
+    way when the server ends. connections : at most, and at most half of the files that may be open.
+    """
 
     upload_bytes: int = 20_000_000
     upload_pixels: int = 50_000_000
@@ -127,6 +132,11 @@ class Limits:
     uploads: int = 256
     uploads_bytes: int = 64 * 2**20
     body_seconds: float = 120.0
+    head_bytes: int = 65_536
+    head_seconds: float = 10.0
+    write_seconds: float = 60.0
+    end_seconds: float = 3.0
+    connections: int = 1000
 
 
 # ---- The gate

@@ -14,6 +14,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,7 +74,7 @@ def serve(
     ready: Callable[[Serving], object] = lambda _: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is running. ready : called when the socket listens."""
-    for module in ("fastapi", "uvicorn", "python_multipart", "PIL.Image"):
+    for module in ("fastapi", "uvicorn", "httptools", "python_multipart", "PIL.Image"):
         require(module, extra="web", purpose="the web page")
     _check_token(settings)
     n_processes = resolve_n_jobs(settings.jobs)  # which refuses a wrong number before any work is done
@@ -103,11 +104,13 @@ def serve(
                 query = f"?token={quote(settings.token)}" if settings.token else ""
                 threading.Thread(target=webbrowser.open, args=[serving.address + query], daemon=True).start()
 
-        _run(app, listening, listens)
+        _run(app, listening, listens, settings.limits)
 
 
-def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> None:
+def _run(app: Any, listening: socket.socket, listens: Callable[[], None], limits: Limits) -> None:
     import uvicorn
+
+    from auxbit.serve.connection import Connection
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,8 +118,9 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> Non
             listens()
 
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the sender of a bad form is told
+    http: Any = partial(Connection, limits=limits)
     config = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        app, http=http, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     # requests run side by side: one that took all cores for its products would slow down the others
