@@ -36,8 +36,8 @@ def test_a_path_and_the_demo_at_once_are_refused():
     assert "not both" in run("pets.auxbit", "--demo").output
 
 
-def test_what_is_not_a_collection_of_pictures_names_the_command_that_makes_one(filled, tmp_path):
-    for path in (tmp_path / "missing", tmp_path, filled.path):
+def test_what_is_not_a_collection_names_the_commands_that_make_one(tmp_path):
+    for path in (tmp_path / "missing", tmp_path):
         result = run(path, "--port", "0", "--no-browser")
         assert result.exit_code == 1
         assert "auxbit images create" in result.output
