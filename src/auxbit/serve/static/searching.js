@@ -142,6 +142,9 @@ export class Searching {
     byId("view-results").classList.add("failed");
     byId("results-facts").textContent = "";
     const others = [button(`All ${this.thing}s`, this.actions.home)];
+    if (this.controls.where.value) {
+      others.push(button("Without conditions", () => this.actions.change({ where: null }, null)));
+    }
     if (this.stats.has_pictures) others.push(button("Choose a picture", this.actions.choose));
     const gone = error instanceof ApiError && error.code === "upload_gone";
     byId("results-state").replaceChildren(gone
