@@ -22,10 +22,12 @@ HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 async def app(scope, receive, send):
-    """Answers at once, but for /read, which reads the body first, and /large, whose answer is large."""
+    """Answers at once, but for /slow; /read reads the body first, the answer of /large is large."""
     if scope["type"] != "http":
         return
     size = 0
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1)
     while scope["path"] == "/read":
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -112,6 +114,14 @@ def test_headers_within_the_limit_and_large_bodies_are_answered(port):
 def test_two_requests_on_one_connection_are_counted_apart(port):
     one = HEAD + b"X-Large: " + b"a" * 12_000
     with connected(port, one + b"\r\n\r\n", one + b"\r\nConnection: close\r\n\r\n") as client:
+        status, rest = received(client)
+    assert status == 200
+    assert rest.count(b"200 OK") == 1
+
+
+def test_an_answer_may_take_longer_than_a_head(port):
+    slow = HEAD.replace(b"GET /", b"GET /slow")
+    with connected(port, slow + b"\r\n", slow + b"Connection: close\r\n\r\n") as client:
         status, rest = received(client)
     assert status == 200
     assert rest.count(b"200 OK") == 1

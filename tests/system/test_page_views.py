@@ -363,7 +363,7 @@ def test_items_without_pictures_are_a_list_that_is_searched_by_words_id_and_vect
     page.reload()
     results(page)
     page.locator("#back-link").click()
-    page.get_by_label("Only where").fill("even = false")
+    page.locator("#where-input").fill("even = false")
     page.get_by_role("button", name="Filter").click()
     page.get_by_text("30 of 60 items").wait_for()
     assert "where=" in page.url

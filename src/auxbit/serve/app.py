@@ -558,8 +558,9 @@ def search_routes(site: Site) -> APIRouter:
         def work() -> Row:
             return answer(site, asked, Wanted(k, mode, radius, site.conditions(where), codes))
 
-        run = site.soon if text is None and where is None else run_in_threadpool
-        return json_answer(await run(work))
+        if text is not None or where is not None:
+            return json_answer(await run_in_threadpool(work))
+        return json_answer(await site.soon(work, mode))
 
     @router.post("/search/vector", response_model=schemas.Answer, responses=errors(400, 408, 413, 422))
     async def search_by_vector(query: schemas.VectorQuery) -> Response:
@@ -573,7 +574,9 @@ def search_routes(site: Site) -> APIRouter:
             where = site.conditions(query.where)
             return answer(site, asked, Wanted(query.k, query.mode, query.radius, where, query.codes))
 
-        return json_answer(await (site.soon if not query.where else run_in_threadpool)(work))
+        if query.where:
+            return json_answer(await run_in_threadpool(work))
+        return json_answer(await site.soon(work, query.mode))
 
     @router.post(
         "/search/stream", response_class=Response, openapi_extra=STREAM,
@@ -630,7 +633,7 @@ def search_routes(site: Site) -> APIRouter:
     def upload_reconstruction(request: Request, hash: UploadHash) -> Response:
         """What the decoder makes of the code of an upload, as PNG."""
         upload = site.upload(hash)
-        return reconstruction_answer(site, request, site.code_of(upload.vector[None]))
+        return reconstruction_answer(site, request, site.code_of(upload.vector[None], site.collection.state))
 
     return router
 

@@ -25,7 +25,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
         super().__init__(*args, **options)
         self.limits = limits
-        self._head_bytes, self._in_head, self._refused = 0, True, False
+        self._head_bytes, self._in_head, self._has_body, self._refused = 0, True, True, False
         self._since = self.loop.time()  # nothing is asked since
         self._timer: asyncio.TimerHandle | None = None  # for the head, or for a body that nobody reads
         self._writing: asyncio.TimerHandle | None = None
@@ -71,6 +71,11 @@ class Connection(HttpToolsProtocol):
         if self._in_head and self._timer is None:
             self._limit_head()
 
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head, self._has_body = True, False
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._in_head, self._head_bytes = False, 0
@@ -78,15 +83,17 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The body is there, too; what follows is another head."""
-        self._in_head = True
+        """The body is there, too."""
+        self._has_body = True
         super().on_message_complete()
 
     def _limit_head(self) -> None:
         self._timer = self.loop.call_later(self.limits.head_seconds, self._head_too_slow)
 
     def _head_too_slow(self) -> None:
-        if self._head_bytes:
+        if not self.is_idle:  # the request before is being answered
+            self._limit_head()
+        elif self._head_bytes:
             text = f"The address and headers took longer than {self.limits.head_seconds:g} s."
             self._refuse(408, "too_slow", text)
         else:
@@ -103,7 +110,7 @@ class Connection(HttpToolsProtocol):
         """An answer has been given; the client may still be sending a body, and has a while to take it."""
         self._since = self.loop.time()
         super().on_response_complete()
-        if self.transport.is_closing() or not self._in_head:
+        if self.transport.is_closing() or not self._has_body:
             self._stop_timer()
             self._timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
 
@@ -128,11 +135,11 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server ends: what is being answered is finished, what is being sent must come soon."""
         super().shutdown()
-        if not self._in_head:
+        if not self._has_body:
             self.loop.call_later(self.limits.end_seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if not self._in_head and not self.transport.is_closing():
+        if not self._has_body and not self.is_idle and not self.transport.is_closing():
             self._refuse(503, "ending", "The server is ending, and the body of the request is not complete.")
 
     def _refuse(self, status: int, code: str, text: str) -> None:

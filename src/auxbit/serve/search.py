@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from auxbit.collection.storage import State
 from auxbit.core.checks import Array, Packed
 from auxbit.core.maps import pack
 from auxbit.data.where import Where
@@ -91,8 +92,9 @@ def answers(site: Site, many: Sequence[Asked | Problem], wanted: Wanted) -> list
 
 def _together(site: Site, X: Array, wanted: Wanted) -> list[list[dict[str, Any]]]:
     """The results for each of these vectors, (q, D)."""
-    mode = _mode(site, wanted.mode)
-    code = site.code_of(X) if mode == "hamming" or site.collection.state.coding == "hash" else None
+    state = site.collection.state
+    mode = _mode(state, wanted.mode)
+    code = site.code_of(X, state) if mode == "hamming" or state.coding == "hash" else None
     distances, ids = nearest(site, mode, X, code, wanted.k, wanted.where)
     known = iter(site.known.of(ids.ravel().tolist(), codes=False))
     return [
@@ -128,8 +130,8 @@ def checked(vector: Array, dimension: int | None) -> Array:
     return x
 
 
-def _mode(site: Site, wanted: str | None) -> str:
-    modes, default = modes_of(site.collection.state)
+def _mode(state: State, wanted: str | None) -> str:
+    modes, default = modes_of(state)
     if wanted is not None and wanted not in modes:
         text = f"mode {wanted} is not possible here. Possible are: {', '.join(modes)}."
         raise Problem(422, "invalid", text)
@@ -168,7 +170,7 @@ class _Search:
     def __init__(self, site: Site, asked: Asked, wanted: Wanted) -> None:
         self.site, self.collection, self.asked, self.wanted = site, site.collection, asked, wanted
         self.state, self.reconstructs = self.collection.state, site.reconstructs
-        self.mode = _mode(site, wanted.mode)
+        self.mode = _mode(self.state, wanted.mode)
         if wanted.radius is not None:
             self._check_radius(wanted.radius)
         self.own = -1 if asked.id is None else asked.id
@@ -209,7 +211,7 @@ class _Search:
             text = "The collection has no model to make a code of a vector: search by id or code."
             raise Problem(422, "invalid", text)
         if self.item is None or self.site.metric == "inner_product":  # as a query it has another code
-            return self.site.code_of(self.x)
+            return self.site.code_of(self.x, self.state)
         return self._own_code
 
     @cached_property

@@ -513,6 +513,7 @@ class Uploads:
 
 DECODING_THREADS = 8
 QUICK_ITEMS = 200_000  # a search of that many takes a few milliseconds
+QUICK_BITS = 2**27  # so does a search of that many bits by Hamming distance
 LONGEST_NAME = 300
 
 
@@ -665,17 +666,19 @@ class Site:
             return "euclidean"
         return str(self.collection.model.scaling_.metric)
 
-    def code_of(self, X: npt.ArrayLike) -> Packed:
-        """The code of what is searched for, as items have theirs, (n, bytes)."""
-        coding = "optimal" if self.collection.state.by_decoder else "hash"
+    def code_of(self, X: npt.ArrayLike, state: State) -> Packed:
+        """The code of what is searched for, as items have theirs at a state, (n, bytes)."""
+        coding = "optimal" if state.by_decoder else "hash"
         return self.collection.model.encode(X, coding=coding, queries=True)
 
-    async def soon(self, work: Callable[[], Made]) -> Made:
-        """Do something short at once, in this thread: in another it would mostly wait for its turn.
+    async def soon(self, work: Callable[[], Made], mode: str | None) -> Made:
+        """Search at once, in this thread, if that is short: in another it would mostly wait for its turn.
 
-        In a large collection a search is not short.
+        In a large collection a search is not short, but for one by Hamming distance.
         """
-        if len(self.collection) <= QUICK_ITEMS:
+        state = self.collection.state
+        by_bits = (mode or modes_of(state)[1]) == "hamming"
+        if state.items <= (QUICK_BITS // state.n_bits if by_bits else QUICK_ITEMS):
             return work()
         return await run_in_threadpool(work)
 
