@@ -15,11 +15,8 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import random
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -39,7 +36,7 @@ from auxbit.evaluate import ground_truth
 from auxbit.images import build
 from auxbit.images.features import Describer, Recipe
 from auxbit.images.pictures import Copy, Pictures
-from http_load import steady
+from http_load import cpu_seconds, serving, steady
 from record import Results, run, table
 
 RAW = Path(__file__).parent / "raw"
@@ -86,17 +83,12 @@ def serve(results: Results) -> str:
     if not COLLECTION.exists():
         raise SystemExit("first: python benchmarks/images.py create")
     rows = []
-    command = auxbit("serve", str(COLLECTION), "--port", "0", "--no-browser")
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert server.stdout is not None
-        found = (re.search(r"http://127\.0\.0\.1:\d+", line) for line in server.stdout)
-        address = next(match for match in found if match).group()
+    with serving(COLLECTION) as (address, process):
         for mode in ("hamming", "asymmetric", "reranked"):
             steady(address, searches(mode, 1), rate=50, seconds=2)  # the first ones compile and map
-            cpu = cpu_seconds(server.pid)
+            cpu = cpu_seconds(process)
             load = steady(address, searches(mode, 2), rate=RATE, seconds=SECONDS)
-            cpu = cpu_seconds(server.pid) - cpu
+            cpu = cpu_seconds(process) - cpu
             n = len(load.seconds)
             row = {f"p{q}": float(np.percentile(load.seconds, q) * 1000) for q in (50, 99, 100)}
             row |= {"at_server_p99": float(np.percentile(load.at_server, 99) * 1000)}
@@ -104,9 +96,6 @@ def serve(results: Results) -> str:
                         cpu_ms=cpu / n * 1000, **row)  # fmt: skip
             times = [f"{row[name]:.1f} ms" for name in ("at_server_p99", "p50", "p99", "p100")]
             rows.append((mode, f"{n:,}", len(load.failures), *times, f"{cpu / n * 1000:.1f} ms"))
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait()
     head = ("mode", "answers", "errors", "p99 of the search", "median", "p99", "slowest", "server's CPU each")
     return table(head, rows)
 
@@ -115,12 +104,6 @@ def searches(mode: str, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     while True:
         yield f"/api/v1/search?id={rng.randrange(10_000)}&k=20&mode={mode}"
-
-
-def cpu_seconds(process: int) -> float:
-    """Of a running process, all threads."""
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @lru_cache

@@ -182,6 +182,30 @@ def shapes(collection_of_shapes: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of 60 texts without pictures, of which the last ten have the vectors of the first."""
+    pytest.importorskip("fastapi", reason="no fastapi: pip install 'auxbit[web]'")
+    from auxbit import ITQ, Collection
+
+    folder = tmp_path_factory.mktemp("docs")
+    X = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    X[50:] = X[:10]
+    words = ["sea", "wind", "stone"]
+    titles = [HOSTILE if row == 7 else f"Text of {row}: {words[row % 3]}" for row in range(60)]
+    rows = [{"title": title, "even": row % 2 == 0} for row, title in enumerate(titles)]
+    with Collection.create(folder / "docs.auxbit", ITQ(8, random_state=0).fit(X), vectors="float32") as made:
+        made.add(X, metadata=rows)
+    (folder / "embedding_of_docs.py").write_text(
+        "import numpy as np\ndef embed(texts):\n    return np.ones((len(texts), 8))\n"
+    )
+    arguments = [str(folder / "docs.auxbit"), "--embed", "embedding_of_docs:embed"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with serving(*arguments) as server:
+            yield server
+
+
 @pytest.fixture
 def serve_again(collection_of_shapes: Path) -> Callable[..., Any]:
     """Start another server of that collection, to be stopped within the test."""

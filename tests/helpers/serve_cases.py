@@ -22,6 +22,7 @@ from auxbit.images.features import Recipe
 from auxbit.images.pictures import Pictures
 from auxbit.images.sources import Source
 from auxbit.serve.app import make_app
+from auxbit.serve.server import open_source
 
 HERE = "http://127.0.0.1:8000"
 N = 120
@@ -76,12 +77,19 @@ class Client:
     """Calls an app in process, as a browser on this machine would."""
 
     def __init__(self, path: Path, **options: Any) -> None:
-        self.pictures = Pictures.open(path, n_jobs=1)
-        self.app = make_app(self.pictures, **options)
+        source = open_source(path, read_only=not options.get("writable"))
+        self.app = make_app(source, **options)
+        self.source: Any = source
         self.site = self.app.state.site
         self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
         self._client = httpx.AsyncClient(transport=transport, base_url=HERE, follow_redirects=False)
+
+    @property
+    def pictures(self) -> Any:
+        """The collection of pictures that is served."""
+        assert isinstance(self.source, Pictures)
+        return self.source
 
     def request(self, method: str, url: str, **options: Any) -> httpx.Response:
         return self._runner.run(self._client.request(method, url, **options))
@@ -107,7 +115,7 @@ class Client:
         self._runner.run(self._client.aclose())
         self._runner.close()
         self.site.close()
-        self.pictures.close()
+        self.source.close()
 
 
 def refused(response: httpx.Response, status: int, code: str) -> str:

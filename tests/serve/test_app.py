@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from auxbit import __version__
-from auxbit.images.sources import natural
+from auxbit.images.build import build
+from auxbit.images.decode import decode
+from auxbit.images.features import Recipe
+from auxbit.images.sources import Source, natural
 from auxbit.serve import schemas
-from helpers.serve_cases import Client, N, digit_pixels, digits, own_digits, png, refused
+from helpers.serve_cases import Client, N, digit_pixels, digits, own_digits, png, refused, write_digits
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def test_gist_is_not_shown_as_pictures():
     with Client(digits("gist")) as client:
         found = document(client, "/stats", schemas.Stats)
         assert (found.features.kind, found.reconstructs) == ("gist", False)
-        assert document(client, "/items/3", schemas.ItemDetail).reconstruction is None
+        assert document(client, "/items/3", schemas.PictureDetail).reconstruction is None
         assert document(client, "/search?id=3", schemas.Answer).query.reconstruction is None
         refused(client.get("/api/v1/items/3/reconstruction"), 404, "no_reconstruction")
 
@@ -140,6 +144,8 @@ def test_a_name_that_nothing_has_gives_an_empty_listing(client):
         "limit=x",
         "offset=-1",
         "order=size",
+        "where=size%3E3",
+        "where=root%3Dx",
         "seed=-1",
         f"seed={2**53}",
         "name=" + "x" * 301,
@@ -158,7 +164,7 @@ def test_unknown_parameters_are_ignored(client):
 
 
 def test_an_item_tells_all_about_itself(client):
-    item = document(client, "/items/7", schemas.ItemDetail)
+    item = document(client, "/items/7", schemas.PictureDetail)
     collection = client.pictures.collection
     assert item.code == "".join(map(str, np.unpackbits(collection.codes([7])[0], bitorder="little")[:12]))
     assert (item.format, item.taken, item.bytes) == ("PNG", None, len(png(digit_pixels(7))))
@@ -250,3 +256,33 @@ def _replace_metadata(path, id_, row):
     with Collection.open(path) as collection:
         x = collection.vectors([id_])
         collection.add(x, ids=[id_], metadata=[row], upsert=True)
+
+
+# ---- duplicates
+
+
+def test_the_same_files_and_near_codes_are_grouped_and_listed(tmp_path):
+    sources = write_digits(tmp_path / "pictures", range(20))
+    for name in ("Digit 0/copy.png", "Digit 0/line\nbreak.png"):
+        shutil.copy(tmp_path / "pictures/Digit 0/img0.png", tmp_path / "pictures" / name)
+        about = (tmp_path / "pictures" / name).stat()
+        path = tmp_path / "pictures" / name
+        sources.append(Source(sources[0].root, name, about.st_size, about.st_mtime_ns, path.read_bytes))
+    recipe = Recipe("pixels", 8, grey=True)
+    build(sources, tmp_path / "d.auxbit", recipe, bits=12, method="itq", n_jobs=1, decode=decode)
+    with Client(tmp_path / "d.auxbit") as client:
+        found = document(client, "/duplicates", schemas.Duplicates)
+        assert [[item.id for item in group.items] for group in found.groups] == [[0, 20, 21]]
+        assert client.get("/api/v1/duplicates/spare").text == "Digit 0/copy.png\n"  # no line break is trusted
+        near = document(client, "/duplicates?radius=12", schemas.Duplicates)
+        assert (near.total, near.spare) == (1, 21)
+
+
+def test_conditions_hold_for_pictures_too_but_tell_no_folders(client):
+    named = document(client, "/items?where=file^=%22Digit 3%22&order=name", schemas.Items)
+    assert {item.file.partition("/")[0] for item in named.items} == {"Digit 3"}
+    added = document(client, "/items?where=file^=%22Digit 3%22", schemas.Items)
+    assert added.total == named.total == len(added.items)
+    assert document(client, "/items?limit=1", schemas.Items).items[0].metadata == {}
+    found = document(client, "/search?id=3&where=file^=%22Digit 3%22", schemas.Answer)
+    assert {result.file.partition("/")[0] for result in found.results} == {"Digit 3"}

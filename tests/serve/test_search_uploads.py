@@ -216,3 +216,12 @@ def test_an_upload_of_another_collection_is_unknown(client):
     assert client.site.uploads.find("a", "another") is None
     with pytest.raises(Problem, match="upload the picture again"):
         client.site.upload("a")
+
+
+@pytest.mark.parametrize("mode", ["hamming", "reranked"])
+def test_a_copy_of_a_stored_file_is_at_distance_0(client, mode):
+    """Vectors are kept in half precision: the upload's own is not quite the same."""
+    answer = client.upload(png(digit_pixels(7)), f"?mode={mode}&k=3").json()
+    assert (answer["results"][0]["id"], answer["results"][0]["distance"]) == (7, 0)
+    again = client.json(f"/search?upload={answer['query']['upload']}&mode={mode}&k=3")
+    assert again["results"] == answer["results"]

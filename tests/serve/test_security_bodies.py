@@ -70,3 +70,12 @@ def test_a_body_is_counted_whatever_it_says_of_itself(client, path, headers, fir
 def test_a_body_that_comes_too_slowly_is_given_up(client, path):
     headers = FORM if path.endswith("upload") else JSON
     assert call(client, path, [START, None], headers, seconds=0.05) == (408, "too_slow")
+
+
+def test_a_stream_may_be_of_any_length_but_not_of_any_slowness(client):
+    lines = [(b"content-type", b"application/x-ndjson")]
+    parts = [b"{}\n" * 1000] * 3  # more than a body may be
+    status, _ = call(client, "/api/v1/search/stream", [*parts, b""], lines)
+    assert status == 200  # and each line is told what is wrong with it
+    status, code = call(client, "/api/v1/search/stream", [b"{}\n", None], lines, seconds=0.05)
+    assert (status, code) == (408, "too_slow")

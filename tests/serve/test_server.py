@@ -36,8 +36,8 @@ def test_a_path_and_the_demo_at_once_are_refused():
     assert "not both" in run("pets.auxbit", "--demo").output
 
 
-def test_what_is_not_a_collection_of_pictures_names_the_command_that_makes_one(filled, tmp_path):
-    for path in (tmp_path / "missing", tmp_path, filled.path):
+def test_what_is_not_a_collection_names_the_commands_that_make_one(tmp_path):
+    for path in (tmp_path / "missing", tmp_path):
         result = run(path, "--port", "0", "--no-browser")
         assert result.exit_code == 1
         assert "auxbit images create" in result.output
@@ -148,3 +148,52 @@ def test_an_interrupt_while_the_demo_is_made_leaves_nothing_behind(monkeypatch, 
     with pytest.raises(KeyboardInterrupt):
         server.serve(server.Settings(None, port=0))
     assert os.listdir(tmp_path) == []
+
+
+# ---- functions that make vectors of texts
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("mymodel", "module:function"),
+        (":embed", "module:function"),
+        ("no_such_module_here:embed", "No module named"),
+        ("math:embed", "has no attribute"),
+        ("math:pi", "of type float"),
+    ],
+)
+def test_a_function_that_is_not_there_is_named_with_the_remedy(name, part):
+    result = run(digits(), "--port", "0", "--no-browser", "--embed", name)
+    assert result.exit_code == 2
+    assert part in result.output
+    assert "--embed mymodel:embed" in result.output
+
+
+def test_a_function_is_found_in_the_current_folder_and_tried_at_once(tmp_path, monkeypatch):
+    (tmp_path / "functions_of_this_test.py").write_text(
+        "class Model:\n    def embed(self, texts): return [[0.0] * 3] * len(texts)\n"
+        "model = Model()\n"
+        "def fails(texts): raise RuntimeError('no such network')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert server.find_embed("functions_of_this_test:model.embed")(["a", "b"]) == [[0.0] * 3] * 2
+    for name, part in (("model.embed", "returned shape (1, 3)"), ("fails", "no such network")):
+        result = run(digits(), "--port", "0", "--no-browser", "--embed", f"functions_of_this_test:{name}")
+        assert result.exit_code == 1
+        assert part in result.output
+        assert "64 numbers for each text" in result.output
+
+
+@pytest.mark.parametrize(
+    ("token", "read_only", "writable"), [(None, False, False), ("t", True, False), ("t", False, True)]
+)
+def test_clients_may_write_if_there_is_a_token_and_nobody_forbids_it(
+    filled, monkeypatch, token, read_only, writable
+):
+    found = []
+    monkeypatch.setattr(server, "_run", lambda app, *rest: found.append(app.state.site.writable))
+    settings = server.Settings(str(filled.path), port=0, token=token, browser=False, read_only=read_only)
+    server.serve(settings)
+    assert found == [writable]

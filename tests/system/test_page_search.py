@@ -144,7 +144,7 @@ def test_an_upload_that_the_server_has_forgotten_is_sent_again_from_the_browser(
     results(page)
     upload = asked(page)["upload"]
     forgetful = {"status": 404, "json": {"error": {"code": "upload_gone", "message": "It is gone."}}}
-    page.route("**/api/v1/search?upload=*", lambda route: route.fulfill(**forgetful))
+    page.route("**/api/v1/search?*upload=*", lambda route: route.fulfill(**forgetful))
     page.reload()
     results(page)
     assert page.locator("#query h2").text_content() == "mine.jpg"
@@ -171,7 +171,7 @@ def test_a_corrupt_upload_is_refused_in_words_and_the_page_goes_on(window, shape
 def test_the_mode_acts_at_once_and_stands_in_the_address(window, shapes, screenshot):
     page = window(shapes).open("/?id=3")
     results(page)
-    for label, mode in (("Hamming", "hamming"), ("Re-ranked", "reranked"), ("Asymmetric", "asymmetric")):
+    for label, mode in (("Fast", "hamming"), ("Exact", "reranked"), ("Better", "asymmetric")):
         page.get_by_label(label, exact=True).check(force=True)
         page.wait_for_function("(mode) => location.search.includes(`mode=${mode}`)", arg=mode)
         cards = results(page)
@@ -224,7 +224,7 @@ def test_a_slide_is_one_entry_of_the_history(window, demo):
 def test_an_address_brings_back_query_and_controls(window, demo):
     page = window(demo).open("/?id=5&mode=hamming&k=12&radius=9")
     settled(page)
-    assert page.get_by_label("Hamming", exact=True).is_checked()
+    assert page.get_by_label("Fast", exact=True).is_checked()
     assert page.locator("#k-number").input_value() == "12"
     assert page.locator("#radius-number").input_value() == "9"
     assert page.get_by_label("Radius", exact=True).is_checked()

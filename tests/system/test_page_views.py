@@ -128,7 +128,10 @@ def test_a_picture_opens_larger_and_arrow_keys_turn_over(window, shapes, screens
     page.wait_for_function("() => !location.search.includes('id=3&')")
 
 
-@pytest.mark.parametrize("address", ["/", "/?id=5", "/?tab=model", "/?tab=compare", "/?name=nothing-like-it"])
+@pytest.mark.parametrize(
+    "address",
+    ["/", "/?id=5", "/?tab=duplicates&radius=0", "/?tab=model", "/?tab=compare", "/?name=nothing-like-it"],
+)
 def test_nothing_is_wider_than_a_phone(window, demo, screenshot, address):
     page = window(demo, width=360, height=740, phone=True).show(address)
     assert page.evaluate(TOO_WIDE) == 0
@@ -140,11 +143,11 @@ def test_nothing_is_wider_than_a_phone(window, demo, screenshot, address):
         .filter(([, height]) => height < 40)"""
     )
     assert small == []
-    name = {"/": "start", "/?id=5": "results"}.get(address, address.partition("=")[2])
+    name = {"/": "start", "/?id=5": "results"}.get(address, address.partition("=")[2].partition("&")[0])
     screenshot(page, f"13-phone-{name}")
 
 
-@pytest.mark.parametrize("address", ["/", "/?id=5", "/?tab=model", "/?tab=compare"])
+@pytest.mark.parametrize("address", ["/", "/?id=5", "/?tab=duplicates", "/?tab=model", "/?tab=compare"])
 def test_colours_follow_the_system_and_can_be_read(window, demo, screenshot, address):
     """Text against what lies behind it: a contrast of 4.5, as WCAG AA asks for."""
     for dark in (False, True):
@@ -244,7 +247,7 @@ def test_a_server_that_is_gone_is_said_to_be(window, serve_again, screenshot):
         page = window(server, expected=["ERR_CONNECTION_REFUSED"]).open("/?id=3")
         results(page)
         server.stop()
-        page.get_by_label("Hamming", exact=True).check(force=True)
+        page.get_by_label("Fast", exact=True).check(force=True)
         page.get_by_role("heading", name="The server does not answer").wait_for()
         assert page.get_by_text("Is auxbit serve still running?", exact=True).is_visible()
         assert page.get_by_role("button", name="Retry").is_visible()
@@ -289,3 +292,96 @@ def test_a_long_scroll_keeps_few_pictures_in_the_page(window, demo):
     height = page.evaluate("document.documentElement.scrollHeight")
     page.evaluate("scrollTo(0, 0)")
     assert page.evaluate("document.documentElement.scrollHeight") == height
+
+
+def test_on_a_phone_the_first_result_is_above_the_fold(window, demo, shapes, docs, screenshot):
+    for server, address in ((demo, "/?id=5"), (shapes, "/?id=3"), (docs, "/?id=3"), (docs, "/?text=sea")):
+        page = window(server, width=390, height=664, phone=True).show(address)
+        place = results(page).first.bounding_box()
+        assert place["y"] + 100 < 664
+        page.get_by_text("Exact · 20 results").click()
+        assert page.get_by_label("Fast", exact=True).is_visible()
+        screenshot(page, "26-phone-settings")
+
+
+def test_duplicates_stand_side_by_side_and_can_be_listed(window, docs, demo, screenshot):
+    page = window(docs).open("/?tab=duplicates")
+    page.get_by_text("10 groups; 10 items could go if one of each is kept").wait_for()
+    assert page.locator(".group").first.locator(".card").count() == 2
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download the list of ids").click()
+    assert download.value.path().read_text().split() == [str(id_) for id_ in range(50, 60)]
+    screenshot(page, "27-duplicates")
+    page = window(demo).open("/?tab=duplicates")
+    page.get_by_role("heading", name="No duplicates").wait_for()
+    page.get_by_label("Nearly the same").check(force=True)
+    page.wait_for_function("() => location.search.includes('radius=2')")
+    page.locator(".group .card").first.wait_for()
+    assert page.get_by_role("link", name="Download the list of files").is_visible()
+    screenshot(page, "28-near-duplicates")
+    page.go_back()
+    page.get_by_role("heading", name="No duplicates").wait_for()
+
+
+def test_items_without_pictures_are_a_list_that_is_searched_by_words_id_and_vector(window, docs, screenshot):
+    page = window(docs, expected=["status of 422"]).show("/")
+    assert page.locator("#collection-facts").inner_text() == "60 items · 8 bits"
+    assert page.locator("#list .card").count() == 50
+    page.get_by_role("button", name="Show more").click()
+    page.locator("#list .card").nth(59).wait_for()
+    screenshot(page, "29-list")
+    page.get_by_label("More like Text of 3: sea", exact=True).click()
+    cards = results(page)
+    assert "Text of 53" in cards.first.inner_text()  # the same vector
+    assert page.locator("#query .row-title").inner_text() == "Text of 3: sea"
+    screenshot(page, "30-list-results")
+    page.locator("#where-control").fill("even = true")
+    page.locator("#where-control").press("Enter")
+    page.wait_for_function("() => location.search.includes('where=')")
+    results(page)
+    assert all("even true" in text for text in page.locator("#results .row-facts").all_inner_texts())
+    page.locator("#where-control").fill("odd = true")
+    page.locator("#where-control").press("Enter")
+    page.locator("#results-state").get_by_text("no item has the field 'odd'").wait_for()
+    page.get_by_role("button", name="Without conditions").click()
+    results(page)
+    page.go_back()
+    page.get_by_role("button", name="All items").click()
+    page.get_by_label("Search by words").fill("sea")
+    page.get_by_role("button", name="Search", exact=True).first.click()
+    results(page)
+    assert page.locator("#query h2").inner_text() == "“sea”"
+    page.locator("#back-link").click()
+    page.get_by_text("Search by a vector").click()
+    page.get_by_label("Vector", exact=True).fill("[1, 2")
+    page.get_by_role("button", name="Search", exact=True).nth(1).click()
+    page.get_by_text("The vector has 2 numbers; 8 are needed.").wait_for()
+    page.get_by_label("Vector", exact=True).fill("[0, 1, 2, 3, 4, 5, 6, 7.5]")
+    page.get_by_role("button", name="Search", exact=True).nth(1).click()
+    results(page)
+    assert page.locator("#query h2").inner_text() == "Your vector"
+    page.reload()
+    results(page)
+    page.locator("#back-link").click()
+    page.locator("#where-input").fill("even = false")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_text("30 of 60 items").wait_for()
+    assert "where=" in page.url
+
+
+def test_texts_from_strangers_are_text(window, docs):
+    from helpers.browser import HOSTILE
+
+    page = window(docs).show("/?id=7")
+    assert page.locator("#query .row-title").inner_text() == HOSTILE
+    assert page.locator("img[src='x']").count() == 0
+    assert page.title() == f"{HOSTILE} – docs"
+
+
+def test_a_list_can_be_read_in_the_dark_and_on_a_phone(window, docs, screenshot):
+    for address in ("/", "/?id=3"):
+        page = window(docs, dark=True).show(address)
+        assert page.evaluate(CONTRASTS) == []
+        page = window(docs, width=360, height=740, phone=True).show(address)
+        assert page.evaluate(TOO_WIDE) == 0
+    screenshot(page, "31-list-phone")

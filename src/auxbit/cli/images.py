@@ -330,7 +330,7 @@ def _channels(text: str | None, option: str) -> tuple[float, float, float] | Non
 
 def serve(
     path: Annotated[str | None, Argument(
-        metavar="[PATH]", help="A collection, as made by `auxbit images create`."
+        metavar="[PATH]", help="A collection, of pictures or of any vectors."
     )] = None,
     demo: Annotated[bool, Option(
         "--demo", help="Serve the embedded handwritten digits; nothing is kept."
@@ -341,7 +341,12 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8000,
     token: Annotated[str | None, Option(
         envvar="AUXBIT_TOKEN",
-        help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once."
+        help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once. Those may "
+        "add and delete, but not pictures."
+    )] = None,
+    read_only: Annotated[bool, Option("--read-only", help="Nobody may add and delete.")] = False,
+    embed: Annotated[str | None, Option(
+        metavar="MODULE:FUNCTION", help="Makes vectors of a list of texts, to search by words."
     )] = None,
     max_upload_mb: Annotated[float, Option(
         min=0.001, max=1024, help="The largest upload, in megabytes."
@@ -352,7 +357,7 @@ def serve(
     no_browser: Annotated[bool, Option("--no-browser", help="Do not open a browser.")] = False,
     jobs: opt.Jobs = None,
 ) -> None:  # fmt: skip
-    """Open the web page of a collection of pictures."""
+    """Open the web page of a collection, and its HTTP API."""
     refuse((path is None) != demo, "PATH", f"{USAGE}{', not both' if demo else ''}.")
     from auxbit.serve import server
     from auxbit.serve.security import Limits
@@ -360,12 +365,12 @@ def serve(
     limits = Limits(
         upload_bytes=int(max_upload_mb * 1_000_000), upload_pixels=int(max_upload_megapixels * 1_000_000)
     )
-    settings = server.Settings(path, host, port, token, limits, not no_browser, jobs)
+    settings = server.Settings(path, host, port, token, limits, not no_browser, jobs, embed, read_only)
     server.serve(settings, progress=_Lines(), ready=_ready)
 
 
 def _ready(serving: Serving) -> None:
-    output.say(f"{serving.name}, {serving.items:,} pictures: {serving.address}")
+    output.say(f"{serving.name}, {serving.items:,} {serving.what}: {serving.address}")
     output.say("Ctrl-C ends it.")
     sys.stdout.flush()  # a program that starts this one reads the address
 

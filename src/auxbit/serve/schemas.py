@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
 
 from auxbit.index.codes import MAX_ID
-from auxbit.serve.security import MAX_K
+from auxbit.serve.security import MAX_ADDED, MAX_ITEMS, MAX_K, MAX_TEXT
 
 Mode = Literal["hamming", "asymmetric", "reranked"]
-Order = Literal["added", "name", "random"]
-Id = Annotated[int, Field(ge=0, le=MAX_ID)]
+Id = Annotated[StrictInt, Field(ge=0, le=MAX_ID)] | Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+Where = Annotated[
+    Annotated[str, Field(max_length=MAX_TEXT)] | dict[str, Any] | None,
+    Field(description='Conditions on metadata: "year >= 2020 and lang = en", or {"year": {">=": 2020}}'),
+]
 Count = Annotated[int, Field(ge=0)]
 Code = Annotated[str, Field(pattern="^[01]*$", description="one character per bit")]
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of an uploaded file")]
@@ -59,13 +62,21 @@ class Stats(Document):
     name: str
     items: Count
     bits: int
-    method: str
+    method: str | None
+    metric: str
     coding: str
     mu: float
     dimension: int
-    features: Features
+    vectors: str | None
+    ids: str | None
+    fields: list[str]
+    features: Features | None
     modes: list[Mode]
     default_mode: Mode
+    has_radius: bool
+    has_pictures: bool
+    has_text_search: bool
+    writable: bool
     reconstructs: bool
     has_comparison: bool
     max_k: int
@@ -78,9 +89,15 @@ class Stats(Document):
 
 
 class Item(Document):
-    """A picture; thumbnail : an address."""
+    """An item of the collection."""
 
     id: Id
+    metadata: dict[str, Any]
+
+
+class Picture(Item):
+    """A picture; thumbnail : an address."""
+
     file: str
     width: Count
     height: Count
@@ -88,12 +105,18 @@ class Item(Document):
 
 
 class ItemDetail(Item):
+    """All about an item; vector : null if it is not kept, or was not asked for."""
+
+    code: Code
+    vector: list[float] | None
+
+
+class PictureDetail(Picture, ItemDetail):
     """All about a picture."""
 
     bytes: Count
     format: str
     taken: str | None
-    code: Code
     reconstruction: str | None
     picture: str
 
@@ -103,50 +126,141 @@ class Items(Document):
 
     total: Count
     offset: Count
-    items: list[Item]
+    items: list[Picture | Item]
+
+
+class ItemIds(Document):
+    """Which items to get."""
+
+    ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_ITEMS)]
+    vectors: bool = False
+
+
+class Got(Document):
+    """Items in the order of the ids."""
+
+    items: list[PictureDetail | ItemDetail]
+
+
+class NewItem(Document):
+    """An item to add: a vector, a code, or both; without an id the numbers continue."""
+
+    id: Id | None = None
+    vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
+    code: Code | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NewItems(Document):
+    """Items to add, all or none; with `upsert` those that are there already are replaced."""
+
+    items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ADDED)]
+    upsert: bool = False
+
+
+class Added(Document):
+    """What was added is on disk; items : how many there are now."""
+
+    ids: list[Id]
+    items: Count
+
+
+class Unwanted(Document):
+    """What to delete: items by their ids, all or none, or those that conditions find."""
+
+    ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_ADDED)] | None = None
+    where: Where = None
+
+
+class Deleted(Document):
+    """How many items were deleted, and how many are left."""
+
+    deleted: Count
+    items: Count
 
 
 class Query(Document):
-    """What was searched for: an item, an upload, or, with neither, a vector."""
+    """What was searched for: an item, with its metadata, a text or, with neither, a vector or a code."""
 
     id: Id | None
+    metadata: dict[str, Any] | None
+    text: str | None
+    code: Code | None
+
+
+class PictureQuery(Query):
+    """What was searched for among pictures: an item, an upload, or something else."""
+
     upload: Hash | None
     file: str | None
     thumbnail: str | None
     reconstruction: str | None
-    code: Code
     width: Count | None
     height: Count | None
 
 
 class Result(Item):
-    """distance : by the mode, in bits or Euclidean; hamming : between the codes."""
+    """distance : by the mode, in bits or Euclidean; hamming : between the codes, null if not asked for."""
+
+    distance: float
+    hamming: Count | None
+    code: Code | None
+
+
+class PictureResult(Picture, Result):
+    """A picture that was found."""
 
     reconstruction: str | None
-    distance: float
-    hamming: Count
-    code: Code
 
 
 class Answer(Document):
     """The nearest first; items : how many were searched."""
 
-    query: Query
+    query: PictureQuery | Query
     mode: Mode
     k: int
     radius: int | None
+    where: str | None
     items: Count
     milliseconds: float
-    results: list[Result]
+    results: list[PictureResult | Result]
+
+
+class Sought(Document):
+    """One line of a stream of searches: a vector, the id of an item, a text or a code."""
+
+    vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
+    id: Id | None = None
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    code: Code | None = None
 
 
 class VectorQuery(Document):
-    """A search by a vector, as the describer of the collection makes them."""
+    """A search by a vector of as many numbers as those of the collection have, or by a code."""
 
-    vector: Annotated[list[FiniteFloat], Field(min_length=1)]
+    vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
+    code: Code | None = None
     k: Annotated[int, Field(ge=1, le=MAX_K)] = 20
     mode: Mode | None = None
     radius: Annotated[int | None, Field(ge=0)] = None
+    where: Where = None
+    codes: Annotated[bool | None, Field(description="Give codes; by default those of pictures")] = None
+
+
+class DuplicateGroup(Document):
+    """Items that are the same, or nearly so; the first is worth keeping."""
+
+    items: list[Picture | Item]
+
+
+class Duplicates(Document):
+    """Some groups of duplicates; total : of all groups; spare : items beyond one of each group."""
+
+    radius: int | None
+    total: Count
+    spare: Count
+    offset: Count
+    groups: list[DuplicateGroup]
 
 
 class Iteration(Document):

@@ -1,78 +1,222 @@
-"""Answers: an item, an upload or a vector as a query; the nearest by a mode, perhaps within a radius."""
+"""Answers: an item, an upload, a vector, a text or a code as a query; the nearest by a mode."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from auxbit.core.checks import Array, Ids, Packed
+from auxbit.collection.storage import State
+from auxbit.core.checks import Array, Packed
+from auxbit.core.maps import pack
+from auxbit.data.where import Where
 from auxbit.errors import AuxbitError, InvalidInput
 from auxbit.index.asymmetric import distances_by
 from auxbit.serve import schemas
 from auxbit.serve.security import MAX_RANKED, Problem, not_found
-from auxbit.serve.state import ITEMS, Site, Upload, bits_text, consistently, modes_of
+from auxbit.serve.state import ITEMS, Site, Upload, bits_text, consistently, modes_of, plain_id
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to search: for the k nearest, by a mode (None: the collection's own), within a Hamming radius."""
+    """How to search: for the k nearest, by a mode (None: the collection's own), within a Hamming radius.
+
+    where : among what; codes : whether results have theirs, None: if they are pictures
+    """
 
     k: int
-    mode: str | None
-    radius: int | None
+    mode: str | None = None
+    radius: int | None = None
+    where: Where | None = None
+    codes: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What to search for: one of the three."""
+    """What to search for: one of these; vector : (D,); code : text of 0 and 1."""
 
-    id: int | None = None
+    id: Any = None
     upload: Upload | None = None
     vector: Array | None = None
+    text: str | None = None
+    code: str | None = None
+
+    @property
+    def n_given(self) -> int:
+        """How many of these are given."""
+        return sum(each is not None for each in (self.id, self.upload, self.vector, self.text, self.code))
 
 
 def answer(site: Site, asked: Asked, wanted: Wanted) -> dict[str, Any]:
     """The document of an answer."""
     start = time.perf_counter()
+    if asked.text is not None:
+        asked = replace(asked, vector=site.vectors_of([asked.text])[0])
     document = consistently(site.collection, lambda: _Search(site, asked, wanted).answer())
     document["milliseconds"] = round(1000 * (time.perf_counter() - start), 3)
     return document
 
 
+def answers(site: Site, many: Sequence[Asked | Problem], wanted: Wanted) -> list[dict[str, Any]]:
+    """What was found for several queries, or an error in its place; vectors are searched for together."""
+    queries, found = list(many), list[dict[str, Any]]()
+    by_text = {row: each.text for row, each in enumerate(queries) if isinstance(each, Asked) and each.text}
+    if by_text:
+        for row, vector in zip(by_text, site.vectors_of(list(by_text.values()))):
+            queries[row] = Asked(vector=vector)
+    by_vector = {}
+    for row, each in enumerate(queries):
+        try:
+            if isinstance(each, Problem):
+                raise each
+            if each.vector is not None:
+                by_vector[row] = checked(each.vector, site.collection.state.n_features)
+                found.append({})
+            else:
+                found.append({"results": answer(site, each, wanted)["results"]})
+        except (Problem, InvalidInput) as error:
+            code = error.code if isinstance(error, Problem) else "invalid"
+            found.append({"error": {"code": code, "message": str(error)}})
+    if by_vector:
+        X = np.concatenate(list(by_vector.values()))
+        together = consistently(site.collection, lambda: _together(site, X, wanted))
+        for row, results in zip(by_vector, together):
+            found[row] = {"results": results}
+    return found
+
+
+def _together(site: Site, X: Array, wanted: Wanted) -> list[list[dict[str, Any]]]:
+    """The results for each of these vectors, (q, D)."""
+    state = site.collection.state
+    mode = _mode(state, wanted.mode)
+    code = site.code_of(X, state) if mode == "hamming" or state.coding == "hash" else None
+    distances, ids = nearest(site, mode, X, code, wanted.k, wanted.where)
+    known = iter(site.known.of(ids.ravel().tolist(), codes=False))
+    return [
+        [each.item | {"distance": distance} for distance, each in zip(row, known)]
+        for row in distances.tolist()
+    ]
+
+
 def warm_up(site: Site) -> None:
     """Load the model and the codes, and compile what searches need, before somebody waits for it."""
-    ids = site.collection.ids
-    for mode in modes_of(site.collection.state)[0] if len(ids) else ():
-        for radius in (None, 1):
+    ids, state = site.collection.ids[:1].tolist(), site.collection.state
+    for mode in modes_of(state)[0] if len(ids) else ():
+        for radius in (None,) if state.by_decoder else (None, 1):
             with suppress(AuxbitError):  # whoever searches is told what is damaged
-                answer(site, Asked(id=int(ids[0])), Wanted(1, mode, radius))
+                answer(site, Asked(id=ids[0]), Wanted(1, mode, radius))
+            if state.n_features and state.model is not None:
+                with suppress(AuxbitError):
+                    answer(site, Asked(vector=np.zeros(state.n_features)), Wanted(1, mode, radius))
+
+
+# ---- What one search and many share
+
+
+def checked(vector: Array, dimension: int | None) -> Array:
+    """A vector as (1, D) float32; a problem if the collection has no such vectors."""
+    if vector.shape != (dimension,):
+        text = f"vector has {len(vector)} numbers; those of this collection have {dimension}."
+        raise Problem(422, "invalid", text)
+    with np.errstate(over="ignore"):
+        x: Array = vector.astype(np.float32)[None]
+    if not np.isfinite(x).all():
+        raise Problem(422, "invalid", "vector has numbers that are too large for float32.")
+    return x
+
+
+def _mode(state: State, wanted: str | None) -> str:
+    modes, default = modes_of(state)
+    if wanted is not None and wanted not in modes:
+        text = f"mode {wanted} is not possible here. Possible are: {', '.join(modes)}."
+        raise Problem(422, "invalid", text)
+    return wanted or default
+
+
+def nearest(
+    site: Site, mode: str, x: Array | None, code: Packed | None, k: int, where: Where | None
+) -> tuple[Array, Array]:
+    """Distances, as they are shown, and ids of the k nearest, (q, k). x : (q, D); code : (q, bytes)."""
+    if mode == "hamming":
+        found = site.collection.search(codes=code, k=k, mode="hamming", where=where)
+    elif mode == "asymmetric":
+        found = site.collection.search(x, k, mode="asymmetric", where=where)
+    else:
+        found = site.collection.search(x, k, codes=code, rerank=True, where=where)
+    return (found.distances if mode == "hamming" else _shown(site, mode, found.distances)), found.ids
+
+
+def _shown(site: Site, mode: str, squared: Array) -> Array:
+    """Distances; by inner product vectors have none, and minus the products are shown."""
+    if mode == "reranked" and site.metric == "inner_product":
+        return squared.astype(np.float64)
+    if not np.isfinite(squared).all():
+        raise InvalidInput("the vector is too far from all others: distances to it cannot be told apart.")
+    roots: Array = np.sqrt(np.maximum(squared, 0)).astype(np.float64)
+    return roots
+
+
+# ---- One search
 
 
 class _Search:
-    """One search. x : the query as (1, D) float32, None if the mode does not need it; code : (1, bytes)."""
+    """One search. item : the item searched from, or whose file is the upload; own : not among its results."""
 
     def __init__(self, site: Site, asked: Asked, wanted: Wanted) -> None:
         self.site, self.collection, self.asked, self.wanted = site, site.collection, asked, wanted
         self.state, self.reconstructs = self.collection.state, site.reconstructs
-        self.n_bits, self.metric = self.state.n_bits, self.collection.model.scaling_.metric
-        modes, default = modes_of(self.state)
-        self.mode = wanted.mode or default
-        if self.mode not in modes:
-            text = f"mode {self.mode} is not possible here. Possible are: {', '.join(modes)}."
+        self.mode = _mode(self.state, wanted.mode)
+        if wanted.radius is not None:
+            self._check_radius(wanted.radius)
+        self.own = -1 if asked.id is None else asked.id
+        self.item = asked.id if asked.upload is None else site.item_of_upload(asked.upload)
+        self.with_codes = site.pictures is not None if wanted.codes is None else wanted.codes
+        if asked.id is not None and asked.id not in self.collection:
+            raise not_found(f"Item {asked.id}")
+
+    def _check_radius(self, radius: int) -> None:
+        if self.state.by_decoder:
+            text = "Codes of this collection are for the decoder: they have no radius. Leave it out."
             raise Problem(422, "invalid", text)
-        if wanted.radius is not None and wanted.radius > self.n_bits:
-            raise Problem(422, "invalid", f"radius must be at most the {self.n_bits} bits of a code.")
-        self.own = -1 if asked.id is None else asked.id  # which is not among its own results
-        self.x: Array | None
-        self.code: Packed
-        if asked.id is not None:
-            self.x, self.code = self._of_item(asked.id)
-        else:
-            self.x, self.code = self._of_vector(asked.vector if asked.upload is None else asked.upload.vector)
+        if radius > self.state.n_bits:
+            raise Problem(422, "invalid", f"radius must be at most the {self.state.n_bits} bits of a code.")
+
+    @cached_property
+    def x(self) -> Array:
+        """The query as (1, D) float32."""
+        if self.item is not None:
+            if self.state.vectors is not None:
+                return self.collection.vectors([self.item]).astype(np.float32)
+            return self.collection.model.decode(self._own_code)
+        if self.asked.code is not None:
+            return self.collection.model.decode(self.code)
+        vector = self.asked.vector if self.asked.upload is None else self.asked.upload.vector
+        assert vector is not None
+        return checked(vector, self.state.n_features)
+
+    @cached_property
+    def code(self) -> Packed:
+        """The code of the query, (1, bytes)."""
+        if self.asked.code is not None:
+            if len(self.asked.code) != self.state.n_bits:
+                text = f"code has {len(self.asked.code)} bits; those of this collection have "
+                raise Problem(422, "invalid", f"{text}{self.state.n_bits}.")
+            return pack(np.array([list(map(int, self.asked.code))], dtype=np.uint8))
+        if self.item is None and self.state.model is None:
+            text = "The collection has no model to make a code of a vector: search by id or code."
+            raise Problem(422, "invalid", text)
+        if self.item is None or self.site.metric == "inner_product":  # as a query it has another code
+            return self.site.code_of(self.x, self.state)
+        return self._own_code
+
+    @cached_property
+    def _own_code(self) -> Packed:
+        return np.frombuffer(self.site.known.of([self.item], codes=True)[0].code, dtype=np.uint8)[None]
 
     def answer(self) -> dict[str, Any]:
         """The document, but for the time that it took."""
@@ -83,71 +227,37 @@ class _Search:
             "mode": self.mode,
             "k": wanted.k,
             "radius": wanted.radius,
+            "where": None if wanted.where is None else str(wanted.where),
             "items": self.state.items,
             "milliseconds": 0.0,
             "results": self._results(distances, ids),
         }
 
-    def _of_item(self, id_: int) -> tuple[Array | None, Packed]:
-        try:
-            code = np.frombuffer(self.site.known.of([id_])[0].code, dtype=np.uint8)[None]
-            x = None if self.mode == "hamming" else self.collection.vectors([id_]).astype(np.float32)
-            if self.metric == "inner_product":  # as a query it has another code
-                code = self.site.code_of(self.collection.model.decode(code) if x is None else x)
-            return x, code
-        except InvalidInput:
-            if id_ in self.collection:
-                raise
-            raise not_found(f"Item {id_}") from None
-
-    def _of_vector(self, vector: Array | None) -> tuple[Array, Packed]:
-        assert vector is not None
-        dimension = self.state.n_features
-        if vector.shape != (dimension,):
-            text = f"vector has {len(vector)} numbers; those of this collection have {dimension}."
-            raise Problem(422, "invalid", text)
-        with np.errstate(over="ignore"):
-            x = vector.astype(np.float32)[None]
-        if not np.isfinite(x).all():
-            raise Problem(422, "invalid", "vector has numbers that are too large for float32.")
-        return x, self.site.code_of(x)
-
-    def _nearest(self) -> tuple[Array, Ids]:
+    def _nearest(self) -> tuple[Array, Array]:
         """Distances and ids of the k nearest, without the item searched from."""
-        k = self.wanted.k
-        some = k if self.own < 0 else k + 1
-        if self.mode == "hamming":
-            distances, ids = self.collection.search(codes=self.code, k=some, mode="hamming")
-        elif self.mode == "asymmetric":
-            distances, ids = self.collection.search(self.x, some, mode="asymmetric")
-        else:
-            distances, ids = self.collection.search(self.x, some, codes=self.code, rerank=True)
-        keep = np.flatnonzero(ids[0] != self.own)[:k]
-        found: Array = distances[0][keep]
-        return (found if self.mode == "hamming" else self._shown(found)), ids[0][keep]
+        wanted, by_code = self.wanted, self.mode == "hamming" or self.state.coding == "hash"
+        distances, ids = nearest(
+            self.site, self.mode, None if self.mode == "hamming" else self.x, self.code if by_code else None,
+            wanted.k if self.asked.id is None else wanted.k + 1, wanted.where,
+        )  # fmt: skip
+        keep = np.flatnonzero(ids[0] != self.own)[: wanted.k]
+        return distances[0][keep], ids[0][keep]
 
-    def _within(self, radius: int) -> tuple[Array, Ids]:
+    def _within(self, radius: int) -> tuple[Array, Array]:
         """As `_nearest`, of what lies within the radius; of at most MAX_RANKED, the nearest by Hamming."""
-        k, hamming = self.wanted.k, self.mode == "hamming"
+        k, hamming, where = self.wanted.k, self.mode == "hamming", self.wanted.where
         some = (k if hamming else MAX_RANKED) + 1
-        distances, ids = self.collection.search(codes=self.code, k=some, mode="hamming")
+        distances, ids = self.collection.search(codes=self.code, k=some, mode="hamming", where=where)
         near = (distances[0] <= radius) & (ids[0] != self.own)
         bits, candidates = distances[0][near], ids[0][near]
         if hamming or not len(candidates):
             return bits[:k], candidates[:k]
-        assert self.x is not None
         distance = self._to_reconstructions if self.mode == "asymmetric" else self._to_vectors
         squared = distance(self.x, candidates)
         best = np.argsort(squared, kind="stable")[:k]
-        return self._shown(squared[best]), candidates[best]
+        return _shown(self.site, self.mode, squared[best]), candidates[best]
 
-    def _shown(self, squared: Array) -> Array:
-        """Distances; by inner product vectors have none, and minus the products are shown."""
-        if self.mode == "reranked" and self.metric == "inner_product":
-            return squared.astype(np.float64)
-        return _roots(squared)
-
-    def _to_reconstructions(self, x: Array, ids: Ids) -> Array:
+    def _to_reconstructions(self, x: Array, ids: Array) -> Array:
         """‖x − f(z)‖² for the codes z of these items."""
         decoder, codes = self.collection.model.decoder_, self.collection.codes(ids)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -156,50 +266,49 @@ class _Search:
             squared: Array = offset + terms + decoder.squared_norms(codes)
         return squared
 
-    def _to_vectors(self, x: Array, ids: Ids) -> Array:
+    def _to_vectors(self, x: Array, ids: Array) -> Array:
         """By the metric, ‖x − y‖² or −xᵀy for the vectors y of these items."""
         y = self.collection.vectors(ids).astype(np.float64)
         with np.errstate(over="ignore"):  # in float32, as a search without a radius has them
-            far: Array = distances_by(self.metric, x[0].astype(np.float64), y).astype(np.float32)
+            far: Array = distances_by(self.site.metric, x[0].astype(np.float64), y).astype(np.float32)
         return far
 
-    def _results(self, distances: Array, ids: Ids) -> list[dict[str, Any]]:
-        known = self.site.known.of(ids.tolist())
-        codes = np.frombuffer(b"".join(each.code for each in known), dtype=np.uint8)
-        hamming = np.bitwise_count(codes.reshape(-1, self.code.shape[1]) ^ self.code).sum(
-            axis=1, dtype=np.int64
-        )
-        return [
-            each.item
-            | {
-                "reconstruction": self._reconstruction(f"{ITEMS}/{each.item['id']}"),
-                "distance": distance,
-                "hamming": bits,
-                "code": each.bits,
-            }
-            for each, distance, bits in zip(known, distances.tolist(), hamming.tolist(), strict=True)
-        ]
+    def _results(self, distances: Array, ids: Array) -> list[dict[str, Any]]:
+        known, found = self.site.known.of(ids.tolist(), codes=self.with_codes), []
+        for each, distance in zip(known, distances.tolist(), strict=True):
+            result = each.item | {"distance": distance, "hamming": None, "code": None}
+            if self.site.pictures is not None:
+                result["reconstruction"] = self._reconstruction(f"{ITEMS}/{each.item['id']}")
+            found.append(result)
+        if self.with_codes:
+            codes = np.frombuffer(b"".join(each.code for each in known), dtype=np.uint8)
+            differ = codes.reshape(-1, self.code.shape[1]) ^ self.code
+            hamming = np.bitwise_count(differ).sum(axis=1, dtype=np.int64).tolist()
+            for result, each, bits in zip(found, known, hamming):
+                result |= {"hamming": bits, "code": each.bits}
+        return found
 
     def _query(self) -> dict[str, Any]:
-        about: dict[str, Any] = dict.fromkeys(schemas.Query.model_fields)
-        (about["code"],) = bits_text(self.code, self.n_bits)
+        kind = schemas.Query if self.site.pictures is None else schemas.PictureQuery
+        about: dict[str, Any] = dict.fromkeys(kind.model_fields)
+        about["text"] = self.asked.text
+        if self.with_codes:
+            (about["code"],) = bits_text(self.code, self.state.n_bits)
         if self.asked.id is not None:
-            place = f"{ITEMS}/{self.asked.id}"
-            about |= self.site.known.of([self.asked.id])[0].item
-        elif self.asked.upload is not None:
+            item = self.site.known.of([self.asked.id], codes=False)[0].item
+            about |= {"id": plain_id(self.asked.id), "metadata": item["metadata"]}
+        if self.site.pictures is None:
+            return about
+        if self.asked.upload is not None:
             upload, place = self.asked.upload, f"/api/v1/uploads/{self.asked.upload.hash}"
             about |= {"upload": upload.hash, "file": upload.file, "thumbnail": f"{place}/thumbnail"}
             about |= {"width": upload.width, "height": upload.height}
+        elif self.asked.id is not None:
+            place = f"{ITEMS}/{self.asked.id}"
+            about |= {name: item[name] for name in ("file", "thumbnail", "width", "height")}
         else:
             return about
         return about | {"reconstruction": self._reconstruction(place)}
 
     def _reconstruction(self, place: str) -> str | None:
         return f"{place}/reconstruction" if self.reconstructs else None
-
-
-def _roots(squared: Array) -> Array:
-    if not np.isfinite(squared).all():
-        raise InvalidInput("the vector is too far from all others: distances to it cannot be told apart.")
-    roots: Array = np.sqrt(np.maximum(squared, 0)).astype(np.float64)
-    return roots

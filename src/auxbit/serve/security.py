@@ -20,7 +20,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from auxbit.errors import AuxbitError, BadPicture, CollectionError, Damaged, FileProblem, InvalidInput
+from auxbit.errors import (
+    AuxbitError,
+    BadPicture,
+    CollectionError,
+    Damaged,
+    FileProblem,
+    InUse,
+    InvalidInput,
+)
 
 logger = logging.getLogger("auxbit.serve")
 
@@ -68,6 +76,8 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem(410, "damaged", text)
     if isinstance(error, CollectionError):
         return Problem(410, "collection_gone", text)
+    if isinstance(error, InUse):
+        return Problem(409, "in_use", text)
     if isinstance(error, FileProblem):
         return Problem(404, "file_gone", text)
     return None
@@ -94,10 +104,16 @@ def _not_valid(request: Request, error: Any) -> Response:
     found: Sequence[Any] = error.errors()
     if any(each["loc"][:1] == ("path",) for each in found):  # no item or upload has such an id
         return not_found("What the address names").response()
-    sentences = [f"{'.'.join(map(str, each['loc'][1:])) or 'the body'}: {each['msg']}" for each in found[:5]]
-    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
-    text = f"{'; '.join(sentences)}{more}. /api/v1/openapi.json describes it."
+    text = f"{sentence_of(found)}. /api/v1/openapi.json describes it."
     return Problem(422, "invalid", text).response()
+
+
+def sentence_of(found: Sequence[Any], skip: int = 1) -> str:
+    """What pydantic found to be wrong. skip : how many parts of each place name the whole."""
+    sentences = [
+        f"{'.'.join(map(str, each['loc'][skip:])) or 'the body'}: {each['msg']}" for each in found[:5]
+    ]
+    return "; ".join(sentences) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
 
 
 def _of_http(request: Request, error: Any) -> Response:
@@ -113,13 +129,20 @@ def _of_http(request: Request, error: Any) -> Response:
 
 MAX_K = 200
 MAX_ITEMS = 500  # of one page of a listing
+MAX_ADDED = 1000  # items that one request adds or deletes, or one step of a stream
+MAX_TEXT = 2000  # letters of a text to search for, or of conditions
 MAX_RANKED = 10_000  # items within a radius that are ranked by a distance other than Hamming's
 MULTIPART_BYTES = 64 * 1024  # what a form may have around its file
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes and pixels of an upload; bytes of any other body; uploads remembered; seconds for a body."""
+    """Bytes and pixels of an upload; bytes of any other body; uploads remembered; seconds for a body.
+
+    head_bytes, head_seconds : of the address and headers of a request; a client that asks nothing for that
+    long is sent away. write_seconds : for a client to take an answer. end_seconds : for a body that is on its
+    way when the server ends. connections : at most, and at most half of the files that may be open.
+    """
 
     upload_bytes: int = 20_000_000
     upload_pixels: int = 50_000_000
@@ -127,6 +150,11 @@ class Limits:
     uploads: int = 256
     uploads_bytes: int = 64 * 2**20
     body_seconds: float = 120.0
+    head_bytes: int = 65_536
+    head_seconds: float = 10.0
+    write_seconds: float = 60.0
+    end_seconds: float = 3.0
+    connections: int = 1000
 
 
 # ---- The gate
@@ -134,6 +162,8 @@ class Limits:
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 DRAINED_BYTES = 2**28  # read and thrown away, of a body that is too large
 UPLOAD_PATH = "/api/v1/search/upload"
+STREAM_PATHS = ("/api/v1/search/stream", "/api/v1/items/stream")  # bodies of any length
+STREAM_RATE = 10_000  # bytes per second that one must bring, beside the seconds of any body
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -188,9 +218,7 @@ class Gate:
             if entered is not None:
                 await entered(scope, receive, answer)
                 return
-            upload = scope["path"] == UPLOAD_PATH
-            most = self.limits.upload_bytes + MULTIPART_BYTES if upload else self.limits.body_bytes
-            body = Body(receive, most, self.limits.body_seconds)
+            body = Body(receive, self._most_bytes(scope["path"]), self.limits.body_seconds)
             await body.check_announced(headers.get("content-length"))
             await self.app(scope, body.receive, answer)
         except ClientDisconnect:
@@ -202,6 +230,11 @@ class Gate:
                 problem = Problem(500, "internal", "The server failed; its log says where.")
             if not started:
                 await problem.response()(scope, receive, answer)
+
+    def _most_bytes(self, path: str) -> int | None:
+        if path in STREAM_PATHS:
+            return None
+        return self.limits.upload_bytes + MULTIPART_BYTES if path == UPLOAD_PATH else self.limits.body_bytes
 
     def _let_in(self, scope: Scope, headers: Headers) -> ASGIApp | None:
         """Refuse, or answer in place of the app; None: let the app answer."""
@@ -274,16 +307,19 @@ class Pass:
 class Body:
     """The body of a request, counted as it comes: too much or too slow ends it.
 
-    What it raises is an HTTPException, which passes through readers of bodies unchanged.
+    most : bytes; None for a stream. seconds : that may be waited for it. What it raises is an HTTPException,
+    which passes through readers of bodies unchanged.
     """
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+    def __init__(self, receive: Receive, most: int | None, seconds: float) -> None:
         self._receive, self._most, self._seconds = receive, most, seconds
-        self._size, self._until, self._complete = 0, 0.0, False
+        self._size, self._waited, self._complete = 0, 0.0, False
 
     async def check_announced(self, length: str | None) -> None:
         """Refuse a body whose announced length is too large."""
-        if length is not None and length.isdecimal() and int(length[:20]) > self._most:
+        if self._most is None or length is None or not length.isdecimal():
+            return
+        if int(length[:20]) > self._most:
             await self._refuse()
 
     async def receive(self) -> Message:
@@ -291,17 +327,20 @@ class Body:
         if self._complete:
             return await self._receive()  # waits for the client to leave
         message = await self._next()
-        if self._size > self._most:
+        if self._most is not None and self._size > self._most:
             await self._refuse()
         return message
 
     async def _next(self) -> Message:
-        now = asyncio.get_running_loop().time()
-        self._until = self._until or now + self._seconds
+        time, allowed = asyncio.get_running_loop().time, self._seconds
+        if self._most is None:
+            allowed += self._size / STREAM_RATE
+        start = time()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._until - now))
+            message = await asyncio.wait_for(self._receive(), max(0.0, allowed - self._waited))
         except TimeoutError:
-            raise HTTPException(408, f"The body took longer than {self._seconds:g} s.") from None
+            raise HTTPException(408, f"The body took longer than {allowed:g} s.") from None
+        self._waited += time() - start
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import ipaddress
 import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +24,8 @@ from urllib.parse import quote
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from auxbit.collection import storage
+from auxbit.collection.collection import Collection
 from auxbit.core.checks import require
 from auxbit.core.parallel import resolve_n_jobs
 from auxbit.core.progress import Progress
@@ -33,9 +38,10 @@ from auxbit.images.pictures import Pictures
 from auxbit.images.sources import Source
 from auxbit.serve.app import make_app
 from auxbit.serve.search import warm_up
-from auxbit.serve.security import LOOPBACK_NAMES, Limits
-from auxbit.serve.state import png
+from auxbit.serve.security import LOOPBACK_NAMES, Limits, Problem
+from auxbit.serve.state import Embed, Site, png
 
+MADE_BY = "Collections are made by `auxbit collection create` and, of pictures, `auxbit images create`."
 SHUTDOWN_SECONDS = 30  # for requests that are running when the server is told to end
 
 # of the demonstration
@@ -46,7 +52,11 @@ METHODS, COMPARED_BITS = ("tpca", "itq", "bfa", "ba"), (8, 16, 32)
 
 @dataclass(frozen=True)
 class Settings:
-    """path : the folder of a picture collection, None for the demonstration; jobs : None for all cores."""
+    """path : the folder of a collection, None for the demonstration; jobs : None for all cores.
+
+    embed : "module:function", which makes vectors of texts; read_only : nobody may add and delete, as without
+    a token
+    """
 
     path: str | None
     host: str = "127.0.0.1"
@@ -55,15 +65,18 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     browser: bool = True
     jobs: int | None = None
+    embed: str | None = None
+    read_only: bool = False
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What is served, and where. address : without the token."""
+    """What is served, and where. address : without the token; what : pictures or items."""
 
     name: str
     items: int
     address: str
+    what: str
 
 
 def serve(
@@ -73,7 +86,7 @@ def serve(
     ready: Callable[[Serving], object] = lambda _: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is running. ready : called when the socket listens."""
-    for module in ("fastapi", "uvicorn", "python_multipart", "PIL.Image"):
+    for module in ("fastapi", "uvicorn", "httptools", "python_multipart", "PIL.Image"):
         require(module, extra="web", purpose="the web page")
     _check_token(settings)
     n_processes = resolve_n_jobs(settings.jobs)  # which refuses a wrong number before any work is done
@@ -85,17 +98,23 @@ def serve(
             path = Path(settings.path)
         else:
             path = stack.enter_context(digits_collection(progress, settings.jobs))
-        # a search of one query is over before a second thread could help with it
-        pictures = stack.enter_context(Pictures.open(path, n_jobs=1))
+        writable = settings.token is not None and not settings.read_only
+        source = open_source(path, read_only=not writable)
+        stack.callback(source.close)
         decoders = stack.enter_context(Decoders(n_processes))
         hosts = LOOPBACK_NAMES | {settings.host} if is_loopback(settings.host) else None
         app = make_app(
-            pictures, token=settings.token, allowed_hosts=hosts, limits=settings.limits, decoders=decoders
-        )
-        warm_up(app.state.site)
+            source, token=settings.token, allowed_hosts=hosts, limits=settings.limits, decoders=decoders,
+            embed=None if settings.embed is None else find_embed(settings.embed), writable=writable,
+        )  # fmt: skip
+        site = app.state.site
+        if site.embed is not None:
+            _check_embed(site)
+        warm_up(site)
         gc.collect()
         gc.freeze()  # these objects stay: for the collector to visit them again takes a tenth of a second
-        serving = Serving(path.name, len(pictures), _address(settings.host, listening))
+        what = "items" if site.pictures is None else "pictures"
+        serving = Serving(path.name, len(source), _address(settings.host, listening), what)
 
         def listens() -> None:
             ready(serving)
@@ -103,11 +122,59 @@ def serve(
                 query = f"?token={quote(settings.token)}" if settings.token else ""
                 threading.Thread(target=webbrowser.open, args=[serving.address + query], daemon=True).start()
 
-        _run(app, listening, listens)
+        _run(app, listening, listens, settings.limits)
 
 
-def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> None:
+def open_source(path: Path, *, read_only: bool = True) -> Pictures | Collection:
+    """The collection in a folder, as pictures if it is one of these."""
+    storage.check_folder(path, MADE_BY)
+    # a search of one query is over before a second thread could help with it
+    collection = Collection(path, read_only=read_only, n_jobs=1)
+    is_of_pictures = collection.state.about is not None
+    if not is_of_pictures:
+        return collection
+    collection.close()
+    return Pictures.open(path, n_jobs=1)
+
+
+def find_embed(name: str) -> Embed:
+    """The function "module:function", found as Python would from the current folder."""
+    module, _, attribute = name.partition(":")
+    remedy = "It takes a list of texts and returns their vectors, (n, D): --embed mymodel:embed."
+    if not module or not attribute:
+        raise InvalidParameter("embed", name, "module:function", remedy)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module may raise anything while it is imported
+        text = f"{type(error).__name__}: {error}. {remedy}"
+        raise InvalidParameter("embed", name, "a function that can be imported", text) from error
+    if not callable(found):
+        raise InvalidParameter("embed", name, f"a function; it is of type {type(found).__name__}", remedy)
+    embed: Embed = found
+    return embed
+
+
+def _check_embed(site: Site) -> None:
+    """Try the function before anybody waits for it."""
+    if site.collection.state.model is None:
+        raise AuxbitError("--embed needs a model, and the collection holds codes alone.")
+    try:
+        site.vectors_of(["a text"])
+    except Problem as problem:
+        why = f" ({problem.__cause__!r})" if problem.__cause__ else ""
+        dimension = site.collection.state.n_features
+        text = f"{problem}{why} Expected {dimension} numbers for each text."
+        raise AuxbitError(f"--embed cannot be used: {text}") from problem
+
+
+def _run(app: Any, listening: socket.socket, listens: Callable[[], None], limits: Limits) -> None:
     import uvicorn
+
+    from auxbit.serve.connection import Connection
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -115,8 +182,9 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None]) -> Non
             listens()
 
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the sender of a bad form is told
+    http: Any = partial(Connection, limits=limits)
     config = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        app, http=http, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     # requests run side by side: one that took all cores for its products would slow down the others

@@ -1,4 +1,4 @@
-"""What all endpoints share: the site with its pictures and limits, and what it remembers of them."""
+"""What all endpoints share: the site with its collection and limits, and what it remembers of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import hashlib
 import io
 import json
 import math
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,19 +22,23 @@ from starlette.concurrency import run_in_threadpool
 
 from auxbit.collection.collection import Collection
 from auxbit.collection.storage import State
-from auxbit.core.checks import Float64, Ids, Packed, require
-from auxbit.core.maps import unpack
+from auxbit.core.checks import Array, Float32, Float64, Ids, Packed, require
+from auxbit.core.maps import pack, unpack
+from auxbit.data.vectors import nearest
+from auxbit.data.where import Where
 from auxbit.errors import CollectionError, Damaged, FileProblem, InvalidInput
 from auxbit.evaluate import code_counts, effective_bits_bound
 from auxbit.hashers.registry import label_of
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import COMPARISON, Pictures
 from auxbit.images.sources import natural
-from auxbit.serve.security import MAX_K, Limits, Problem, not_found
+from auxbit.serve.security import MAX_K, Limits, Problem, logger, not_found
 
 # ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
+Row = dict[str, Any]
+Embed = Callable[[list[str]], Any]  # n texts → (n, D)
 Moment = tuple[str, int, int, int, int]  # key, generation, items deleted, metadata updated, commit
 
 TRIES = 10  # at a collection that changes while it is read
@@ -79,21 +85,26 @@ class Cached(Generic[Made]):
             return self._kept[1]
 
 
-# ---- File names in memory, and their orders
+# ---- File names and checksums in memory, and their orders
 
 Order = npt.NDArray[np.intp]
 
 CHUNK = 16_384  # rows of metadata parsed at once
 KEPT_ORDERS = 4
+IS_SUM = re.compile("[0-9a-f]{64}").fullmatch
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Ids in the order in which they were added, and their names; moment : when it was read."""
+    """Ids in the order in which they were added, their names and checksums; moment : when it was read.
+
+    sums : of the files, 32 bytes each; b"" if an item has none
+    """
 
     moment: Moment
     ids: Ids
     names: list[str]
+    sums: list[bytes]
     _random: OrderedDict[int, Order] = field(default_factory=OrderedDict)
 
     def select(self, part: str, order: str, seed: int) -> Ids:
@@ -120,6 +131,15 @@ class Listing:
         return found
 
     @cached_property
+    def by_sum(self) -> dict[bytes, list[int]]:
+        """The ids of items by the checksum of their file."""
+        found: dict[bytes, list[int]] = {}
+        for id_, sum_ in zip(self.ids.tolist(), self.sums):
+            if sum_:
+                found.setdefault(sum_, []).append(id_)
+        return found
+
+    @cached_property
     def _folded(self) -> list[str]:
         return [name.casefold() for name in self.names]
 
@@ -135,9 +155,12 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
         moment, ids = moment_of(collection), collection.ids
         grown = before is not None and before.moment[:4] == moment[:4]
         names = list(before.names) if before is not None and grown else []
+        sums = list(before.sums) if before is not None and grown else []
         try:
             for first in range(len(names), len(ids), CHUNK):
-                names += map(name_in, collection.metadata(ids[first : first + CHUNK]))
+                rows = collection.metadata(ids[first : first + CHUNK])
+                names += map(name_in, rows)
+                sums += map(_sum_in, rows)
         except InvalidInput:  # one of them has been deleted meanwhile
             if attempt == TRIES - 1:
                 raise
@@ -145,12 +168,18 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
         if len(names) == len(ids) and moment_of(collection) == moment:
             break
     # if the collection never rests, what was read last
-    return Listing(moment, ids[: len(names)], names[: len(ids)])
+    return Listing(moment, ids[: len(names)], names[: len(ids)], sums[: len(ids)])
 
 
 def name_in(row: dict[str, object]) -> str:
     """The file name in an item's metadata, as text that UTF-8 has."""
     return str(row.get("file", "")).encode(errors="replace").decode()
+
+
+def _sum_in(row: dict[str, object]) -> bytes:
+    """The checksum of the file in an item's metadata."""
+    text = str(row.get("sha256", ""))
+    return bytes.fromhex(text) if IS_SUM(text) else b""
 
 
 def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
@@ -165,15 +194,17 @@ def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
 # ---- What answers say of items
 
 ITEMS = "/api/v1/items"
+OWN_FIELDS = {"file", "root", "sha256", "bytes", "mtime_ns", "width", "height", "format", "taken"}
+SECRET_FIELDS = {"root"}
 MOST = 50_000  # items; a few hundred bytes each
 
 
 class Known(NamedTuple):
-    """An item: its document, its code as bytes, and as text of 0 and 1."""
+    """An item: its document, its code as bytes, and as text of 0 and 1; both empty if not asked for."""
 
     item: dict[str, Any]
-    code: bytes
-    bits: str
+    code: bytes = b""
+    bits: str = ""
 
 
 class KnownItems:
@@ -182,24 +213,27 @@ class KnownItems:
     To parse their metadata takes longer than to search.
     """
 
-    def __init__(self, collection: Collection) -> None:
-        self._collection, self._lock = collection, threading.Lock()
+    def __init__(self, collection: Collection, item_of: Callable[[Any, Row], Row]) -> None:
+        self._collection, self._item_of, self._lock = collection, item_of, threading.Lock()
         self._moment: Moment | None = None
-        self._kept: dict[int, Known] = {}
+        self._kept: dict[Any, Known] = {}
 
-    def of(self, ids: Sequence[int]) -> list[Known]:
-        """What is known of these items; InvalidInput if one is not in the collection."""
+    def of(self, ids: Sequence[Any], *, codes: bool) -> list[Known]:
+        """What is known of these items, with their codes; InvalidInput if one is not in the collection."""
         collection, moment = self._collection, moment_of(self._collection)
         with self._lock:
             if moment != self._moment or len(self._kept) > MOST:
                 self._moment, self._kept = moment, {}
             kept = self._kept
-        missing = [id_ for id_ in ids if id_ not in kept]
+        missing = [id_ for id_ in ids if id_ not in kept or (codes and not kept[id_].code)]
         if missing:
-            codes = collection.codes(missing)
-            texts = bits_text(codes, collection.n_bits)
-            found = zip(missing, collection.metadata(missing), codes, texts, strict=True)
-            made = {id_: Known(item_of(id_, row), code.tobytes(), text) for id_, row, code, text in found}
+            rows = collection.metadata(missing)
+            made = {id_: Known(self._item_of(id_, row)) for id_, row in zip(missing, rows, strict=True)}
+            if codes:
+                packed = collection.codes(missing)
+                texts = bits_text(packed, collection.n_bits)
+                for id_, code, text in zip(missing, packed, texts, strict=True):
+                    made[id_] = Known(made[id_].item, code.tobytes(), text)
             if moment_of(collection) != moment:  # it has changed: what was read is for this answer alone
                 kept = dict(kept)
             kept.update(made)
@@ -212,20 +246,31 @@ def bits_text(codes: Packed, n_bits: int) -> list[str]:
     return [text[first : first + n_bits] for first in range(0, len(text), n_bits)]
 
 
-def version_of(row: dict[str, Any]) -> str:
+def version_of(row: Row) -> str:
     """What changes when the picture of an item does, from its metadata."""
     return str(row.get("sha256", ""))[:12]
 
 
-def item_of(id_: int, row: dict[str, Any]) -> dict[str, Any]:
+def item_of(id_: Any, row: Row) -> Row:
     """What every listing says of an item, from its metadata."""
+    return {"id": plain_id(id_), "metadata": row}
+
+
+def picture_of(id_: int, row: Row) -> Row:
+    """The same of a picture; where on this machine its file is, is not told."""
     return {
         "id": id_,
+        "metadata": {name: value for name, value in row.items() if name not in OWN_FIELDS},
         "file": name_in(row),
         "width": row.get("width", 0),
         "height": row.get("height", 0),
         "thumbnail": f"{ITEMS}/{id_}/thumbnail?v={version_of(row)}",
     }
+
+
+def plain_id(id_: Any) -> int | str:
+    """An id for JSON, which has no UUIDs."""
+    return id_ if isinstance(id_, int) else str(id_)
 
 
 # ---- The model, and how its codes use their bits
@@ -238,6 +283,8 @@ def report(collection: Collection) -> bytes:
     """The report as JSON; it takes a pass over all codes."""
 
     def document() -> dict[str, Any]:
+        if collection.state.model is None:
+            raise Problem(404, "no_model", "The collection holds codes alone: it has no model to tell of.")
         model, codes, n_bits = collection.model, collection.codes(), collection.n_bits
         balance, correlation = bit_statistics(codes, n_bits)
         counts = code_counts(codes) if len(codes) else np.zeros(0, dtype=np.int64)
@@ -312,39 +359,99 @@ def _plain(value: Any) -> Any:
 
 def modes_of(state: State) -> tuple[list[str], str]:
     """How a collection can be searched, and how it is by default."""
-    modes = ["asymmetric"] if state.by_decoder else ["hamming", "asymmetric"]
+    modes = [] if state.by_decoder else ["hamming"]
+    if state.model is not None:
+        modes.append("asymmetric")
     if state.vectors is not None:
         return [*modes, "reranked"], "reranked"
-    return modes, "asymmetric" if state.coding == "optimal" else "hamming"
+    return modes, "asymmetric" if state.coding == "optimal" and state.model is not None else modes[0]
 
 
-def measure(pictures: Pictures, limits: Limits) -> dict[str, Any]:
+def measure(site: Site) -> dict[str, Any]:
     """The collection in figures, which change only with it, and what the server allows."""
-    collection, recipe = pictures.collection, pictures.recipe
+    collection, recipe = site.collection, None if site.pictures is None else site.pictures.recipe
     state, found = collection.state, collection.stats()
     modes, default = modes_of(state)
     return {
-        "name": pictures.path.name.removesuffix(".auxbit"),
+        "name": "collection" if site.path is None else site.path.name.removesuffix(".auxbit"),
         "items": found.items,
         "bits": found.n_bits,
-        "method": label_of(collection.model),
+        "method": None if state.model is None else label_of(collection.model),
+        "metric": site.metric,
         "coding": state.coding,
         "mu": float(state.mu),
         "dimension": found.n_features or 0,
-        "features": {
+        "vectors": state.vectors,
+        "ids": state.ids,
+        "fields": site.fields(),
+        "features": None if recipe is None else {
             "kind": recipe.kind, "side": recipe.side, "colour": float(recipe.colour), "grey": recipe.grey
         },
         "modes": modes,
         "default_mode": default,
-        "reconstructs": recipe.kind == "pixels",
+        "has_radius": not state.by_decoder,
+        "has_pictures": recipe is not None,
+        "has_text_search": site.embed is not None,
+        "writable": site.writable,
+        "reconstructs": site.reconstructs,
         "bytes": found.bytes,
         "added_since_training": found.added,
         "retrain": found.retrain,
         "reasons": found.reasons,
         "max_k": MAX_K,
-        "max_upload_bytes": limits.upload_bytes,
-        "max_upload_pixels": limits.upload_pixels,
+        "max_upload_bytes": site.limits.upload_bytes,
+        "max_upload_pixels": site.limits.upload_pixels,
     }  # fmt: skip
+
+
+# ---- Duplicates
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Groups of ids, of each the first is worth keeping: a larger picture, or what was added earlier.
+
+    radius : None for groups that are the same, to the byte; else of near-duplicates, by their codes
+    """
+
+    radius: int | None
+    groups: list[list[Any]]
+
+    @property
+    def spare(self) -> list[Any]:
+        """What is left over if one of each group is kept."""
+        return [id_ for group in self.groups for id_ in group[1:]]
+
+
+def find_duplicates(site: Site, radius: int | None) -> Duplicates:
+    """Groups of the same files, or of the same vectors and codes; or of codes within a Hamming radius."""
+    collection = site.collection
+    if radius is None and site.pictures is not None:
+        groups = [ids for ids in site.listing().by_sum.values() if len(ids) > 1]
+    else:
+        groups = [group.tolist() for group in collection.duplicates(radius or 0)]
+        if radius is None and collection.state.vectors is not None:
+            groups = [part for group in groups for part in _same_vectors(collection, group)]
+    if site.pictures is not None:
+        groups = [_best_first(collection, group) for group in groups]
+    return Duplicates(radius, groups)
+
+
+def _same_vectors(collection: Collection, ids: list[Any]) -> list[list[Any]]:
+    found: dict[bytes, list[Any]] = {}
+    for id_, vector in zip(ids, collection.vectors(ids)):
+        found.setdefault(vector.tobytes(), []).append(id_)
+    return [group for group in found.values() if len(group) > 1]
+
+
+def _best_first(collection: Collection, ids: list[int]) -> list[int]:
+    """Pictures with the most pixels and bytes first; of equal ones those added earlier."""
+
+    def size(row: Row) -> tuple[int, int]:
+        return row.get("width", 0) * row.get("height", 0), row.get("bytes", 0)
+
+    sizes = dict(zip(ids, map(size, collection.metadata(ids))))
+    return sorted(ids, key=sizes.__getitem__, reverse=True)  # which keeps the order of equal ones
 
 
 # ---- Uploads, remembered so that they can be searched from again by their hash
@@ -406,27 +513,130 @@ class Uploads:
 
 DECODING_THREADS = 8
 QUICK_ITEMS = 200_000  # a search of that many takes a few milliseconds
+QUICK_BITS = 2**27  # so does a search of that many bits by Hamming distance
 LONGEST_NAME = 300
 
 
 class Site:
-    """A collection of pictures that is being served.
+    """A collection that is being served, of pictures or of any vectors.
 
     decoders : what decodes uploads, closed by whoever made them; None: processes of the site's own
+    embed : makes vectors of texts, to search by words; writable : whether clients may add and delete
     """
 
-    def __init__(self, pictures: Pictures, limits: Limits, decoders: Decoders | None = None) -> None:
-        self.pictures, self.limits, self.collection = pictures, limits, pictures.collection
+    def __init__(
+        self, source: Pictures | Collection, limits: Limits, decoders: Decoders | None = None, *,
+        embed: Embed | None = None, writable: bool = False,
+    ) -> None:  # fmt: skip
+        self.pictures = source if isinstance(source, Pictures) else None
+        self.collection = source.collection if isinstance(source, Pictures) else source
+        self.path, self.limits, self.embed = self.collection.path, limits, embed
+        self.writable = writable and self.pictures is None
         self._given = decoders
         self._own: Decoders | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._lock, self._embedding = threading.Lock(), threading.Lock()
         self.uploads = Uploads(limits.uploads, limits.uploads_bytes)
-        self.known = KnownItems(self.collection)
+        self.item_of = item_of if self.pictures is None else picture_of
+        self.known = KnownItems(self.collection, self.item_of)
         collection = self.collection
         self.listing: Cached[Listing] = Cached(collection, lambda before: read_listing(collection, before))
         self.report: Cached[bytes] = Cached(collection, lambda _: report(collection))
-        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(pictures, limits))
+        self.stats: Cached[dict[str, Any]] = Cached(collection, lambda _: measure(self))
+        self.fields: Cached[list[str]] = Cached(collection, lambda _: self._fields())
+        self._duplicates: Cached[dict[int | None, Duplicates]] = Cached(collection, lambda _: {})
+
+    def _fields(self) -> list[str]:
+        hidden = SECRET_FIELDS if self.pictures is not None else set()
+        return [name for name in self.collection.describe()["fields"] if name not in hidden]
+
+    # ---- what clients name
+
+    def parse_id(self, text: object) -> Any:
+        """An id from an address or a document; a problem if no item could have it."""
+        try:
+            return self.collection.parse_ids([text])[0]
+        except InvalidInput:
+            raise not_found(f"Item {str(text)[:100]!r}") from None
+
+    def conditions(self, where: str | Row | None) -> Where | None:
+        """Conditions on metadata; a problem if they name a field that no item has."""
+        if where is None or where == "":
+            return None
+        wanted = Where.of(where)
+        self.check_fields("where", wanted.fields)
+        return wanted
+
+    def check_fields(self, parameter: str, names: Iterable[str]) -> None:
+        """Refuse fields that no item has: what is then found is seldom what was meant."""
+        known = self.fields()
+        for name in sorted(names):
+            if name not in known and name.partition(".")[0] not in known:
+                there = f" Fields are: {', '.join(known[:20])}." if known else " No item has metadata."
+                text = f"{parameter}: no item has the field {name!r}.{nearest(name, known)}{there}"
+                raise Problem(422, "invalid", text)
+
+    def with_pictures(self) -> Pictures:
+        """The pictures; a problem if the collection has none."""
+        if self.pictures is None:
+            raise Problem(404, "no_pictures", "This is not a collection of pictures.")
+        return self.pictures
+
+    def vectors_of(self, texts: list[str]) -> Float32:
+        """Texts as vectors, (n, D), by the function that the server was started with."""
+        if self.embed is None:
+            text = "Search by text needs `auxbit serve --embed module:function`."
+            raise Problem(422, "no_text_search", text)
+        with self._embedding:  # few of such functions are made for several threads
+            try:
+                found = np.asarray(self.embed(texts), dtype=np.float32)
+            except Exception as error:
+                logger.exception("the function of --embed failed")
+                text = "The function that makes vectors of texts failed; the server's log says how."
+                raise Problem(502, "embed_failed", text) from error
+        if found.shape != (len(texts), self.collection.state.n_features) or not np.isfinite(found).all():
+            logger.error("the function of --embed returned shape %s for %d texts", found.shape, len(texts))
+            text = f"The function that makes vectors of texts returned shape {found.shape}, or no numbers."
+            raise Problem(502, "embed_failed", text)
+        return found
+
+    def duplicates(self, radius: int | None) -> Duplicates:
+        """Items that are the same, or near each other, remembered while the collection stays as it is."""
+        if radius and self.collection.state.by_decoder:
+            text = "Codes of this collection are for the decoder: they have no radius. Leave it out."
+            raise Problem(422, "invalid", text)
+        kept = self._duplicates()
+        if radius not in kept:
+            kept[radius] = find_duplicates(self, radius)
+        return kept[radius]
+
+    # ---- changes
+
+    def check_writable(self) -> None:
+        """Refuse to change what is only to be read."""
+        if self.pictures is not None:
+            text = "Pictures are added by `auxbit images add`, and nothing is deleted here."
+            raise Problem(403, "read_only", text)
+        if not self.writable:
+            text = "This server only reads. Started with --token SECRET, it lets those add who know it."
+            raise Problem(403, "read_only", text)
+
+    def add(self, items: Sequence[Any], *, upsert: bool) -> list[int | str]:
+        """Add items, all or none; returns their ids. items : as schemas.NewItem has them."""
+        state = self.collection.state
+        X = _rows([each.vector for each in items], "vector", state.n_features)
+        bits = _rows([each.code and list(map(int, each.code)) for each in items], "code", state.n_bits)
+        if X is None and bits is None:
+            raise Problem(422, "invalid", "items.0 has neither a vector nor a code.")
+        ids = _all_or_none([each.id for each in items], "id")
+        if ids is not None and state.ids is not None:
+            ids = list(self.collection.parse_ids(ids))
+        metadata = [each.metadata for each in items]
+        codes = None if bits is None else pack(bits.astype(np.uint8))
+        added = self.collection.add(X, codes=codes, ids=ids, metadata=metadata, upsert=upsert)
+        return list(map(plain_id, added.tolist()))
+
+    # ---- pictures
 
     @property
     def decoders(self) -> Decoders:
@@ -447,25 +657,38 @@ class Site:
     @property
     def reconstructs(self) -> bool:
         """Whether a code can be shown as the picture that the decoder makes of it."""
-        return self.pictures.recipe.kind == "pixels"
+        return self.pictures is not None and self.pictures.recipe.kind == "pixels"
 
-    def code_of(self, X: npt.ArrayLike) -> Packed:
-        """The code of what is searched for, as items have theirs, (n, bytes)."""
-        coding = "optimal" if self.collection.state.by_decoder else "hash"
+    @property
+    def metric(self) -> str:
+        """By which neighbours are meant: that of the model."""
+        if self.collection.state.model is None:
+            return "euclidean"
+        return str(self.collection.model.scaling_.metric)
+
+    def code_of(self, X: npt.ArrayLike, state: State) -> Packed:
+        """The code of what is searched for, as items have theirs at a state, (n, bytes)."""
+        coding = "optimal" if state.by_decoder else "hash"
         return self.collection.model.encode(X, coding=coding, queries=True)
 
-    async def soon(self, work: Callable[[], Made]) -> Made:
-        """Do something short at once, in this thread: in another it would mostly wait for its turn.
+    async def soon(self, work: Callable[[], Made], mode: str | None) -> Made:
+        """Search at once, in this thread, if that is short: in another it would mostly wait for its turn.
 
-        In a large collection a search is not short.
+        In a large collection a search is not short, but for one by Hamming distance.
         """
-        if len(self.collection) <= QUICK_ITEMS:
+        state = self.collection.state
+        by_bits = (mode or modes_of(state)[1]) == "hamming"
+        if state.items <= (QUICK_BITS // state.n_bits if by_bits else QUICK_ITEMS):
             return work()
         return await run_in_threadpool(work)
 
     def comparison(self) -> Any:
         """The comparison that was run on the collection."""
-        path = self.pictures.path / COMPARISON
+        path = (self.path or Path()) / COMPARISON
+        if self.pictures is None:
+            raise Problem(
+                404, "no_comparison", "Comparisons are of pictures: `auxbit compare` is for vectors."
+            )
         try:
             document = json.loads(path.read_bytes(), parse_constant=lambda name: None)
         except FileNotFoundError:
@@ -477,7 +700,7 @@ class Site:
             raise Damaged(f"{path} is not a comparison.")
         return document
 
-    def metadata(self, id_: int) -> dict[str, Any]:
+    def metadata(self, id_: Any) -> Row:
         """The metadata of an item; a problem if it is not there."""
         try:
             return self.collection.metadata([id_])[0]
@@ -486,16 +709,16 @@ class Site:
 
     def thumbnail(self, id_: int) -> tuple[bytes, str]:
         """The small picture of an item, and its version."""
-        version = version_of(self.metadata(id_))
+        pictures, version = self.with_pictures(), version_of(self.metadata(id_))
         try:
-            return self.pictures.thumbnail(id_), version
+            return pictures.thumbnail(id_), version
         except InvalidInput as error:  # an item that was added without a picture
             raise Problem(404, "not_found", str(error)) from error
 
     def preview(self, id_: int, row: dict[str, Any]) -> bytes:
         """The picture of an item, read from its file."""
         try:
-            content = self.pictures.original(id_)
+            content = self.with_pictures().original(id_)
         except CollectionError:
             raise
         except InvalidInput as error:
@@ -512,7 +735,7 @@ class Site:
         """The picture f(z) of a code, (1, bytes), as PNG."""
         if not self.reconstructs:
             raise Problem(404, "no_reconstruction", "Only vectors of pixels can be shown as pictures again.")
-        return png(self.pictures.describer.picture_of(self.collection.model.decode(code))[0])
+        return png(self.with_pictures().describer.picture_of(self.collection.model.decode(code))[0])
 
     def remember(self, content: bytes, name: str) -> Upload:
         """Decode and describe an uploaded picture, unless it is remembered."""
@@ -522,15 +745,20 @@ class Site:
         last = name.replace("\\", "/").rpartition("/")[2]
         name = "".join(each for each in last if each.isprintable())[:LONGEST_NAME]
         hash_, key = hashlib.sha256(content).hexdigest(), self.collection.state.key
-        upload = self.uploads.find(hash_, key)
+        upload, pictures = self.uploads.find(hash_, key), self.with_pictures()
         if upload is None:
-            side, most = self.pictures.recipe.side, self.limits.upload_pixels
+            side, most = pictures.recipe.side, self.limits.upload_pixels
             decoded = self.decoders.decode(content, side, max_pixels=most)
-            vector = self.pictures.describe(decoded)
+            vector = pictures.describe(decoded)
             upload = Upload(hash_, key, name, decoded.thumbnail, decoded.width, decoded.height, vector)
         upload = replace(upload, file=name)
         self.uploads.keep(upload)
         return upload
+
+    def item_of_upload(self, upload: Upload) -> int | None:
+        """The item whose file is the same as an upload, to the byte; None if there is none."""
+        found = self.listing().by_sum.get(bytes.fromhex(upload.hash))
+        return found[0] if found else None
 
     def upload(self, hash_: str) -> Upload:
         """A picture that was uploaded before; a problem if it is forgotten."""
@@ -549,6 +777,31 @@ class Site:
             pool.shutdown()
         if own is not None:
             own.close()
+
+
+def _all_or_none(values: list[Any], name: str) -> list[Any] | None:
+    """The values, or None if no item has one; a problem if some have and some have not."""
+    missing = [row for row, value in enumerate(values) if value is None]
+    if len(missing) == len(values):
+        return None
+    if missing:
+        raise Problem(422, "invalid", f"items.{missing[0]} has no {name}, and others have one.")
+    return values
+
+
+def _rows(values: list[Any], name: str, length: int | None) -> Array | None:
+    """Vectors or codes of items as rows of numbers, (n, length); None if no item has one."""
+    rows = _all_or_none(values, name)
+    for row, value in enumerate(rows or ()):
+        if len(value) != length:
+            text = f"items.{row}: {name} has {len(value)} numbers; those of this collection have {length}."
+            raise Problem(422, "invalid", text)
+    with np.errstate(over="ignore"):
+        found = None if rows is None else np.array(rows, dtype=np.float32)
+    if found is not None and not np.isfinite(found).all():
+        row = int(np.isfinite(found).all(axis=1).argmin())
+        raise Problem(422, "invalid", f"items.{row}: {name} has numbers that are too large for float32.")
+    return found
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:

@@ -35,7 +35,7 @@ async function ask(path, options) {
   );
 }
 
-/** "?k=20&mode=hamming"; what is null or empty is left out. */
+/** "?k=20&radius=3"; what is null or empty is left out. */
 export function parameters(values) {
   const isGiven = ([, value]) => value !== null && value !== undefined && value !== "";
   const given = Object.entries(values).filter(isGiven);
@@ -51,19 +51,30 @@ export const comparison = () => get("/comparison");
 export const item = (id, signal) => get(`/items/${id}`, {}, signal);
 
 /** Pictures `offset` to `offset + limit` of all, or of those with `name` in their file name. */
-export function items({ name, seed, offset, limit }, signal) {
+export function items({ name, seed, offset, limit, list, where }, signal) {
+  if (list) return get("/items", { where, offset, limit }, signal);
   const order = name ? { name, order: "name" } : { order: "random", seed };
   return get("/items", { ...order, offset, limit }, signal);
 }
 
-/** Search from an item (id) or from a picture that was uploaded before (upload: its hash). */
-export function search({ id, upload, k, mode, radius }, signal) {
-  return get("/search", { id, upload, k, mode, radius }, signal);
+/** Search from an item (id), a text, or a picture that was uploaded before (upload: its hash). */
+export function search({ id, upload, text, k, mode, radius, where }, signal) {
+  return get("/search", { id, upload, text, k, mode, radius, where, codes: true }, signal);
 }
 
+/** Search with numbers. */
+export function searchVector(vector, { k, mode, radius, where }, signal) {
+  const body = JSON.stringify({ vector, k, mode, radius, where: where ?? null, codes: true });
+  const headers = { "Content-Type": "application/json" };
+  return ask(`${BASE}/search/vector`, { method: "POST", body, headers, signal });
+}
+
+/** Groups of items that are the same (radius null), or nearly so. */
+export const duplicates = ({ radius, offset, limit }) => get("/duplicates", { radius, offset, limit });
+
 /** Search with a file. */
-export function searchFile(file, name, { k, mode, radius }, signal) {
+export function searchFile(file, name, { k, mode, radius, where }, signal) {
   const body = new FormData();
   body.append("file", file, name);
-  return ask(`${BASE}/search/upload${parameters({ k, mode, radius })}`, { method: "POST", body, signal });
+  return ask(`${BASE}/search/upload${parameters({ k, mode, radius, where })}`, { method: "POST", body, signal });
 }

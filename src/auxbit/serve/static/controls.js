@@ -1,17 +1,11 @@
-/** Mode, number of results and radius: each acts at once. */
+/** Mode, number of results, radius and conditions: each acts at once. */
 
-import { debounced, el } from "./dom.js";
+import { byId, counted, debounced, el } from "./dom.js";
 
 const MODES = {
-  hamming: [
-    "Hamming", "Counts the bits that differ between two codes. The quickest, and ties are common.",
-  ],
-  asymmetric: [
-    "Asymmetric", "Compares the picture itself with what each code stands for. Finer than counting bits.",
-  ],
-  reranked: [
-    "Re-ranked", "Sorts the nearest codes by the distance of the pictures’ own features. The most exact.",
-  ],
+  hamming: ["Fast", "Compares short codes, bit by bit. The quickest, but many come out equally near."],
+  asymmetric: ["Better", "Compares the query itself with what each code stands for: finer than bits alone."],
+  reranked: ["Exact", "Takes the nearest by their codes, and sorts them by their true distances."],
 };
 export const DEFAULT_K = 20;
 const RADIUS = "Radius: only codes that differ in at most this many bits.";
@@ -43,6 +37,12 @@ export class Controls {
         change({ radius: this.bounded.checked ? this.radius.value() : null }, null);
       },
     });
+    this.where = el("input", {
+      type: "search", id: "where-control", maxlength: 2000, autocomplete: "off", spellcheck: "false",
+      placeholder: stats.has_pictures ? "width >= 1000 and file ~ holiday" : "year >= 2020 and lang = en",
+      title: `Fields: ${stats.fields.join(", ")}`,
+      onchange: () => change({ where: this.where.value.trim() || null }, null),
+    });
     const dial = (label, { slider, box }) => el("div", { class: "dial" }, label, slider, box);
     form.replaceChildren(
       el(
@@ -51,9 +51,18 @@ export class Controls {
       ),
       this.words,
       dial(el("label", { htmlFor: "k-slider" }, "Results"), this.k),
-      dial(el("label", { class: "switch" }, this.bounded, "Radius"), this.radius),
-      el("p", { class: "radius-words", id: "radius-words" }, RADIUS),
+      ...(stats.has_radius ? [
+        dial(el("label", { class: "switch" }, this.bounded, "Radius"), this.radius),
+        el("p", { class: "radius-words", id: "radius-words" }, RADIUS),
+      ] : []),
+      ...(stats.fields.length ? [
+        el("div", { class: "dial where-dial" }, el("label", { htmlFor: "where-control" }, "Only where"), this.where),
+      ] : []),
     );
+    const wide = matchMedia("(min-width: 1001px)"); // there it stands beside the query, else it folds
+    const fold = () => { byId("settings").open = wide.matches; };
+    wide.addEventListener("change", fold);
+    fold();
   }
 
   #dial(name, words, min, max) {
@@ -91,11 +100,16 @@ export class Controls {
   }
 
   /** Show settings without acting. */
-  put({ mode, k, radius }) {
+  put({ mode, k, radius, where }) {
     const chosen = mode ?? this.stats.default_mode;
     for (const radio of this.radios) radio.checked = radio.value === chosen;
     this.#explain(chosen);
     this.k.put(k ?? DEFAULT_K);
+    this.where.value = where ?? "";
+    const settings = [MODES[chosen]?.[0] ?? chosen, counted(k ?? DEFAULT_K, "result")];
+    if (radius !== null) settings.push(`radius ${radius}`);
+    if (where) settings.push(where);
+    byId("settings-words").textContent = settings.join(" · ");
     this.bounded.checked = radius !== null;
     this.#enableRadius(radius !== null);
     if (radius === null) this.radius.box.value = "";

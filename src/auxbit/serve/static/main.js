@@ -2,31 +2,39 @@
 
 import * as api from "./api.js";
 import { Compare } from "./compare.js";
+import { Duplicates } from "./duplicates.js";
 import { byId, counted, debounced } from "./dom.js";
 import { Grid } from "./grid.js";
 import { Model } from "./model.js";
 import { announce, button, clearNotices, command, notice, problem, stateOf } from "./notices.js";
 import { address, NOTHING, Router, viewOf } from "./router.js";
+import { Rows } from "./rows.js";
 import { Searching } from "./searching.js";
 import { keep } from "./store.js";
 import { choose, listen, objection } from "./upload.js";
 
-const VIEWS = ["start", "results", "model", "compare", "problem"];
+const VIEWS = ["start", "results", "duplicates", "model", "compare", "problem"];
 
 class Page {
   constructor(stats) {
     this.stats = stats;
     this.start = NOTHING; // the grid to go back to, and where it was
     this.startScroll = 0;
-    this.settings = { mode: null, k: null, radius: null };
+    this.settings = { mode: null, k: null, radius: null, where: null };
     this.gesture = { name: null, at: 0 };
     this.shown = null;
     this.loading = null;
     const pick = ({ id }) => this.router.go({ id, ...this.settings });
     const href = ({ id }) => address({ id, ...this.settings });
-    this.grid = new Grid(byId("grid"), { pick, href });
+    const go = (state) => this.router.go({ ...this.settings, where: this.start.where, ...state });
+    const filter = (where) => this.router.go({ where: where || null }, { scroll: null });
+    this.grid = stats.has_pictures
+      ? new Grid(byId("grid"), { pick, href }) : new Rows(stats, { pick, href, go, filter, refuse: notice });
     this.searching = new Searching(stats, {
       pick, href, choose, home: () => this.home(), change: (patch, name) => this.change(patch, name),
+    });
+    this.duplicates = new Duplicates(byId("view-duplicates"), stats, {
+      href, change: (patch, name) => this.change(patch, name),
     });
     this.model = new Model(byId("view-model"), stats);
     this.compare = new Compare(byId("view-compare"), stats);
@@ -50,7 +58,7 @@ class Page {
     if (view !== "results") this.searching.leave();
     if (view === "start") await this.#showStart(state, how);
     else if (view === "results") await this.#showResults(state, how);
-    else this.#showTab(view, how);
+    else this.#showTab(view, state, how);
   }
 
   #reveal(view) {
@@ -71,7 +79,11 @@ class Page {
 
   async #showStart(state, { scroll, back }) {
     const cameBack = this.shown === "results" && !byId("name-input").matches(":focus");
-    this.start = { ...NOTHING, name: state.name, seed: state.seed };
+    this.start = { ...NOTHING, name: state.name, seed: state.seed, where: state.where };
+    if (!this.stats.has_pictures) {
+      this.settings.where = state.where;
+      return void await this.#showList(state, { scroll });
+    }
     this.#reveal("start");
     this.#title(state.name ? `“${state.name}”` : "");
     const field = byId("name-input");
@@ -96,6 +108,28 @@ class Page {
     byId("grid").removeAttribute("aria-busy");
   }
 
+  async #showList(state, { scroll }) {
+    this.#reveal("start");
+    this.#title(state.where ?? "");
+    const loading = new AbortController();
+    this.loading = loading;
+    byId("list").setAttribute("aria-busy", "true");
+    try {
+      await this.grid.show(state, loading.signal);
+      byId("list-state").replaceChildren(...(this.grid.total ? [] : [this.grid.nothing()]));
+      byId("list-count").textContent = this.grid.words(this.stats.items);
+      announce(byId("list-count").textContent);
+      if (scroll !== null) scrollTo(0, scroll);
+    } catch (error) {
+      if (api.isAbort(error)) return;
+      byId("list").replaceChildren();
+      byId("list-more").replaceChildren();
+      byId("list-count").textContent = "";
+      byId("list-state").replaceChildren(problem(error, () => this.#showList(state, { scroll })));
+    }
+    byId("list").removeAttribute("aria-busy");
+  }
+
   #emptiness(state) {
     if (this.grid.total) return [];
     if (state.name) {
@@ -115,10 +149,10 @@ class Page {
     const { max_k: most, bits } = this.stats; // an address may ask for more than there is
     const k = given.k === null ? null : Math.min(Math.max(1, given.k), most);
     const radius = given.radius === null ? null : Math.min(given.radius, bits);
-    this.settings = { mode: given.mode, k, radius };
+    this.settings = { mode: given.mode, k, radius, where: given.where };
     const state = { ...given, ...this.settings };
     if (fresh) {
-      const fromGrid = byId("grid").contains(document.activeElement);
+      const fromGrid = byId("view-start").contains(document.activeElement);
       this.#reveal("results");
       scrollTo(0, 0);
       if (fromGrid) byId("main").focus({ preventScroll: true });
@@ -131,11 +165,12 @@ class Page {
     if (fresh && document.activeElement === byId("main")) this.searching.cards.focus();
   }
 
-  #showTab(view, { scroll }) {
+  #showTab(view, state, { scroll }) {
+    const fresh = this.shown !== view;
     this.#reveal(view);
-    this.#title(view === "model" ? "Model" : "Compare");
-    const shown = (view === "model" ? this.model : this.compare).show();
-    scrollTo(0, 0);
+    this.#title(view[0].toUpperCase() + view.slice(1));
+    const shown = this[view].show(state);
+    if (fresh) scrollTo(0, 0);
     shown.then(() => { if (this.shown === view && scroll) scrollTo(0, scroll); });
   }
 
@@ -182,6 +217,7 @@ function wire(page) {
   follow("#back-link, #brand, .tabs a[data-tab='search']", home);
   follow(".tabs a:not([data-tab='search'])", (link) => router.go({ tab: link.dataset.tab }));
   follow(".skip", () => byId("main").focus());
+  if (!page.stats.has_pictures) return;
   byId("shuffle").addEventListener("click", () => {
     byId("name-input").value = "";
     router.go({ seed: 1 + Math.floor(Math.random() * 999_999) }, { scroll: null });
@@ -209,7 +245,7 @@ function wireKeys(page) {
   addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.metaKey || event.ctrlKey || event.altKey) return;
     if (page.searching.viewer.isOpen) return;
-    const typing = event.target.closest?.("input[type=search], input[type=number]");
+    const typing = event.target.closest?.("input[type=search], input[type=number], textarea");
     if (event.key === "Escape") {
       if (byId("notices").firstChild) clearNotices();
       else if (page.shown !== "start") page.home();
@@ -219,9 +255,10 @@ function wireKeys(page) {
     } else if (event.key === "/") {
       event.preventDefault();
       if (page.shown !== "start") page.home();
-      byId("name-input").focus();
-      byId("name-input").select();
-    } else if (event.key === "u") {
+      const field = byId(["name-input", "text-input", "where-input"].find((id) => byId(id).checkVisibility()));
+      field?.focus();
+      field?.select();
+    } else if (event.key === "u" && page.stats.has_pictures) {
       event.preventDefault();
       choose();
     }
@@ -233,7 +270,14 @@ async function begin() {
     const stats = await api.stats();
     byId("view-problem").replaceChildren();
     byId("collection-name").textContent = stats.name;
-    const facts = [counted(stats.items, "picture"), counted(stats.bits, "bit")];
+    const facts = [counted(stats.items, stats.has_pictures ? "picture" : "item"), counted(stats.bits, "bit")];
+    document.body.classList.toggle("without-pictures", !stats.has_pictures);
+    if (!stats.has_pictures) {
+      document.querySelector(".skip").textContent = "Skip to the items";
+      document.querySelector("#back-link .all").textContent = "All items";
+      document.querySelector('.tabs a[data-tab="compare"]').hidden = true;
+      document.querySelector('.tabs a[data-tab="model"]').hidden = stats.method === null;
+    }
     byId("collection-facts").textContent = facts.join(" · ");
     const page = new Page(stats);
     wire(page);

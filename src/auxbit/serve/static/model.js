@@ -42,10 +42,10 @@ export class Model {
 
   #draw(model) {
     if (!model.items) {
-      const words = "There are no codes to look at yet. Add pictures with auxbit images add.";
+      const words = "There are no codes to look at yet.";
       return void this.node.replaceChildren(stateOf("This collection is empty", [words]));
     }
-    const heading = `${model.method}, ${counted(model.bits, "bit")}, ${counted(model.items, "picture")}`;
+    const heading = `${model.method}, ${counted(model.bits, "bit")}, ${counted(model.items, this.stats.has_pictures ? "picture" : "item")}`;
     const trained = model.history.length
       ? [errors(model.history), precision(model.history), penalty(model.history)] : [noHistory(model.method)];
     const facts = factsOf(model, this.stats);
@@ -59,8 +59,8 @@ export class Model {
   #advice() {
     const { retrain, reasons, added_since_training: added } = this.stats;
     const why = (reasons ?? []).join("; ");
-    if (retrain) return `The pictures have changed since training: ${why}. A new model will fit them better.`;
-    return added ? `${counted(added, "picture")} added since training; the model still fits them.` : "";
+    if (retrain) return `What was added differs from what the model was trained on: ${why}. A new model will fit them better.`;
+    return added ? `${counted(added, "item")} added since training; the model still fits them.` : "";
   }
 }
 
@@ -77,7 +77,7 @@ function errors(history) {
   ]);
   return panel(
     "Error by iteration",
-    "E_BA is the squared error of pictures rebuilt from the codes that the hash function gives; E_Q is that "
+    "E_BA is the squared error of vectors rebuilt from the codes that the hash function gives; E_Q is that "
     + "of codes left free, plus a penalty where the two differ. The nearer the lines, the less is lost.",
     lineChart({
       label: "E_Q and E_BA by iteration", xLabel: "iteration", yLabel: "squared error", xName: "iteration",
@@ -106,7 +106,7 @@ function precision(history) {
   if (!points.length) return null;
   return panel(
     "Precision by iteration",
-    "The share of true neighbours among those found, on pictures kept aside. Higher is better.",
+    "The share of true neighbours among those found, on rows kept aside. Higher is better.",
     lineChart({
       label: "Precision by iteration", xLabel: "iteration", yLabel: "", xName: "iteration", height: 230,
       series: [{ name: "precision", points }],
@@ -119,7 +119,7 @@ function effective({ bits, effective: used, bound }) {
   const fill = el("i");
   fill.style.width = `${100 * share}%`;
   const why = bound < bits
-    ? `although a code has ${bits}: pictures cannot use more bits than log₂ of their number`
+    ? `although a code has ${bits}: items cannot use more bits than log₂ of their number`
     : `the ${bits} bits of a code`;
   const gauge = {
     class: "gauge", role: "meter", "aria-label": "Bits used", "aria-valuemin": 0, "aria-valuemax": bound,
@@ -127,7 +127,7 @@ function effective({ bits, effective: used, bound }) {
   };
   return panel(
     "Bits used",
-    "L_eff is how many bits’ worth of different codes the pictures use. "
+    "L_eff is how many bits’ worth of different codes the items use. "
     + `At most ${number(bound)} are possible, ${why}.`,
     el("p", { class: "big-number" }, el("strong", {}, used.toFixed(2)), ` of ${bound.toFixed(2)} bits`),
     el("div", gauge, fill),
@@ -139,7 +139,7 @@ function effective({ bits, effective: used, bound }) {
 function balance(shares) {
   const off = [...shares.keys()].sort((a, b) => Math.abs(shares[b] - 0.5) - Math.abs(shares[a] - 0.5))[0];
   return panel(
-    "Balance of bits", "A bit tells most when half of the pictures have a 1 there: short bars are good. "
+    "Balance of bits", "A bit tells most when half of the items have a 1 there: short bars are good. "
     + `The least balanced is bit ${off}, with ${(100 * shares[off]).toFixed(1)} % of ones.`,
     balanceChart(shares),
     tableOf("As a table", ["Bit", "Share of ones"], shares.map((share, bit) => [bit, share])),
@@ -165,8 +165,8 @@ function buckets({ distinct, largest, sizes }, items) {
   const rows = doubled(sizes).map(({ words, buckets: n }) => [words, n]);
   const shared = largest > 1 ? `at most ${number(largest)} share one` : "none is shared";
   return panel(
-    "Buckets", `${counted(items, "picture")} have ${counted(distinct, "different code")}; ${shared}. `
-    + "Many codes with few pictures each tell pictures apart well.",
+    "Buckets", `${counted(items, "item")} have ${counted(distinct, "different code")}; ${shared}. `
+    + "Many codes with few items each tell these apart well.",
     bucketChart(sizes),
     tableOf("As a table", ["Pictures with the same code", "Codes"], rows),
   );
@@ -191,7 +191,7 @@ function factsOf(model, stats) {
     ["Features", `${FEATURES[kind] ?? kind} of ${side} × ${side} pixels${extras}`],
     ["Numbers in a vector", number(model.dimension)],
     ["Codes are made by", `${CODINGS[stats.coding] ?? stats.coding}${mu}`],
-    ...(training ? [["Trained on", counted(training.rows, "picture")]] : []),
+    ...(training ? [["Trained on", counted(training.rows, "row")]] : []),
     ...sizes.map(([name, n]) => [`Size on disk: ${name.replaceAll("_", " ")}`, bytes(n)]),
   ];
   const list = (pairsOf) => el("dl", { class: "fact-list" }, pairsOf.map(([name, value]) => (

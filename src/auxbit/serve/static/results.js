@@ -3,10 +3,18 @@
 import { drawBits } from "./bits.js";
 import { counted, el, fileName, icon, number, thumbnail } from "./dom.js";
 import { button } from "./notices.js";
+import { titleOf, words } from "./rows.js";
 
 const ENLARGE = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
 
-export const nameOf = (query) => query.file ?? "Picture of your own";
+/** What a query or a result is called. */
+export function nameOf(entry) {
+  if (entry.file) return entry.file;
+  if (entry.metadata) return titleOf(entry);
+  if (entry.upload) return "Picture of your own";
+  if (entry.text) return `“${entry.text}”`;
+  return entry.id === null || entry.id === undefined ? "Your vector" : `Item ${entry.id}`;
+}
 
 function figure(picture, caption) {
   return el("figure", {}, picture, caption ? el("figcaption", {}, caption) : null);
@@ -22,8 +30,10 @@ function reconstruction(entry, alt) {
 /** The picture that was asked about, its code and what the code stands for. */
 export function drawQuery(node, answer, open) {
   const { query } = answer;
+  if (!query.thumbnail) return void drawWords(node, query);
   const ones = Array.from(query.code).filter((bit) => bit === "1").length;
   const picture = thumbnail(query, { alt: `The query, ${nameOf(query)}`, lazy: false });
+  picture.addEventListener("click", () => open(0));
   const rebuilt = query.reconstruction ? reconstruction(query, "The query as its code stands for it") : null;
   const facts = [
     query.id === null ? "Your picture" : `Picture ${query.id}`,
@@ -45,6 +55,19 @@ export function drawQuery(node, answer, open) {
       button("Open picture", () => open(0), "open-picture"),
     ),
   );
+}
+
+/** A query that is no picture. */
+function drawWords(node, query) {
+  node.replaceChildren(el(
+    "div", { class: "query-words" },
+    query.metadata ? words(query) : el("h2", {}, nameOf(query)),
+    el("p", { class: "facts" }, query.id === null ? "What you searched for" : "Searched from this item"),
+    query.code ? el(
+      "div", { class: "query-code" }, drawBits(query.code),
+      el("span", {}, `Its code: ${counted(query.code.length, "bit")}`),
+    ) : null,
+  ));
 }
 
 /** In place of a query that is on its way. */
@@ -76,13 +99,20 @@ function card(answer, result, index, farthest, href) {
   const bar = el("i");
   bar.style.width = `${farthest > 0 ? (100 * result.distance) / farthest : 0}%`;
   const differ = other ? `, ${other} differ` : "";
-  const label = `${index + 1}. ${result.file}, distance ${main}${differ}. Search from it`;
+  const label = `${index + 1}. ${nameOf(result)}, distance ${main}${differ}. Search from it`;
+  const link = el("a", {
+    href: href(result), "aria-label": label, title: nameOf(result), tabindex: "-1", draggable: "false",
+  });
+  const distance = el("p", { class: "distance" }, el("strong", {}, main), other ? el("span", {}, other) : null);
+  const meter = el("div", { class: "meter", "aria-hidden": "true" }, bar);
+  if (result.file === undefined) {
+    const near = el("div", { class: "row-near" }, distance, meter, drawBits(result.code, answer.query.code));
+    return el("div", { class: "card row", role: "listitem" }, link, words(result), near);
+  }
   const open = { type: "button", tabindex: "-1", "aria-label": `Open ${result.file}`, title: "Open picture" };
   return el(
     "div", { class: "card", role: "listitem" },
-    el("a", {
-      href: href(result), "aria-label": label, title: result.file, tabindex: "-1", draggable: "false",
-    }),
+    link,
     el("button", open, icon(ENLARGE)),
     el(
       "div", { class: "card-pictures" }, thumbnail(result),
@@ -90,9 +120,7 @@ function card(answer, result, index, farthest, href) {
     ),
     el(
       "div", { class: "card-words" },
-      el("p", { class: "distance" }, el("strong", {}, main), other ? el("span", {}, other) : null),
-      el("div", { class: "meter", "aria-hidden": "true" }, bar),
-      drawBits(result.code, answer.query.code),
+      distance, meter, drawBits(result.code, answer.query.code),
       fileName(result.file),
     ),
   );
@@ -115,6 +143,7 @@ export class Cards {
     this.results = answer.results;
     const farthest = Math.max(0, ...answer.results.map((result) => result.distance));
     const cards = answer.results.map((result, i) => card(answer, result, i, farthest, this.actions.href));
+    this.node.classList.toggle("rows", answer.results[0]?.file === undefined && answer.results.length > 0);
     this.node.classList.toggle("with-reconstructions", Boolean(answer.results[0]?.reconstruction));
     this.node.replaceChildren(...cards);
     this.active = 0;

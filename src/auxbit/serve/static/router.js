@@ -2,8 +2,11 @@
  * What the page shows is what its address says; scroll positions are kept beside the history.
  *
  * @typedef {object} State
- * @property {"search"|"model"|"compare"} tab
- * @property {number|null} id        item searched from
+ * @property {"search"|"duplicates"|"model"|"compare"} tab
+ * @property {string|null} id        item searched from
+ * @property {string|null} text      words searched for
+ * @property {string|null} vector    checksum of a vector that was pasted
+ * @property {string|null} where     conditions on metadata
  * @property {string|null} upload    hash of the picture searched with
  * @property {string} name           part of a file name
  * @property {number} seed           of the random order of the grid
@@ -13,8 +16,10 @@
  */
 
 export const NOTHING = Object.freeze({
-  tab: "search", id: null, upload: null, name: "", seed: 0, mode: null, k: null, radius: null,
+  tab: "search", id: null, upload: null, text: null, vector: null, where: null, name: "", seed: 0, mode: null,
+  k: null, radius: null,
 });
+const TABS = ["duplicates", "model", "compare"];
 const KEPT = "auxbit-scroll";
 
 function wholeNumber(text) {
@@ -28,8 +33,11 @@ export function read(query) {
   const upload = given.get("upload");
   const mode = given.get("mode");
   return {
-    tab: tab === "model" || tab === "compare" ? tab : "search",
-    id: wholeNumber(given.get("id")),
+    tab: TABS.includes(tab) ? tab : "search",
+    id: given.get("id") || null,
+    text: given.get("text") || null,
+    vector: /^[0-9a-f]{8}$/.test(given.get("vector") ?? "") ? given.get("vector") : null,
+    where: given.get("where") || null,
     upload: upload !== null && /^[0-9a-f]{8,128}$/.test(upload) ? upload : null,
     name: given.get("name") ?? "",
     seed: wholeNumber(given.get("seed")) ?? 0,
@@ -39,10 +47,11 @@ export function read(query) {
   };
 }
 
-/** "start" | "results" | "model" | "compare". @param {State} state */
+/** "start" | "results" | "duplicates" | "model" | "compare". @param {State} state */
 export function viewOf(state) {
   if (state.tab !== "search") return state.tab;
-  return state.id !== null || state.upload !== null ? "results" : "start";
+  const { id, upload, text, vector } = state;
+  return [id, upload, text, vector].some((each) => each !== null) ? "results" : "start";
 }
 
 /** The address that `read` makes the state of. @param {Partial<State>} partial */
@@ -53,13 +62,18 @@ export function address(partial) {
     if (value !== null && value !== "") query.set(name, value);
   };
   const view = viewOf(state);
-  if (view === "model" || view === "compare") put("tab", view);
-  else if (view === "start") {
+  if (TABS.includes(view)) {
+    put("tab", view);
+    if (view === "duplicates") put("radius", state.radius);
+  } else if (view === "start") {
     put("name", state.name);
+    put("where", state.where);
     put("seed", state.name ? null : state.seed || null);
   } else {
-    if (state.id !== null) put("id", state.id);
-    else put("upload", state.upload);
+    const names = ["id", "upload", "text", "vector"];
+    const asked = names.find((name) => state[name] !== null);
+    put(asked, state[asked]);
+    put("where", state.where);
     put("mode", state.mode);
     put("k", state.k);
     put("radius", state.radius);

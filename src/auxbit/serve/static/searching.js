@@ -1,11 +1,12 @@
 /** The view of results: asks the server, keeps old results meanwhile, drops answers that come too late. */
 
-import { ApiError, isAbort, search, searchFile } from "./api.js";
+import { ApiError, isAbort, search, searchFile, searchVector } from "./api.js";
 import { legendOfBits } from "./bits.js";
 import { Controls, DEFAULT_K } from "./controls.js";
 import { byId, counted, number } from "./dom.js";
 import { announce, button, problem, stateOf } from "./notices.js";
 import { Cards, drawQuery, drawWaitingCards, drawWaitingQuery, nameOf } from "./results.js";
+import { keptVector } from "./rows.js";
 import { kept } from "./store.js";
 import { Viewer } from "./viewer.js";
 
@@ -17,7 +18,10 @@ export class Searching {
     this.answer = null;
     this.pending = null;
     this.viewer = new Viewer((id) => actions.pick({ id }));
-    this.open = (at) => this.viewer.open([this.answer.query, ...this.answer.results], at);
+    this.thing = stats.has_pictures ? "picture" : "item";
+    this.open = (at) => {
+      if (stats.has_pictures) this.viewer.open([this.answer.query, ...this.answer.results], at);
+    };
     this.controls = new Controls(byId("controls"), stats, actions.change, () => this.#firstRadius());
     this.cards = new Cards(byId("results"), { pick: actions.pick, href: actions.href, open: this.open });
     byId("results-legend").replaceChildren(...legendOfBits(stats.reconstructs));
@@ -58,6 +62,11 @@ export class Searching {
 
   async #ask(state, signal) {
     const wanted = { ...state, k: state.k ?? DEFAULT_K };
+    if (state.vector !== null) {
+      const vector = keptVector(state.vector);
+      if (vector === null) throw new ApiError(404, "vector_gone", "This vector is no longer here: paste it again.");
+      return searchVector(vector, wanted, signal);
+    }
     try {
       return await search(wanted, signal);
     } catch (error) {
@@ -70,7 +79,9 @@ export class Searching {
 
   #sameQuery(state) {
     const query = this.answer?.query;
-    return Boolean(query) && (state.id === null ? query.upload === state.upload : query.id === state.id);
+    if (!query) return false;
+    if (state.id !== null) return String(query.id) === String(state.id);
+    return (query.upload ?? null) === state.upload && query.text === state.text;
   }
 
   #wait(state) {
@@ -87,7 +98,8 @@ export class Searching {
   }
 
   #draw(answer, focused) {
-    if (!this.answer || this.answer.query.thumbnail !== answer.query.thumbnail) {
+    const before = this.answer?.query;
+    if (!before || !answer.query.thumbnail || before.thumbnail !== answer.query.thumbnail) {
       drawQuery(byId("query"), answer, this.open);
     }
     this.answer = answer;
@@ -96,19 +108,24 @@ export class Searching {
     const found = answer.results.length;
     const within = answer.radius === null ? "" : ` within ${counted(answer.radius, "bit")}`;
     const time = number(Number(answer.milliseconds.toPrecision(2)));
-    const words = `${counted(found, "picture")}${within} of ${number(answer.items)}, found in ${time} ms`;
+    const words = `${counted(found, this.thing)}${within} of ${number(answer.items)}, found in ${time} ms`;
     byId("results-facts").textContent = words;
     byId("results-legend").hidden = !found;
     byId("results-state").replaceChildren(...(found ? [] : [this.#nothing(answer)]));
     announce(found
-      ? `${counted(found, "result")} for ${nameOf(answer.query)}. The nearest is ${answer.results[0].file}.`
+      ? `${counted(found, "result")} for ${nameOf(answer.query)}. The nearest is ${nameOf(answer.results[0])}.`
       : `No results for ${nameOf(answer.query)}.`);
     if (focused) this.cards.focus();
   }
 
   #nothing(answer) {
     if (answer.radius === null) {
-      const words = "The collection has no other pictures. Add some with auxbit images add.";
+      if (answer.where) {
+        const all = button("Without conditions", () => this.actions.change({ where: null }, null), "primary");
+        return stateOf("Nothing matches", [`Nothing fulfils ${answer.where}.`], all);
+      }
+      const words = `The collection has no other ${this.thing}s.`
+        + (this.stats.has_pictures ? " Add some with auxbit images add." : "");
       return stateOf("There is nothing to compare with", [words]);
     }
     const larger = Math.min(this.stats.bits, Math.max(answer.radius + 2, Math.ceil(answer.radius * 1.5)));
@@ -124,9 +141,11 @@ export class Searching {
     this.cards.clear();
     byId("view-results").classList.add("failed");
     byId("results-facts").textContent = "";
-    const others = [
-      button("All pictures", this.actions.home), button("Choose a picture", this.actions.choose),
-    ];
+    const others = [button(`All ${this.thing}s`, this.actions.home)];
+    if (this.controls.where.value) {
+      others.push(button("Without conditions", () => this.actions.change({ where: null }, null)));
+    }
+    if (this.stats.has_pictures) others.push(button("Choose a picture", this.actions.choose));
     const gone = error instanceof ApiError && error.code === "upload_gone";
     byId("results-state").replaceChildren(gone
       ? stateOf("This picture is no longer here", [
