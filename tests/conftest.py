@@ -28,13 +28,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # kernels are compiled once by these, then what takes long begins, so that none of it ends late
 FIRST = ("core", "mac", "index", "quantiser", "hashers", "system", "stores", "cli", "experiments")
-    "system",
-    "stores",
-    "quantiser",
-    "index",
-    "cli",
-    "experiments",
-)  # these begin first, so that none ends late
 
 
 @pytest.hookimpl(tryfirst=True)
