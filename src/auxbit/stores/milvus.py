@@ -10,6 +10,7 @@ import re
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -127,7 +128,7 @@ class Client:
 
     def _of_file(self) -> Any:
         path = Path(self.address.text).absolute()
-        require("milvus_lite", extra="milvus", purpose="a file of Milvus")
+        _lite("milvus_lite")
         _check_file(path)
         with _opening:
             client = self._once_it_listens(str(path))
@@ -147,9 +148,14 @@ class Client:
             time.sleep(RETRY_SECONDS)
 
 
+def _lite(module: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # which Milvus Lite asks
+        return require(module, extra="milvus", purpose="a file of Milvus")
+
+
 def _manager() -> Any:
-    module = require("milvus_lite.server_manager", extra="milvus", purpose="a file of Milvus")
-    return module.server_manager_instance
+    return _lite("milvus_lite.server_manager").server_manager_instance
 
 
 def _check_file(path: Path) -> None:
