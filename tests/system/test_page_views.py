@@ -365,7 +365,7 @@ def test_items_without_pictures_are_a_list_that_is_searched_by_words_id_and_vect
     page.locator("#back-link").click()
     page.locator("#where-input").fill("even = false")
     page.get_by_role("button", name="Filter").click()
-    page.get_by_text("30 of 60 items").wait_for()
+    page.locator("#list-count", has_text="30 of 60 items").wait_for()
     assert "where=" in page.url
 
 
