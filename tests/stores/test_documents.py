@@ -47,7 +47,7 @@ def test_opensearch_gets_bits_as_signed_bytes(tmp_path):
     assert mapping["settings"] == {"index": {"knn": True}}
     code = mapping["mappings"]["properties"]["code"]
     assert (code["type"], code["dimension"], code["data_type"]) == ("knn_vector", 24, "binary")
-    assert (code["space_type"], code["method"]) == ("hamming", {"name": "hnsw", "engine": "faiss"})
+    assert code["method"] == {"name": "hnsw", "space_type": "hamming", "engine": "faiss"}
     assert [each["code"] for each in lines(tmp_path / "out", "documents.ndjson")[1::2]] == [
         [0, 127, -128],
         [-1, 1, 2],

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -85,26 +84,21 @@ class Cached(Generic[Made]):
             return self._kept[1]
 
 
-# ---- File names and checksums in memory, and their orders
+# ---- File names in memory, and their orders
 
 Order = npt.NDArray[np.intp]
 
 CHUNK = 16_384  # rows of metadata parsed at once
 KEPT_ORDERS = 4
-IS_SUM = re.compile("[0-9a-f]{64}").fullmatch
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Ids in the order in which they were added, their names and checksums; moment : when it was read.
-
-    sums : of the files, 32 bytes each; b"" if an item has none
-    """
+    """Ids in the order in which they were added, and their names; moment : when it was read."""
 
     moment: Moment
     ids: Ids
     names: list[str]
-    sums: list[bytes]
     _random: OrderedDict[int, Order] = field(default_factory=OrderedDict)
 
     def select(self, part: str, order: str, seed: int) -> Ids:
@@ -131,15 +125,6 @@ class Listing:
         return found
 
     @cached_property
-    def by_sum(self) -> dict[bytes, list[int]]:
-        """The ids of items by the checksum of their file."""
-        found: dict[bytes, list[int]] = {}
-        for id_, sum_ in zip(self.ids.tolist(), self.sums):
-            if sum_:
-                found.setdefault(sum_, []).append(id_)
-        return found
-
-    @cached_property
     def _folded(self) -> list[str]:
         return [name.casefold() for name in self.names]
 
@@ -155,12 +140,9 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
         moment, ids = moment_of(collection), collection.ids
         grown = before is not None and before.moment[:4] == moment[:4]
         names = list(before.names) if before is not None and grown else []
-        sums = list(before.sums) if before is not None and grown else []
         try:
             for first in range(len(names), len(ids), CHUNK):
-                rows = collection.metadata(ids[first : first + CHUNK])
-                names += map(name_in, rows)
-                sums += map(_sum_in, rows)
+                names += map(name_in, collection.metadata(ids[first : first + CHUNK]))
         except InvalidInput:  # one of them has been deleted meanwhile
             if attempt == TRIES - 1:
                 raise
@@ -168,18 +150,12 @@ def read_listing(collection: Collection, before: Listing | None) -> Listing:
         if len(names) == len(ids) and moment_of(collection) == moment:
             break
     # if the collection never rests, what was read last
-    return Listing(moment, ids[: len(names)], names[: len(ids)], sums[: len(ids)])
+    return Listing(moment, ids[: len(names)], names[: len(ids)])
 
 
 def name_in(row: dict[str, object]) -> str:
     """The file name in an item's metadata, as text that UTF-8 has."""
     return str(row.get("file", "")).encode(errors="replace").decode()
-
-
-def _sum_in(row: dict[str, object]) -> bytes:
-    """The checksum of the file in an item's metadata."""
-    text = str(row.get("sha256", ""))
-    return bytes.fromhex(text) if IS_SUM(text) else b""
 
 
 def _mixed(ids: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
@@ -409,32 +385,29 @@ def measure(site: Site) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Groups of ids, of each the first is worth keeping: a larger picture, or what was added earlier.
+    """Groups of ids, first of each what is worth keeping: a larger picture, or what was added earlier.
 
-    radius : None for groups that are the same, to the byte; else of near-duplicates, by their codes
+    spare : what is left over if that is kept
     """
 
-    radius: int | None
     groups: list[list[Any]]
-
-    @property
-    def spare(self) -> list[Any]:
-        """What is left over if one of each group is kept."""
-        return [id_ for group in self.groups for id_ in group[1:]]
+    spare: list[Any]
 
 
 def find_duplicates(site: Site, radius: int | None) -> Duplicates:
     """Groups of the same files, or of the same vectors and codes; or of codes within a Hamming radius."""
-    collection = site.collection
-    if radius is None and site.pictures is not None:
-        groups = [ids for ids in site.listing().by_sum.values() if len(ids) > 1]
-    else:
-        groups = [group.tolist() for group in collection.duplicates(radius or 0)]
-        if radius is None and collection.state.vectors is not None:
-            groups = [part for group in groups for part in _same_vectors(collection, group)]
     if site.pictures is not None:
-        groups = [_best_first(collection, group) for group in groups]
-    return Duplicates(radius, groups)
+        copies = [
+            sorted(group, key=lambda each: each.action != "keep")
+            for group in site.pictures.duplicates(radius)
+        ]
+        spare = [each.id for group in copies for each in group if each.action != "keep"]
+        return Duplicates([[each.id for each in group] for group in copies], spare)
+    collection = site.collection
+    groups = [group.tolist() for group in collection.duplicates(radius or 0)]
+    if radius is None and collection.state.vectors is not None:
+        groups = [part for group in groups for part in _same_vectors(collection, group)]
+    return Duplicates(groups, [id_ for group in groups for id_ in group[1:]])
 
 
 def _same_vectors(collection: Collection, ids: list[Any]) -> list[list[Any]]:
@@ -442,16 +415,6 @@ def _same_vectors(collection: Collection, ids: list[Any]) -> list[list[Any]]:
     for id_, vector in zip(ids, collection.vectors(ids)):
         found.setdefault(vector.tobytes(), []).append(id_)
     return [group for group in found.values() if len(group) > 1]
-
-
-def _best_first(collection: Collection, ids: list[int]) -> list[int]:
-    """Pictures with the most pixels and bytes first; of equal ones those added earlier."""
-
-    def size(row: Row) -> tuple[int, int]:
-        return row.get("width", 0) * row.get("height", 0), row.get("bytes", 0)
-
-    sizes = dict(zip(ids, map(size, collection.metadata(ids))))
-    return sorted(ids, key=sizes.__getitem__, reverse=True)  # which keeps the order of equal ones
 
 
 # ---- Uploads, remembered so that they can be searched from again by their hash
@@ -757,7 +720,7 @@ class Site:
 
     def item_of_upload(self, upload: Upload) -> int | None:
         """The item whose file is the same as an upload, to the byte; None if there is none."""
-        found = self.listing().by_sum.get(bytes.fromhex(upload.hash))
+        found = self.with_pictures().known(upload.hash)
         return found[0] if found else None
 
     def upload(self, hash_: str) -> Upload:

@@ -78,8 +78,8 @@ def _about(program: str, name: str, code: Array) -> dict[str, Any]:
         }
     if program == "opensearch":
         vector = {
-            "type": "knn_vector", "dimension": n_bits, "data_type": "binary", "space_type": "hamming",
-            "method": {"name": "hnsw", "engine": "faiss"},
+            "type": "knn_vector", "dimension": n_bits, "data_type": "binary",
+            "method": {"name": "hnsw", "space_type": "hamming", "engine": "faiss"},
         }  # fmt: skip
         asked = {"field": "code", "query_value": _signed(code), "space_type": "hamming"}
         script = {"source": "knn_score", "lang": "knn", "params": asked}
