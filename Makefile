@@ -27,7 +27,7 @@ browser:  # for the tests of the web page, which are skipped if there is none
 # Three processes for two cores: many tests wait for other processes. What fails beside others is named, and runs
 # once more by itself: a machine that is busy may be too slow for a test of processes.
 pytest: $(VENV)/test browser
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -q || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
+	$(BIN)/pytest -n 3 --no-loadscope-reorder -q || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
 test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers
 	$(BIN)/pytest -q -m slow

@@ -30,14 +30,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 FIRST = ("core", "mac", "index", "quantiser", "hashers", "system", "stores", "cli", "experiments")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file run in one process, and share what is slow to make (--dist loadgroup)."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     folders = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: folders.get(item.path.parent.name, len(FIRST)))
+
+
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """Let the tests of a file run in one process, and share what is slow to make; so do those of all stores."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            shared = next((name for name in ("store", "test_page") if name in file), None)
+            return shared or file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

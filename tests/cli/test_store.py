@@ -16,7 +16,7 @@ from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port, skip_without_milvus_file
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_notes_at_home")]
+pytestmark = pytest.mark.usefixtures("no_notes_at_home")
 
 SMALL = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 SMALL.command()(lambda: None)  # a second command, so that the group keeps its name

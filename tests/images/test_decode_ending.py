@@ -65,6 +65,7 @@ def test_nothing_is_left_after_close():
 
 
 def test_decoders_that_are_forgotten_leave_nothing_either():
+    gc.collect()  # what tests before have left
     before = descriptors()
     decoders = Decoders(1)
     decoders.decode(GOOD, 8)

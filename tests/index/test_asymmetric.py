@@ -301,7 +301,7 @@ def answers_on_this_machine():
     return answers
 
 
-@pytest.mark.parametrize("without", ["avx512", "avx"])
+@pytest.mark.parametrize("without", ["avx512", pytest.param("avx", marks=pytest.mark.slow)])
 def test_machines_without_the_instructions_give_the_same_answers(without, tmp_path):
     import llvmlite.binding
 

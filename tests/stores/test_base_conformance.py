@@ -15,7 +15,6 @@ from auxbit.stores import StoreError, StoreExists
 from helpers.index_truth import FAR, clustered_codes, random_codes
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = pytest.mark.xdist_group("stores")
 
 KINDS = ("pgvector", "milvus file", "milvus", "sqlite", "duckdb", "lancedb", "chdb")
 SOON_MADE = [kind for kind in KINDS if kind != "milvus"]  # for what does not depend on the engine behind

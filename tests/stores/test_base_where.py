@@ -14,7 +14,6 @@ from auxbit.errors import InvalidInput
 from auxbit.stores.milvus import expression
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = pytest.mark.xdist_group("stores")
 
 EVERY = [
     *[None, True, False, 0, 1, 1.0, -1, 2.5, "", "a", "ab", "abc", "b", "é", "1", "true", "😀", "a😀", "A"],

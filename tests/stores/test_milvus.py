@@ -14,7 +14,6 @@ from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port, skip_without_milvus_file
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = pytest.mark.xdist_group("stores")
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = pytest.mark.xdist_group("stores")
 
 
 @pytest.fixture

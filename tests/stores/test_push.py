@@ -19,7 +19,7 @@ from helpers.index_truth import random_codes
 from helpers.store_servers import Postgres, postgres_or_skip, skip_without_milvus_file
 
 pytest_plugins = ["helpers.store_fixtures"]
-pytestmark = [pytest.mark.xdist_group("stores"), pytest.mark.usefixtures("no_notes_at_home")]
+pytestmark = pytest.mark.usefixtures("no_notes_at_home")
 
 KINDS = ("pgvector", "milvus file", "sqlite", "duckdb", "lancedb", "chdb")  # a Milvus server is like a file
 

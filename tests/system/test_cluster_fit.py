@@ -94,6 +94,7 @@ def test_a_dask_array_is_fitted_by_the_client_that_is_there(client, X, local):
     assert_same_model(model().fit(array), local, X)
 
 
+@pytest.mark.slow
 def test_one_two_and_four_workers_give_one_model(path, X, local):
     weights = []
     with local_cluster(4) as client:
