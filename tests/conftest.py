@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
-    """Let the tests of a file run in one process, and share what is slow to make; so do those of all stores."""
+    """The tests of a file run in one process, and share what is slow to make; so do those of all stores."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
