@@ -53,12 +53,12 @@ def assert_same_model(one, other, X):
     "options",
     [
         {"init": "tpca", "validation": None, "max_iter": 40, "mu_factor": 3},  # to the end: Z = h(X)
-        {"init": "lsh", "h_solver": "ridge"},
+        pytest.param({"init": "lsh", "h_solver": "ridge"}, marks=pytest.mark.slow),
         pytest.param({"init": "agh", "normalize": True}, marks=pytest.mark.slow),
         {"init": ITQ(8, random_state=0)},
-        {"lift": True},
+        pytest.param({"lift": True}, marks=pytest.mark.slow),
         {"encoder": "rbf", "n_centres": 40},
-        {"encoder": np.square},
+        pytest.param({"encoder": np.square}, marks=pytest.mark.slow),
         {"validation": rows_of_clusters(50, seed=1), "steps_per_mu": 2},
     ],
     ids=["tpca", "lsh", "agh", "hasher", "lifted", "rbf", "own", "queries"],
@@ -84,7 +84,14 @@ def test_random_codes_are_those_of_a_fit_here(client, path, X):
     assert_same_model(there, here, X)
 
 
-@pytest.mark.parametrize("chunks", [((N,), (12,)), (4096, 12), (5000, 5), (700, 12), ((0, 13_999, 0, 1), 12)])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (5000, 5),
+        ((0, 13_999, 0, 1), 12),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (((N,), (12,)), (4096, 12), (700, 12))),
+    ],
+)
 def test_a_dask_array_of_any_chunks_gives_the_model_of_the_rows_in_memory(client, X, local, chunks):
     assert_same_model(model().fit(da.from_array(X, chunks=chunks), client=client), local, X)
 
@@ -153,7 +160,7 @@ def test_factor_analysis_is_fitted_on_a_cluster_as_in_memory(client, path, X):
 
 
 @pytest.mark.parametrize("name", ["lsh", "tpca", "itq", "klsh"])
-@pytest.mark.parametrize("more", [{}, {"lift": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, pytest.param({"lift": True}, marks=pytest.mark.slow)], ids=str)
 def test_a_method_without_iterations_is_fitted_to_the_sums_of_shards(client, path, X, name, more):
     here = make_hasher(name, 8, random_state=0, **more).fit(X)
     for rows in (path, da.from_array(X, chunks=(5000, 12))):

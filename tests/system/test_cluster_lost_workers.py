@@ -37,8 +37,8 @@ def undisturbed(path, client):
     ("module", "function", "calls"),
     [
         (TABLE, "check_numbers", 1),  # the first pass
-        (PASSES, "nearest_scaled", 1),  # validation
-        (SHARD, "along_step", 5),  # the h step
+        pytest.param(PASSES, "nearest_scaled", 1, marks=pytest.mark.slow),  # validation
+        pytest.param(SHARD, "along_step", 5, marks=pytest.mark.slow),  # the h step
         (
             SHARD,
             "z_pass",

@@ -66,7 +66,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, fits: Fits) -> Any:
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [("z", 1), ("z", 3), ("sync", 1), ("sync", 2), ("state", 1), ("state", 3), ("named", 1), ("named", 2)],
+    [
+        *(("z", 3), ("sync", 1), ("state", 3), ("named", 2)),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [("z", 1), ("sync", 2), ("state", 1), ("named", 1)]
+        ),
+    ],
 )
 def test_killed_and_resumed_the_model_is_the_same_to_the_byte(tmp_path, fits, undisturbed, moment, number):
     fits.killed(tmp_path / "state", moment, number)
@@ -79,7 +85,7 @@ def test_killed_again_and_again_it_ends_all_the_same(tmp_path, fits, undisturbed
     assert fits.whole(tmp_path / "state") == undisturbed
 
 
-@pytest.mark.parametrize("number", [2, 3, 4])
+@pytest.mark.parametrize("number", [3, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 4))])
 def test_with_two_steps_for_each_penalty_no_step_spoils_the_codes_of_the_last_state(tmp_path, fits, number):
     wanted = fits.whole(tmp_path / "whole", steps_per_mu=2)
     fits.killed(tmp_path / "state", "z", number, steps_per_mu=2)
@@ -91,10 +97,10 @@ def test_with_two_steps_for_each_penalty_no_step_spoils_the_codes_of_the_last_st
     [
         {"validation": None},
         {"h_solver": "ridge"},
-        {"init": "random"},
-        {"init": "agh"},
+        pytest.param({"init": "random"}, marks=pytest.mark.slow),
+        pytest.param({"init": "agh"}, marks=pytest.mark.slow),
         {"n_bits": 20, "normalize": True},
-        {"lift": True},
+        pytest.param({"lift": True}, marks=pytest.mark.slow),
         {"patience": 1, "max_iter": 20, "mu_factor": 1.5},
         {"validation": None, "mu0": 0.1, "mu_factor": 10.0, "max_iter": 20},
     ],
