@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -27,8 +29,62 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_built_without_warnings_and_has_a_page_for_each_file(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
-    assert {path.name for path in site.iterdir() if (path / "index.html").exists()} >= pages
+    made = {"contributing", "changelog", "license", "licences"}
+    assert {path.name for path in site.iterdir() if (path / "index.html").exists()} >= pages | made
     assert not (site / "results").exists()
+
+
+class Links(HTMLParser):
+    """The ids of a page, and what it links to and loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.targets: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" or (tag == "a" and name == "name"):
+                self.ids.add(value or "")
+            elif name in ("href", "src"):
+                self.targets.append(value or "")
+
+
+def test_every_link_leads_to_a_page_and_a_heading_that_are_there(site: Path) -> None:
+    pages = {path: Links(path) for path in site.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are absolute: it is shown at any address
+            continue
+        for target in page.targets:
+            address, _, anchor = unquote(target).partition("#")
+            if "://" in address or address.startswith(("mailto:", "data:")):
+                continue
+            there = (path.parent / address).resolve() if address else path
+            there = there / "index.html" if there.is_dir() else there
+            if not there.is_file() or (anchor and there in pages and anchor not in pages[there].ids):
+                broken.append(f"{path.relative_to(site)}: {target}")
+    assert len(pages) > 25
+    assert broken == []
+
+
+def test_links_of_the_readme_and_other_files_of_the_root_lead_to_files() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)", (ROOT / name).read_text())
+        assert [link for link in links if not (ROOT / link).exists()] == [], name
+
+
+def test_the_http_reference_has_every_route_and_document(site: Path) -> None:
+    text = (site / "reference" / "http" / "index.html").read_text()
+    for wanted in ("GET /api/v1/items/{id}", "POST /api/v1/search/vector", 'id="vectorquery"'):
+        assert wanted in text
+
+
+def test_every_dependency_has_a_line_among_the_licences(site: Path) -> None:
+    text = (site / "licences" / "index.html").read_text()
+    for name in ("numpy", "faiss-cpu", "matplotlib", "psycopg"):
+        assert f"<td>{name}</td>" in text
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:

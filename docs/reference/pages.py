@@ -1,0 +1,181 @@
+"""Pages that are made while the site is built: the HTTP API, licences, files of the repository's root."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+FROM_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to those of docs/."""
+    made: dict[str, str | bytes] = {
+        "reference/http.md": http_reference(openapi()),
+        "licences.md": licences(),
+    }
+    there = [ROOT / name for name in FROM_ROOT if (ROOT / name).is_file()]
+    made |= {page_of(path): at_home(path) for path in there}
+    for uri, content in made.items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+# ---- files of the root
+
+
+def page_of(path: Path) -> str:
+    """The page of a file: contributing.md of CONTRIBUTING.md, license.md of LICENSE."""
+    return f"{path.stem.lower()}.md"
+
+
+def at_home(path: Path) -> str:
+    """Its text, with links as they are from a page of the site."""
+    text = path.read_text()
+    if path.suffix != ".md":
+        return f"# Licence\n\n{text}"
+
+    def link(found: re.Match[str]) -> str:
+        target, hash_, anchor = found[1].partition("#")
+        page = {"README.md": "index.md"} | {name: page_of(Path(name)) for name in FROM_ROOT}
+        target = page.get(target, target.removeprefix("docs/"))
+        return f"]({target}{hash_}{anchor})"
+
+    return re.sub(r"\]\((?!https?:)([^)\s]+)\)", link, text)
+
+
+# ---- licences of dependencies
+
+LICENCES_HEAD = """# Licences of dependencies
+
+auxbit is under the [MIT licence](license.md). It contains no code of others; what it needs is installed
+beside it, under the licences that these packages declare of themselves. A plain `pip install auxbit`
+installs the core alone.
+
+| package | licence | needed for |
+| --- | --- | --- |
+"""
+
+
+def licences() -> str:
+    """What pyproject.toml asks for, with the licences that the installed packages name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"core": project["dependencies"]} | project["optional-dependencies"]
+    needed: dict[str, list[str]] = {}
+    for group, requirements in groups.items():
+        for requirement in requirements:
+            name = re.split(r"[\[<>=;! ]", requirement)[0]
+            if name != "auxbit" and group not in ("test", "docs", "all"):
+                needed.setdefault(name, []).append(group)
+    return LICENCES_HEAD + "".join(
+        f"| {name} | {licence_of(name)} | {', '.join(groups)} |\n" for name, groups in needed.items()
+    )
+
+
+def licence_of(package: str) -> str:
+    """The licence in a package's metadata: its expression, its classifiers, or its one line of text."""
+    try:
+        about = metadata(package)
+    except PackageNotFoundError:
+        return "not installed here"
+    classified = [
+        line.rpartition(" :: ")[2]
+        for line in about.get_all("Classifier", [])
+        if line.startswith("License ::")
+    ]
+    text = (about.get("License") or "").strip()
+    said = about.get("License-Expression") or ", ".join(classified) or text.partition("\n")[0]
+    return said[:60] or "not declared: see its home page"
+
+
+# ---- HTTP, from OpenAPI
+
+
+def openapi() -> dict[str, Any]:
+    """What a server says of itself at /api/v1/openapi.json."""
+    from auxbit import Collection
+    from auxbit.serve.app import make_app
+
+    with Collection.create(None, bits=8) as collection:
+        described: dict[str, Any] = make_app(collection, writable=True).openapi()
+    return described
+
+
+HTTP_HEAD = """# HTTP
+
+Written from the description that every server gives of itself at `/api/v1/openapi.json`. The
+[guide](../http.md) tells how a server is started, who may do what, and what the answers mean.
+"""
+
+
+def http_reference(described: dict[str, Any]) -> str:
+    """Every request with its parameters, and every document with its fields, as Markdown."""
+    lines = [HTTP_HEAD]
+    for path, methods in described["paths"].items():
+        for method, request in methods.items():
+            lines += [f"## {method.upper()} {path}", "", request["description"], ""]
+            lines += _table("parameter", [
+                (param["name"], param["schema"], param.get("description", ""), param.get("required", False))
+                for param in request.get("parameters", [])
+            ])  # fmt: skip
+            body = request.get("requestBody", {}).get("content", {})
+            lines += [f"Body: {_contents(body)}.", ""] if body else []
+            answer = request["responses"]["200"].get("content", {})
+            errors = ", ".join(code for code in request["responses"] if code >= "400")
+            lines += [f"Returns {_contents(answer)}. Errors: {errors}.", ""]
+    lines += ["## Documents", ""]
+    for name, schema in described["components"]["schemas"].items():
+        if name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which are not sent
+            continue
+        lines += [f"### {name}", "", schema.get("description", ""), ""]
+        lines += _table("field", [
+            (field, said, said.get("description", ""), field in schema.get("required", []))
+            for field, said in schema.get("properties", {}).items()
+        ])  # fmt: skip
+    return "\n".join(lines)
+
+
+def _contents(content: dict[str, Any]) -> str:
+    return " or ".join(
+        _type(said.get("schema", {})) if kind == "application/json" else f"`{kind}`"
+        for kind, said in content.items()
+    )
+
+
+def _table(first: str, rows: list[tuple[str, dict[str, Any], str, bool]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [f"| {first} | type | |", "| --- | --- | --- |"]
+    for name, schema, text, required in rows:
+        default = schema.get("default")
+        notes = [
+            text,
+            "Required." if required else "",
+            f"Default: `{default}`." if default is not None else "",
+        ]
+        lines.append(f"| `{name}` | {_type(schema)} | {' '.join(filter(None, notes))} |")
+    return [*lines, ""]
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A type in a few words, with its limits; documents are links."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    kind = str(schema.get("type", "anything"))
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if "minimum" in schema and "maximum" in schema:
+        return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
+    return f"{kind}, at least {schema['minimum']:g}" if schema.get("minimum") else kind
