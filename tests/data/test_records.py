@@ -186,6 +186,12 @@ def test_a_float32_in_text_is_read_exactly_and_a_larger_number_too(tmp_path):
     assert whole.X.dtype == np.int64
 
 
+def test_vectors_are_read_from_csv_as_numpy_prints_them(tmp_path):
+    X = np.array([[0.5, -2.0, 1e-8], [3.0, 4.0, 5.0]])
+    (tmp_path / "a.csv").write_text("".join(["v\n", *(f"{row}\n" for row in X)]))
+    np.testing.assert_allclose(read_records(tmp_path / "a.csv").X, X, rtol=1e-6)
+
+
 def test_a_cell_of_csv_may_be_as_long_as_a_vector(tmp_path):
     rows = [{"v": np.arange(30_000).tolist(), "n": 1}]
     assert read_records(write_csv(tmp_path / "a.csv", rows)).X.shape == (1, 30_000)
@@ -489,8 +495,8 @@ def test_what_is_no_records_is_explained(source, wanted, why):
         ("a.json", b'{"v": [1]}', DataFileError, "holds no list"),
         ("a.json", b"[]", InvalidInput, "a.json has no rows"),
         ("a.csv", b"a,b\n", InvalidInput, "a.csv has no rows"),
-        ("a.csv", b"v\n[1 2]\n", InvalidInput, "has no column of vectors"),
-        ("a.csv", b'v\n"[1, 2]"\n[1 2]\n', InvalidInput, r"column 'v' of .*a.csv has '\[1 2\]' in row 1"),
+        ("a.csv", b"v\n[1; 2]\n", InvalidInput, "has no column of vectors"),
+        ("a.csv", b'v\n"[1, 2]"\n[1 ... 2]\n', InvalidInput, r"'v' of .*a.csv has '\[1 \.\.\. 2\]' in row 1"),
         ("a.xyz", b"a", DataFileError, "unknown extension '.xyz'"),
         ("a.npy:v", b"a", DataFileError, "unknown extension"),
     ],

@@ -458,7 +458,7 @@ class Collection:
         """What was found, by positions, as answers by ids."""
         ids, state = now.ids_at(positions), now.state
         about = {
-            "collection": str(self.path), "items": now.view.store.alive.count,
+            "collection": self._storage.place, "items": now.view.store.alive.count,
             "bits": state.n_bits - state.list_bits, "queries": len(asked), **asked.how,
             "where": None if where is None else str(where),
         }  # fmt: skip
@@ -580,7 +580,7 @@ class Collection:
             fields, indexed = now.fields(), now.indexed_fields()
         of_lists = {"lists": lists, "refine_bits": finer} if lists else {}
         return {
-            "collection": str(self.path), "items": now.view.store.alive.count,
+            "collection": self._storage.place, "items": now.view.store.alive.count,
             "bits": state.n_bits - state.list_bits, **of_lists, "dimensions": state.n_features,
             "method": method, "metric": metric, "coding": state.coding, "mu": state.mu,
             "vectors": state.vectors, "ids": state.ids, "fields": fields, "indexed": indexed,
@@ -594,8 +594,8 @@ class Collection:
         with self._reading() as now:
             state, view, present = now.state, now.view, now.view.store.present()
             found = Statistics(
-                str(self.path), len(present), state.positions - len(present), state.n_bits - state.list_bits,
-                state.n_features, state.coding, state.vectors, state.ids, n_bytes,
+                self._storage.place, len(present), state.positions - len(present),
+                state.n_bits - state.list_bits, state.n_features, state.coding, state.vectors, state.ids, n_bytes,
             )  # fmt: skip
             if state.model is None:
                 return found
@@ -704,10 +704,11 @@ class Collection:
             return False
 
     def __repr__(self) -> str:
+        name = f"Collection({None if self.path is None else str(self.path)!r})"
         if self._storage.connections.closed:
-            return f"Collection({str(self.path)!r}), closed"
+            return f"{name}, closed"
         bits = self.n_bits - self._storage.state.list_bits
-        return f"Collection({str(self.path)!r}) of {len(self):,} items, codes of {bits} bits"
+        return f"{name} of {len(self):,} items, codes of {bits} bits"
 
     def _repr_html_(self) -> str:
         from auxbit.core.progress import html_table

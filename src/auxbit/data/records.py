@@ -4,7 +4,7 @@
 .arrow .feather .ipc     memory-mapped                                                  (extra `data`)
 .jsonl .ndjson           one object per line
 .json                    a list of objects
-.csv                     a header line; vectors are JSON, "[0.1, 0.2]"; empty cells are left out
+.csv                     a header line; vectors are "[0.1, 0.2]" or "[0.1 0.2]"; empty cells are left out
 .npy .npz .fvecs .h5 …   vectors alone, see data/vectors.py
 frames                   of pandas and polars, tables of pyarrow, lists of dicts, dicts of columns, arrays
 """
@@ -1081,5 +1081,9 @@ def _csv_value(cell: str | None) -> Any:
         return None if cell is None else _cell(cell)
     try:
         return json.loads(cell)
+    except ValueError:
+        pass
+    try:  # as NumPy prints short vectors, and so pandas writes them: [0.1 0.2]
+        return [float(number) for number in cell.removeprefix("[").removesuffix("]").split()]
     except ValueError:
         return cell

@@ -722,7 +722,8 @@ def stacked(vectors: Any, name: str, first: int = 0, width: int = 0) -> Array:
     for row, length in enumerate(lengths):
         if length != width:
             found = repr(listed[row])[:40] if length is None else f"a vector of {length} numbers"
-            raise InvalidInput(f"{name} has {found} in row {first + row}; expected {width} numbers in each.")
+            wanted = f"{width} numbers in each" if width else 'vectors, such as "[0.1, 0.2]"'
+            raise InvalidInput(f"{name} has {found} in row {first + row}; expected {wanted}.")
     try:
         rows = np.stack(listed) if all(type(each) is np.ndarray for each in listed) else np.array(listed)
     except ValueError as error:
