@@ -595,7 +595,8 @@ class Collection:
             state, view, present = now.state, now.view, now.view.store.present()
             found = Statistics(
                 self._storage.place, len(present), state.positions - len(present),
-                state.n_bits - state.list_bits, state.n_features, state.coding, state.vectors, state.ids, n_bytes,
+                state.n_bits - state.list_bits, state.n_features, state.coding, state.vectors, state.ids,
+                n_bytes,
             )  # fmt: skip
             if state.model is None:
                 return found
