@@ -91,7 +91,7 @@ def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) ->
 def test_bits_recommends_the_cheapest_setting_and_the_commands_that_make_it(folder: Path) -> None:
     arguments = ("bits", "base.npy", "--recall", "0.9", "--rerank", 20, "--bits", "16,32", "--rows", "700")
     shown = run(*arguments, "--jobs", "1", "--metric", "cosine").stdout
-    assert "Measured on a sample: 140 held-out queries in 560 of 1,497 rows" in shown
+    assert "Recall in 1,462 rows, by 35 held-out queries, estimated from 700 of them" in shown
     assert "The cheapest with a recall@10 of 0.9: " in shown
     create, search = (line.removeprefix("Next:").split() for line in shown.splitlines()[-2:])
     assert create[:3] == ["auxbit", "collection", "create"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import auxbit
 from auxbit import ITQ
+from auxbit.cli import collection, models
 from auxbit.hashers.registry import HASHER_NAMES
 from helpers.cli_runner import run, run_json
 
@@ -57,6 +59,35 @@ def test_fit_goes_on_from_a_model_with_its_bits(folder: Path) -> None:
         code=2,
     )
     assert "--from" in refused.stderr
+
+
+OF_ROWS = {
+    "out", "data", "vectors_column", "id_column", "metadata_columns", "model", "vectors", "metadata", "ids",
+    "codes",
+}  # fmt: skip
+
+
+def test_fit_makes_any_model_that_collection_create_makes(folder: Path) -> None:
+    of_model = set(signature(collection.create).parameters) - OF_ROWS
+    assert of_model <= set(signature(models.fit).parameters)
+    same = (
+        "--bits",
+        8,
+        "--method",
+        "itq",
+        "--lists",
+        5,
+        "--refine-bits",
+        8,
+        "--metric",
+        "cosine",
+        "--seed",
+        3,
+    )
+    run("fit", "base.npy", "-o", "best.safetensors", *same)
+    run("collection", "create", "c", "--data", "base.npy", *same)
+    with auxbit.Collection("c") as made:
+        assert auxbit.load("best.safetensors").fingerprint("optimal") == made.model.fingerprint("optimal")
 
 
 def test_fit_takes_labels(folder: Path) -> None:

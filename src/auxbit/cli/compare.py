@@ -64,7 +64,7 @@ def compare(
     seeds: opt.Seeds = 1,
     limit: Annotated[float, Option(
         metavar="SECONDS", min=0.001, help="Stop a method that takes longer at a number of bits."
-    )] = 120.0,
+    )] = 300.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help="A folder for table.csv, results.json, precision.png, and rows.jsonl, from which "
         "a comparison that was stopped resumes."
@@ -170,20 +170,20 @@ def bits(
     recall: Annotated[float | None, Option(
         metavar="SHARE", help="Find the cheapest setting with this recall@10, as 0.95."
     )] = None,
-    rerank: Annotated[int | None, Option(
-        metavar="N", min=10, show_default="40, and the choice is among codes alone",
-        help="Candidates that are ranked again by their vectors."
-    )] = None,
+    rerank: Annotated[int, Option(
+        metavar="N", min=0, help="Candidates that are ranked again by their vectors; 0: choose among codes "
+        "alone."
+    )] = 40,
     metric: Annotated[str, opt.choice(*opt.METRICS, help="By which neighbours are true.")] = "euclidean",
     bits: Annotated[str | None, Option(
         metavar="N,…", show_default="32 and doubled, to 8 per dimension and 1024", help="Numbers to try."
     )] = None,
     queries: Annotated[int, Option(
-        metavar="N", min=1, help="Rows held out as queries; at most a fifth of the sample."
+        metavar="N", min=1, help="Rows held out as queries; at most a fifth, or a twentieth of --rows."
     )] = 500,
     rows: Annotated[int, Option(
-        metavar="N", min=20, help="Rows at most to train on and to search, drawn with the seed."
-    )] = 20_000,
+        metavar="N", min=20, help="Rows at most to encode: of more, all true neighbours and a sample."
+    )] = 40_000,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
     limit: Annotated[float, Option(
         metavar="SECONDS", min=0.001, help="Stop a fit that takes longer, and try no more bits with it."
@@ -197,7 +197,7 @@ def bits(
 ) -> None:  # fmt: skip
     """Recommend bits, coding and re-ranking for a recall.
 
-    Measured on a sample of the rows: recall@10 is the share of the true 10 nearest rows among the first 10.
+    Recall@10 is the share of the true 10 nearest rows among the first 10, measured by rows that are held out.
     """
     counts = None if bits is None else integers(bits)
     from auxbit.core.files import check_output

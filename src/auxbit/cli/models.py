@@ -70,6 +70,7 @@ def fit(
         metavar="N|auto|none", show_default="none", help="Divide optimal codes into lists, of which a search "
         "looks at those near the query; auto: by the number of rows, from 500,000 on."
     )] = None,
+    refine_bits: opt.RefineBits = 0,
     metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(
         metavar="BYTES",
@@ -108,9 +109,9 @@ def fit(
 
         summary = fit_file(
             data, out, method, bits, seed=seed, coding=coding, mu=mu, decoder=decoder,
-            lists=None if lists is None else opt.lists_of(lists), overwrite=force, scheduler=dask,
-            progress=stages, out_of_core=out_of_core, before=before, labels=labels, n_jobs=jobs,
-            **parameters, **parameters_for(metric),
+            lists=None if lists is None else opt.lists_of(lists), refine_bits=refine_bits, overwrite=force,
+            scheduler=dask, progress=stages, out_of_core=out_of_core, before=before, labels=labels,
+            n_jobs=jobs, **parameters, **parameters_for(metric),
         )  # fmt: skip
     if json:
         output.print_json(summary)

@@ -1,5 +1,8 @@
 """The cheapest codes that find enough: bits, coding and re-ranking, measured on a sample of the rows.
 
+The sample holds the true neighbours of every query among all rows, and some of the other rows, which count
+for those that are left out: so recall is that in all rows, though only the sample is encoded.
+
 choice = choose_bits(X, recall=0.95, rerank=40, metric="cosine")
 choice.best, choice.rows
 """
@@ -9,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from auxbit import evaluate
 from auxbit.core.checks import Array, check_integer
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.compare import Runner, rows_in_metric
@@ -22,8 +26,8 @@ from auxbit.hashers.base import LEARNED_BITS
 from auxbit.plot import figures
 
 FEWEST, MOST_PER_DIMENSION = 32, 8
-ROWS, QUERIES, LEAST_ROWS = 20_000, 500, 20
-TRUE = 50  # neighbours, for precision
+ROWS, QUERIES, LEAST_ROWS = 40_000, 500, 20
+MOST_NUMBERS = 2**27  # in rows among which true neighbours are looked for: of more, every second, third …
 ENOUGH = 0.99  # recall from which on more bits are not tried if none is asked for
 TRAINED = 10_000  # rows at most
 CODINGS = {"BA": "hash", "BA-optimal": "optimal", "BA-linear": "optimal"}
@@ -53,30 +57,37 @@ def choose_bits(
 ) -> Choice:  # fmt: skip
     """Measure BA's codes by Hamming distance and by the decoder, with and without re-ranking. X : (n, D).
 
-    Of a sample of `max_rows` rows, `n_queries`, at most a fifth, are held out as queries and the others are
-    searched. As many, at most 10,000, are trained on, others as far as there are any: so it is with rows that
-    are added to a collection later. In all rows recall is lower than in a sample, as they lie closer.
+    `n_queries` rows, at most a fifth, are held out as queries. Of more than `max_rows` others the true
+    neighbours and a sample of the rest are encoded, and recall in all of them is estimated: within 0.01 if
+    candidates are re-ranked, and up to 0.03 too high of codes alone. At most 10,000 rows are trained on,
+    others than those that are searched as far as there are any, so that a collection, which is trained on
+    more, finds no less.
 
     recall : the recall@10 that is wanted; numbers of bits are tried until it is reached.
-    rerank : candidates that are ranked again by their vectors. None: 40 of them are shown, and the choice is
-        among codes alone.
+    rerank : candidates that are ranked again by their vectors, by default 40. 0: the choice is among codes
+        alone, and what 40 candidates would find is shown beside it.
     bits : by default 32 and doubled, up to 8 per dimension and 1024.
     limit : seconds of a fit, as in `compare`. If the best decoder takes longer, a linear one is measured.
     """
     if recall is not None and not 0 < recall <= 1:
         raise InvalidParameter("recall", recall, "a share above 0, at most 1")
     counts = _counts(bits, X.shape[1])
-    learned, searched, asked = _split(X, n_queries, max_rows, seed)
-    base, queries = np.asarray(X[searched]), np.asarray(X[asked])
-    trained = base if np.array_equal(learned, searched) else np.asarray(X[learned])
+    evaluate.check_metric(metric)
+    seen = X[:: -(-X.size // MOST_NUMBERS)] if len(X) > max_rows else X
+    drawn = _draw(seen, n_queries, max_rows, seed, metric, n_jobs)
+    base, queries = np.asarray(seen[drawn.searched]), np.asarray(seen[drawn.asked])
+    trained = base if np.array_equal(drawn.learned, drawn.searched) else np.asarray(seen[drawn.learned])
     trained, base, queries = rows_in_metric(metric, trained, base, queries, n_jobs)
-    K = min(TRUE, max(1, len(base) // 10))
-    candidates = RERANKED if rerank is None else rerank
-    task = prepare(base, queries, K=K, k=K, radius=2, n_jobs=n_jobs, rerank=candidates)
+    K = _n_true(len(base))
+    candidates, alone = rerank or RERANKED, rerank == 0
+    task = prepare(
+        base, queries, K=K, k=K, radius=2, n_jobs=n_jobs, rerank=candidates, truth=drawn.truth
+    )._replace(weights=drawn.weights)
     settings = {
         "data": name, "rows": len(X), "dimensions": X.shape[1], "train_rows": len(trained),
-        "sample_rows": len(base), "queries": len(queries), "metric": metric, "recall": recall,
-        "rerank": candidates, "bits": counts, "recall_at": min(SHOWN, K), "seed": seed,
+        "seen_rows": len(seen) - len(queries), "sample_rows": len(base), "queries": len(queries),
+        "metric": metric, "recall": recall, "rerank": candidates, "bits": counts, "recall_at": K,
+        "seed": seed,
     }  # fmt: skip
     methods = find_candidates(label.lower() for label in CODINGS)
     rows: list[Row] = []
@@ -95,7 +106,7 @@ def choose_bits(
                 found += both
                 left_out += [row] if row["skipped"] else []
             rows += sorted(found, key=lambda row: (row["vector_bytes"], row["resident_bytes"]))
-            best = _cheapest(rows, ENOUGH if recall is None else recall, rerank)
+            best = _cheapest(rows, ENOUGH if recall is None else recall, alone=alone)
             if best is not None:
                 break
     finally:
@@ -130,21 +141,59 @@ def _both(row: Row, candidates: int, X: Array) -> list[Row]:
     return [about | each | kept for each in (alone, again)]
 
 
-def _cheapest(rows: list[Row], recall: float, rerank: int | None) -> Row | None:
-    """The first that finds enough; re-ranked ones count only if re-ranking was asked for."""
-    enough = (row for row in rows if row["recall"] >= recall and (rerank or row["rerank"] is None))
+def _cheapest(rows: list[Row], recall: float, *, alone: bool = False) -> Row | None:
+    """The first that finds enough. alone : only of codes without re-ranking."""
+    enough = (row for row in rows if row["recall"] >= recall and not (alone and row["rerank"]))
     return next(enough, None)
 
 
-def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, Array, Array]:
-    """Positions of the rows to train on, to search, and to search for, each in rising order."""
+class Drawn(NamedTuple):
+    """Positions of the rows to train on, to search and to search for, each in rising order.
+
+    truth : (q, K) places in `searched`; weights : for how many rows each of `searched` stands. None: all rows
+    are searched.
+    """
+
+    learned: Array
+    searched: Array
+    asked: Array
+    truth: Array | None = None
+    weights: Array | None = None
+
+
+def _draw(X: Array, n_queries: int, max_rows: int, seed: int, metric: str, n_jobs: int | None) -> Drawn:
     if len(X) < LEAST_ROWS:
         raise InvalidInput(f"choosing a number of bits needs at least {LEAST_ROWS} rows, got {len(X)}.")
-    most = min(len(X), check_integer("rows", max_rows, LEAST_ROWS))
-    held_out = min(check_integer("queries", n_queries, 1), most // 5)
+    most = check_integer("rows", max_rows, LEAST_ROWS)
+    held_out = min(check_integer("queries", n_queries, 1), len(X) // 5)
+    if len(X) - held_out > most:
+        held_out = min(held_out, max(1, most // (2 * SHOWN)))  # so that their neighbours are half at most
     asked, others = np.split(np.random.RandomState(seed).permutation(len(X)), [held_out])
-    n = most - held_out
-    return np.sort(others[-min(n, TRAINED) :]), np.sort(others[:n]), np.sort(asked)
+    learned, asked = np.sort(others[-min(most, TRAINED) :]), np.sort(asked)
+    if len(others) <= most:
+        return Drawn(learned, np.sort(others), asked)
+    true = _nearest_others(X, asked, _n_true(most), metric, n_jobs)
+    near = np.unique(true)
+    rest = others[~np.isin(others, near)]
+    some = rest[: most - len(near)]
+    searched = np.sort(np.concatenate([near, some]))
+    weights = np.where(np.isin(searched, near), 1.0, len(rest) / len(some))
+    return Drawn(learned, searched, asked, np.searchsorted(searched, true), weights)
+
+
+def _n_true(n_rows: int) -> int:
+    return min(SHOWN, max(1, n_rows // 10))
+
+
+def _nearest_others(X: Array, asked: Array, k: int, metric: str, n_jobs: int | None) -> Array:
+    """Positions, (q, k), of the nearest rows to those asked for, which are not among these themselves."""
+    fetched = k
+    while True:  # ends: there are at least four times as many others as are asked for
+        fetched = min(2 * fetched, len(X))
+        ids = evaluate.ground_truth(X, np.asarray(X[asked]), fetched, metric=metric, n_jobs=n_jobs)
+        found = [row[~np.isin(row, asked)][:k] for row in ids]
+        if min(map(len, found)) == k:
+            return np.array(found)
 
 
 # ---- what is said of it
@@ -152,13 +201,14 @@ def _split(X: Array, n_queries: int, max_rows: int, seed: int) -> tuple[Array, A
 
 def on_what(settings: dict[str, Any]) -> str:
     """What the figures were measured on, and what that means."""
-    rows, sampled = settings["rows"], settings["sample_rows"]
+    rows, seen, sampled = settings["rows"], settings["seen_rows"], settings["sample_rows"]
     queries = f"{settings['queries']:,} held-out queries"
-    if sampled + settings["queries"] >= rows:
+    if sampled == seen:
         return f"Measured by {queries} in the other {sampled:,} rows."
+    every = f" of {rows:,}" if seen + settings["queries"] < rows else ""
     return (
-        f"Measured on a sample: {queries} in {sampled:,} of {rows:,} rows, with models of "
-        f"{settings['train_rows']:,}. In all rows\nrecall is lower, as they lie closer; raise --rows to see."
+        f"Recall in {seen:,}{every} rows, by {queries}, estimated from {sampled:,} of them: all true\n"
+        f"neighbours and a sample of the others, with models of {settings['train_rows']:,} rows."
     )
 
 
@@ -172,17 +222,16 @@ def verdict(choice: Choice) -> str:
         most = max(choice.rows, key=lambda row: float(row["recall"]))
         return (
             f"No codes that were tried have a {wanted}. The most that was found is {most['recall']:.3f}: "
-            f"{described(most)}. Re-rank candidates (--rerank), more of them, or try more bits."
+            f"{described(most)}. Re-rank more candidates (--rerank), or try more bits."
         )
     text = f"The cheapest with a {wanted}: {described(best)}, with {best['recall']:.3f}."
-    again = _cheapest(choice.rows, made["recall"], made["rerank"])
+    again = _cheapest(choice.rows, made["recall"])
     if again is not None and again["bits"] < best["bits"]:
         text += f" With vectors kept beside the codes: {described(again)}, with {again['recall']:.3f}."
-    if made["metric"] == "inner_product":
-        text += (
-            " Collections compare distances: give them rows of lift_rows and queries of lift_queries, both "
-        )
-        text += "of auxbit.evaluate."
+    elif best["rerank"]:
+        same = (row for row in choice.rows if row["bits"] == best["bits"] and not row["rerank"])
+        most = max(row["recall"] for row in same)
+        text += f" Without vectors, {best['bits']} bits find {most:.3f}; --rerank 0 tries more of them."
     return text
 
 
@@ -198,15 +247,12 @@ def commands(choice: Choice, data: str) -> list[list[str]]:
     best, made = choice.best, choice.settings
     if best is None:
         return []
-    queries = "queries.npy"
-    if made["metric"] == "inner_product":
-        data, queries = "lifted.npy", "lifted-queries.npy"
     create = ["collection", "create", "items.auxbit", "--data", data, "--bits", str(best["bits"])]
     create += ["--coding", best["coding"]]
     create += ["--decoder", best["decoder"]] if best["decoder"] else []
     create += ["--vectors", "float16"] if best["rerank"] else []
     create += ["--metric", made["metric"]] if made["metric"] != "euclidean" else []
-    search = ["collection", "search", "items.auxbit", "--queries", queries, "--k", str(SHOWN)]
+    search = ["collection", "search", "items.auxbit", "--queries", "queries.npy", "--k", str(SHOWN)]
     return [create, search + (["--rerank", str(best["rerank"])] if best["rerank"] else [])]
 
 

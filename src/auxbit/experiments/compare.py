@@ -36,7 +36,8 @@ from auxbit.hashers.registry import COMPARED_METHODS
 from auxbit.plot import figures as plot
 
 Methods = Sequence[str] | Mapping[str, Any]
-LIMIT = 120.0  # seconds of a cell
+LIMIT = 300.0  # seconds of a cell
+LATE = ("RQ", "LSQ", "PLSQ", "OPQ")  # which may take minutes: after all others, that these are seen soon
 
 
 def compare(
@@ -64,7 +65,7 @@ def compare(
     wanted = cells(found, bits or default_bits(n_dims), seeds, n_dims)
     runner: Runner | None = None
     with ExitStack() as stack:
-        for cell in sorted(wanted, key=lambda cell: cell[1]):  # so that one number of bits is complete first
+        for cell in sorted(wanted, key=lambda cell: (cell[0] in LATE, cell[1])):
             if cell in rows:
                 continue
             if runner is None:

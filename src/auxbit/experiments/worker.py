@@ -26,6 +26,7 @@ from auxbit.experiments.study import Row
 
 START_SECONDS = 300.0  # in which a Python that imports all of it has to be there
 ARRAYS = ("base", "queries", "truth")
+SOMETIMES = ("train", "weights")
 
 
 class CellStopped(AuxbitError):
@@ -41,8 +42,9 @@ class CellProcess:
         folder = Path(self._folder.name)
         for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(task, name))
-        if X_train is not task.base:
-            np.save(folder / "train.npy", X_train)
+        for name, array in zip(SOMETIMES, (None if X_train is task.base else X_train, task.weights)):
+            if array is not None:
+                np.save(folder / f"{name}.npy", array)
         settings = {"k": task.k, "radius": task.radius, "n_jobs": task.n_jobs, "rerank": task.rerank}
         (folder / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None
@@ -125,12 +127,13 @@ def main(folder: Path) -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
     base = np.asarray(arrays["base"])
+    paths = [folder / f"{name}.npy" for name in SOMETIMES]
+    train, weights = (np.load(path) if path.exists() else None for path in paths)
     task = Task(
-        base, np.asarray(arrays["queries"]), np.asarray(arrays["truth"]),
+        base, np.asarray(arrays["queries"]), np.asarray(arrays["truth"]), weights=weights,
         **json.loads((folder / "settings.json").read_text()),
     )  # fmt: skip
-    train = folder / "train.npy"
-    bench = Bench(np.load(train) if train.exists() else base, task)
+    bench = Bench(base if train is None else train, task)
 
     def answer(document: dict[str, Any]) -> None:
         answers.write(json.dumps(document) + "\n")

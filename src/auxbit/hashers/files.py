@@ -53,14 +53,16 @@ TRAINING_ROWS = 100_000  # of more, a sample is enough for a decoder, and to tra
 def fit_file(
     source: str, out: PathLike, method: str = "ba", n_bits: int | None = None, *, seed: int = 0,
     coding: str | None = None, mu: float | None = None, decoder: str | None = None,
-    lists: str | int | None = None, overwrite: bool = False, scheduler: str | None = None,
-    progress: Progress | None = None, out_of_core: dict[str, Any] | None = None,
-    before: PathLike | None = None, labels: PathLike | None = None, **parameters: Any,
+    lists: str | int | None = None, refine_bits: int = 0, overwrite: bool = False,
+    scheduler: str | None = None, progress: Progress | None = None,
+    out_of_core: dict[str, Any] | None = None, before: PathLike | None = None,
+    labels: PathLike | None = None, **parameters: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Fit a method to the rows of a file, and write the model; returns a summary.
 
-    n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder, lists : the codes that
-    the decoder is for, as in Collection.create; by default hash codes. parameters : of the estimator.
+    n_bits : by default about half of the dimensions, 16 to 256. coding, mu, decoder, lists, refine_bits : the
+    codes that the decoder is for, as in Collection.create; by default hash codes. parameters : of the
+    estimator.
     out_of_core : memory, checkpoint and resume as in BinaryAutoencoder.fit; given, rows are not read into
     memory. scheduler : the address of a Dask scheduler whose workers read them. before : a model file to go
     on from, whose bits are the default then; labels : a file of a label for each row (.npy, or .txt with one
@@ -86,9 +88,9 @@ def fit_file(
         how |= {} if scheduler is None else {"client": client}
         rows = X if scheduler is None or is_digits(source) else source
         fit_reporting(model, rows, progress, stage=f"fitting {method}", **how)
-    if (coding, mu, decoder, lists) != (None, None, None, None):
+    if (coding, mu, decoder, lists, refine_bits) != (None, None, None, None, 0):
         memory = (out_of_core or {}).get("memory")
-        suit_coding(model, X, coding, mu, decoder, lists, progress or Silent(), memory=memory)
+        suit_coding(model, X, coding, mu, decoder, lists, progress or Silent(), refine_bits, memory)
     seconds = time.perf_counter() - start
     model.save(out, overwrite=overwrite)
     history = [asdict(record) for record in getattr(model, "history_", [])]
@@ -582,7 +584,7 @@ def suit_coding(
     lists: str | int | None, progress: Progress, refine_bits: int = 0, memory: str | int | None = None,
 ) -> tuple[str, float]:  # fmt: skip
     """How rows will be encoded, once the model has a decoder for that. X : rows to fit it to, if any."""
-    asked = decoder is not None or mu is not None or lists is not None
+    asked = decoder is not None or mu is not None or lists is not None or refine_bits
     coding, mu = coding_of(model, coding or ("optimal" if asked else None), mu)
     if coding == "hash" and decoder is not None:
         raise InvalidParameter("decoder", decoder, "one for optimal codes", "Drop --coding hash.")
