@@ -78,11 +78,18 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
 
     records : iteration, mu, E_Q, E_BA, and with validation also precision and kept.
     """
-    iterations = [row["iteration"] for row in records]
-    judged = [row for row in records if row.get("precision") is not None]
+    judged = any(row.get("precision") is not None for row in records)
     figure = style.new_figure(5.0, 4.6 if judged else 3.2, title)
     heights = [2, 1] if judged else [1]
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    draw_history(list(panels), records)
+    return figure
+
+
+def draw_history(panels: Sequence[Axes], records: Table) -> None:
+    """Energies into the first of the panels, validation precision into the second, if there is one."""
+    iterations = [row["iteration"] for row in records]
+    judged = [row for row in records if row.get("precision") is not None]
     energy = panels[0]
     ends = []
     for name, label, look in (("E_BA", "$E_{BA}$", STYLES["BA"]), ("E_Q", "$E_Q$", STYLES["ITQ"])):
@@ -93,13 +100,12 @@ def history(records: Table, *, title: str = "Training the binary autoencoder") -
     energy.set_ylabel("squared error, training rows")
     energy.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}" if value < 1e7 else f"{value:.4g}")
     _mark_penalties(energy, records)
-    if judged:
+    if judged and len(panels) > 1:
         _validation_panel(panels[1], judged)
     for panel in panels:
         style.tidy(panel)
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.locator_params(axis="x", integer=True)
     panels[-1].set_xlabel("iteration")
-    return figure
 
 
 def precision(
@@ -118,17 +124,23 @@ def precision(
     figure = style.new_figure(5.0 if len(values) == 1 else 3.2 * len(values), 3.3, title)
     panels = figure.subplots(1, len(values), squeeze=False, sharey=not several)[0]
     for panel, (value, name) in zip(panels, values.items()):
-        if several:
-            _lines_and_levels(panel, [row for row in known if row.get(value) is not None], value)
-            panel.set_xlabel("bits per code")
-        else:
-            _bars_by_method(panel, known, value)
+        draw_methods(panel, known, value)
         style.heading(panel, name)
-        style.tidy(panel)
     for panel in panels:  # after all are drawn: they may share the axis
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel("precision")
     return figure
+
+
+def draw_methods(axes: Axes, rows: Table, value: str) -> None:
+    """A value by bits, one line per method; of one number of bits alone, one bar per method."""
+    known = [row for row in rows if row.get(value) is not None]
+    if len({row["bits"] for row in known}) > 1:
+        _lines_and_levels(axes, known, value)
+        axes.set_xlabel("bits per code")
+    else:
+        _bars_by_method(axes, known, value)
+    style.tidy(axes)
 
 
 def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r") -> Figure:
@@ -136,9 +148,16 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
 
     rows : method, bits, radius, precision, recall, in rising radius; None if nothing was retrieved.
     """
-    known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
     figure = style.new_figure(5.0, 3.4, title)
     axes = figure.subplots()
+    if draw_curves(axes, rows) > 1:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
+def draw_curves(axes: Axes, rows: Table) -> int:
+    """Precision by recall, one curve per method and number of bits; returns how many there are."""
+    known = [row for row in rows if row["precision"] is not None and row["recall"] is not None]
     several = len({row["bits"] for row in known}) > 1
     curves = dict.fromkeys((row["method"], row["bits"]) for row in known)
     for method, bits in curves:
@@ -150,9 +169,7 @@ def pr_curves(rows: Table, *, title: str = "Precision and recall within radius r
             _mark_radii(axes, curve)
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1))
     style.tidy(axes)
-    if len(curves) > 1:
-        figure.legend(loc="outside right center", frameon=False, fontsize=8)
-    return figure
+    return len(curves)
 
 
 def speedup(rows: Table, *, title: str = "Speed-up by processors") -> Figure:
@@ -406,6 +423,16 @@ def recall_panels(
     """
     figure = style.new_figure(8.6, 3.7, title)
     panels = figure.subplots(1, 2, sharey=True)
+    draw_recall(panels, rows, name=name, wanted=wanted, best=best)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
+    return figure
+
+
+def draw_recall(
+    panels: Sequence[Axes], rows: Table, *, name: str, wanted: float | None, best: Mapping[str, Any] | None
+) -> None:
+    """Recall by bytes into the first panel, by time into the second."""
     for axes, column in zip(panels, ("payload_bytes", "search_ms")):
         for (coding, again), (label, look) in SEARCHED.items():
             line = [row for row in rows if row["coding"] == coding and bool(row["rerank"]) == again]
@@ -438,9 +465,6 @@ def recall_panels(
             f"{best['bits']} bits", (best["payload_bytes"], best["recall"]), xytext=(9, -13),
             textcoords="offset points", fontsize=8.5, weight="bold", color=INK,
         )  # fmt: skip
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
-    return figure
 
 
 def _no_ticks() -> Any:
