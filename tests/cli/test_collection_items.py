@@ -155,7 +155,7 @@ def test_a_field_that_no_item_has_is_said_once(docs: Path) -> None:
 def test_update_sets_and_removes_fields(docs: Path) -> None:
     sets = ("--set", "name=Ä, b", "--set", "row=1.5", "--set", 'tags=["a", "b"]', "--set", "where.city=Rome")
     shown = c("update", "docs", "--ids", "doc-1,doc-2", *sets, "--remove", "even").stdout
-    assert shown == "docs: the metadata of 2 items are updated.\n"
+    assert shown == "docs: metadata of 2 items updated.\n"
     for row in (1, 2):
         assert one(f"doc-{row}") == {
             "label": row, "name": "Ä, b", "row": 1.5, "tags": ["a", "b"], "where": {"city": "Rome"},

@@ -556,3 +556,10 @@ def test_a_condition_that_very_many_items_fulfil_is_read_in_parts(tmp_path, monk
             for where, ids in zip(asked, wanted, strict=True):
                 assert [item["id"] for item in collection.list(where, limit=None)] == ids
             collection.index_field("year")
+
+
+def test_near_duplicates_of_optimal_codes_are_refused_with_the_remedy(digits):
+    with Collection.create(None, np.vstack([digits[:300], digits[:1]]), bits=16, decoder="linear") as items:
+        with pytest.raises(InvalidInput, match='coding="hash"'):
+            items.duplicates(1)
+        assert any({0, 300} <= set(group.tolist()) for group in items.duplicates())

@@ -245,7 +245,7 @@ def add(
         output.print_json(done | {"first_row": from_row})
         return
     replaced = f", {done['replaced']:,} of them in place of old ones" if done["replaced"] else ""
-    output.say(f"{folder}: {len(added):,} rows added{replaced}; {n:,} items.")
+    output.say(f"{folder}: {output.counted(len(added), 'row')} added{replaced}; {output.counted(n, 'item')}.")
 
 
 # ---- search
@@ -454,7 +454,7 @@ def update(
     if json:
         output.print_json({"collection": folder, "updated": n})
     else:
-        output.say(f"{folder}: the metadata of {n:,} items are updated.")
+        output.say(f"{folder}: metadata of {output.counted(n, 'item')} updated.")
 
 
 def _patch(sets: list[str], removed: list[str]) -> dict[str, Any]:
@@ -533,7 +533,7 @@ def delete(
     if json:
         output.print_json({"collection": folder, "deleted": deleted, "items": left})
         return
-    output.say(f"{folder}: {deleted:,} items deleted, {left:,} left.")
+    output.say(f"{folder}: {output.counted(deleted, 'item')} deleted, {left:,} left.")
     if deleted:
         output.say(f"Their room on disk is freed by: {output.shell('collection', 'compact', folder)}")
 
@@ -585,7 +585,9 @@ def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt
         return
     _warn_of(damage)
     what = "deleted or damaged" if damage else "deleted"
-    output.say(f"{folder}: {done['items']:,} items; {done['dropped']:,} {what} ones are gone.")
+    output.say(
+        f"{folder}: {output.counted(done['items'], 'item')}; {done['dropped']:,} {what} ones are gone."
+    )
     output.say(f"{output.size(done['bytes_after'])} on disk, {output.size(done['bytes_before'])} before.")
 
 

@@ -103,6 +103,11 @@ def number(value: object) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e9 else f"{value:,.0f}"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things for reading: 1 item, 2,000 items."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
 def size(n_bytes: float) -> str:
     """Bytes for reading."""
     for unit in ("bytes", "kB", "MB", "GB"):

@@ -38,7 +38,7 @@ from auxbit.data.records import (
 )
 from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import Damaged, FileProblem, InvalidInput, InvalidParameter, ModelFileError
-from auxbit.index.queries import Answers, Queries
+from auxbit.index.queries import Answers, Queries, check_hamming
 
 if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
@@ -469,6 +469,8 @@ class Collection:
     def duplicates(self, r: int = 0) -> Groups:
         """The ids of groups of two and more items, joined by chains of codes within distance r."""
         with self._reading() as now:
+            if r:
+                check_hamming(now.view)
             return [now.ids_at(group) for group in now.view.index().find_duplicates(r)]
 
     # ---- what is in it

@@ -72,6 +72,15 @@ class Searched(Protocol):
         """By which neighbours are meant: that of the model."""
 
 
+def check_hamming(of: Searched) -> None:
+    """Refuse to compare codes by Hamming distance, if that means nothing for them."""
+    refuse_hamming(
+        of.place, of.coding, of.mu,
+        "Search with vectors, without mode and radius (--mode, --radius); or make the codes with "
+        'coding="hash" (--coding hash), or for both ways with mu=0.03 (--mu 0.03).',
+    )  # fmt: skip
+
+
 class Queries:
     """Vectors or codes to search for. X : (q, D) or None; single : it was one vector or code.
 
@@ -139,18 +148,11 @@ class Queries:
             )
         return self.X
 
-    def _check_hamming(self) -> None:
-        refuse_hamming(
-            self.of.place, self.of.coding, self.of.mu,
-            "Search with vectors, without mode and radius (--mode, --radius); or make the codes with "
-            'coding="hash" (--coding hash), or for both ways with mu=0.03 (--mu 0.03).',
-        )  # fmt: skip
-
     def within(
         self, r: int, among: At | None = None, probes: int | str | None = None, recall: float | None = None
     ) -> tuple[Array, Positions, Ids]:
         """All codes within a Hamming distance: distances, positions and lims, as Answers takes them."""
-        self._check_hamming()
+        check_hamming(self.of)
         self.how = {"k": None, "radius": r, "mode": "hamming", "rerank": None}
         search = self.of.index().search_radius
         lims, distances, found = search(self.codes, r, among=among, probes=probes, recall=recall)
@@ -170,7 +172,7 @@ class Queries:
         X = self.rows if mode == "asymmetric" or n_candidates else None
         how: dict[str, Any] = {"among": among, "probes": probes, "recall": recall}
         if mode == "hamming":
-            self._check_hamming()
+            check_hamming(self.of)
             asked, index = self.codes, self.of.index()
             search: Any = index.search
         else:
