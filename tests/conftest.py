@@ -58,6 +58,17 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """The process may take 256 MB more than it has."""
+    resource = pytest.importorskip("resource", reason="this system has no limits of memory")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 @pytest.fixture(scope="session")
 def digits() -> Any:
     return vectors.embedded_digits()[0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import auxbit
+from auxbit.core import parallel
 from auxbit.core.parallel import BLOCK_ROWS, Guard, Workers, block_slices, resolve_n_jobs
 from auxbit.errors import InvalidInput, InvalidParameter
 
@@ -371,3 +373,52 @@ def test_a_guard_is_free_again_after_an_error():
 def test_what_needs_no_kernels_does_not_import_numba():
     script = "import sys, auxbit.core.parallel; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_for_changes_of_other_threads_and_a_section_within_one_does_not_wait_for_the_fork():
+    guard, inside, done = Guard(), threading.Event(), []
+
+    def change():
+        with guard.writing():
+            inside.set()
+            time.sleep(0.2)  # the fork begins to wait
+            with Guard().reading():
+                done.append("changed")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # a child that hangs ends by it
+        with guard.reading():
+            os._exit(0 if done == ["changed"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_in_a_section_of_its_own_thread_or_beside_an_endless_one_goes_on(monkeypatch):
+    monkeypatch.setattr(parallel, "FORK_SECONDS", 0.05)
+    stop, inside = threading.Event(), threading.Event()
+
+    def endless():
+        with Guard().reading():
+            inside.set()
+            stop.wait()
+
+    thread = threading.Thread(target=endless)
+    thread.start()
+    inside.wait()
+    guard = Guard()
+    with guard.reading():
+        child = os.fork()
+        if not child:
+            with guard.reading():
+                os._exit(0)
+    stop.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with guard.writing():
+        pass

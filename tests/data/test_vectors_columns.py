@@ -191,3 +191,64 @@ def test_a_virtual_dataset_of_hdf5_is_read(tmp_path):
         layout[:] = h5py.VirtualSource(file["part"])
         file.create_virtual_dataset("train", layout)
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5"), some_rows(5))
+
+
+def _external_storage(file, other):
+    file.create_dataset("train", (3, 4), np.uint8, external=[(str(other), 0, 12)])
+
+
+def _external_link(file, other):
+    file["elsewhere"] = h5py.ExternalLink(str(other), "/")
+    file["train"] = h5py.SoftLink("/elsewhere/train")
+
+
+def _virtual(file, other):
+    layout = h5py.VirtualLayout((3, 4), np.float64)
+    layout[:] = h5py.VirtualSource(str(other), "train", shape=(3, 4))
+    file.create_virtual_dataset("train", layout)
+
+
+def _virtual_of_external(file, other):
+    part = file.create_dataset("part", (3, 4), np.uint8, external=[(str(other), 0, 12)])
+    layout = h5py.VirtualLayout((3, 4), np.uint8)
+    layout[:] = h5py.VirtualSource(part)
+    file.create_virtual_dataset("train", layout)
+
+
+@pytest.mark.parametrize("make", [_external_storage, _external_link, _virtual, _virtual_of_external])
+def test_hdf5_does_not_read_other_files_of_the_machine(tmp_path, make):
+    other = tmp_path / "secret.h5"
+    with h5py.File(other, "w") as file:
+        file["train"] = np.ones((3, 4))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        make(file, other)
+    for read in (read_vectors, open_rows):
+        with pytest.raises(DataFileError, match=r"is not in the file but in another, .*secret\.h5"):
+            read(tmp_path / "a.h5")
+
+
+def test_a_link_of_hdf5_that_leads_to_itself_is_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train"] = h5py.SoftLink("/other")
+        file["other"] = h5py.SoftLink("/train")
+    with pytest.raises(DataFileError, match="leads to itself"):
+        read_vectors(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(("shape", "chunks"), [((2**60, 4), (1, 4)), ((2**40, 4), (2**20, 4))])
+def test_hdf5_that_says_it_is_huge_takes_no_memory(tmp_path, shape, chunks, little_memory):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("train", shape, np.float32, chunks=chunks)
+    for read in (read_vectors, open_rows):
+        with pytest.raises(DataFileError, match="never written to its end"):
+            read(tmp_path / "a.h5")
+
+
+def test_virtual_rows_that_are_more_than_a_file_can_hold_are_refused(tmp_path, little_memory):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["part"] = some_rows(5)
+        layout = h5py.VirtualLayout((2**40, 3), np.float32)
+        layout[:5] = h5py.VirtualSource(file["part"])
+        file.create_virtual_dataset("train", layout)
+    with pytest.raises(DataFileError, match="is damaged: it says that it holds 13,194,139,533,312 bytes"):
+        read_vectors(tmp_path / "a.h5")

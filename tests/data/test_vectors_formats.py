@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -96,6 +97,31 @@ def test_empty_and_damaged_files_of_every_format_are_named(tmp_path, suffix):
     path.write_bytes(b"\xff\xff\xff\xff neither this nor that")
     with pytest.raises(DataFileError, match=rf"a{suffix} (cannot be read as|is not a)"):
         read_vectors(path)
+
+
+def npy(shape: object, content: bytes) -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + content
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("shape", [(-1, 4), (-2, -2), (2**60, 4), (2**33, 4), (2**62, 2**62, 4)])
+def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path, suffix, shape, little_memory):
+    path, content = tmp_path / f"a{suffix}", npy(shape, bytes(64))
+    if suffix == ".npz":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.npy", content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataFileError, match=r"less than nothing|truncated|it says that it holds"):
+        read_vectors(path)
+
+
+def test_an_archive_in_a_compression_without_limits_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.npy", npy((4, 4), bytes(64)))
+    with pytest.raises(DataFileError, match="compressed as NumPy never does"):
+        read_vectors(tmp_path / "a.npz")
 
 
 def test_an_unknown_extension_lists_the_known_ones(tmp_path):

@@ -354,6 +354,39 @@ def test_a_forked_child_reads_and_leaves_the_connections_of_its_parent_alone(col
         assert answers_of(reader) == answers_of(collection)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_is_forked_while_others_add_and_search_does_not_hang(collection):
+    list(changes(collection, 12))
+    stop, errors = threading.Event(), []
+
+    def again_and_again(call):
+        while not stop.is_set():
+            try:
+                call()
+            except Exception as error:
+                errors.append(error)
+
+    calls = (lambda: collection.add(QUERIES), lambda: collection.search(QUERIES, k=3))
+    threads = [threading.Thread(target=again_and_again, args=(call,)) for call in calls]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(25):
+            time.sleep(0.002)
+            child = os.fork()
+            if not child:
+                signal.alarm(20)  # a child that hangs ends by it
+                found = collection.search(QUERIES, k=3)
+                os._exit(0 if len(found.ids) == len(QUERIES) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert not errors
+    assert collection.check() == []
+
+
 # ---- disks that cannot be written to
 
 

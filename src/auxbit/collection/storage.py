@@ -35,6 +35,7 @@ from auxbit.core.files import (
     database_errors,
 )
 from auxbit.core.maps import only_for_decoder
+from auxbit.core.parallel import unforked
 from auxbit.data import where
 from auxbit.data.vectors import nearest
 from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput
@@ -299,7 +300,7 @@ class Storage:
     def reading(self) -> Iterator[tuple[sqlite3.Connection, State]]:
         """A connection that sees one committed state for the length of the block, and that state."""
         self._check_usable()
-        with database_errors(self.place, DATABASE), self.connections.reading() as connection:
+        with unforked, database_errors(self.place, DATABASE), self.connections.reading() as connection:
             if connection.in_transaction:  # in memory, by whoever calls this within a change
                 yield connection, read_state(connection)
                 return
@@ -335,7 +336,7 @@ class Storage:
     @contextmanager
     def changing(self, what: str, kind: type[C]) -> Iterator[C]:
         """A transaction that is committed at the end of the block, and undone by an exception in it."""
-        with self.connections.writing, database_errors(self.place, DATABASE):
+        with unforked, self.connections.writing, database_errors(self.place, DATABASE):
             self.lock()
             connection = self.connections.writer()
             if connection.in_transaction:
@@ -420,7 +421,7 @@ class Storage:
 
     def close(self) -> None:
         """Release the lock and the connections; waits for a change under way, readers close their own."""
-        with self.connections.writing:
+        with unforked, self.connections.writing:
             self._sole = None
             self.connections.close()
             if self._lock is not None:

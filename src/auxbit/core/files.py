@@ -32,6 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions
+from auxbit.core.parallel import unforked
 from auxbit.errors import AuxbitError, Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
 if TYPE_CHECKING:
@@ -642,7 +643,7 @@ class Connections:
 
     def shrink(self) -> None:
         """Give the room of deleted rows back to the disk; if that fails, nothing has changed."""
-        with self.writing, suppress(sqlite3.Error):  # as for want of room on the disk
+        with unforked, self.writing, suppress(sqlite3.Error):  # as for want of room on the disk
             connection = self.writer()
             connection.execute("VACUUM")
             connection.execute("PRAGMA busy_timeout = 0")  # a log that somebody reads stays for now

@@ -143,13 +143,13 @@ _open: list[Any] = []  # an entry for each `with Workers` that is open, in any t
 
 def _limit_process() -> None:
     """Limit the BLAS libraries that have one pool a process, until the last open `Workers` ends."""
-    with _lock:
+    with unforked, _lock:
         _open.append(None if _open else _controllers(len(sys.modules))[1].limit(limits=1))
         _share_control()
 
 
 def _release_process() -> None:
-    with _lock:
+    with unforked, _lock:
         limit = _open[0]
         _open.pop()
         if not _open:
@@ -180,7 +180,63 @@ def _controllers(n_modules: int) -> tuple[ThreadpoolController, ThreadpoolContro
     return by_thread, found.select(filepath=rest)
 
 
-# ---- Searches side by side, changes alone
+# ---- Searches side by side, changes alone, and no fork in the midst of them
+
+FORK_SECONDS = 30.0  # that a fork waits; what takes longer, as a retraining, may leave the child without
+
+
+class Unforked:
+    """Sections that a fork waits for: its child has one thread, and what others had locked would stay so.
+
+    That holds for our locks and for those inside SQLite. Sections of one thread may lie within each other.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._depths: dict[int, int] = {}  # by thread; only its own thread changes an entry
+        self._forking = 0
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._wait, after_in_parent=self._forked, after_in_child=self._forked_here
+            )
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if me in self._depths:
+            self._depths[me] += 1
+            return
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._depths[me] = 1
+
+    def __exit__(self, *error: object) -> None:
+        me = threading.get_ident()
+        self._depths[me] -= 1
+        if not self._depths[me]:
+            with self._changed:
+                del self._depths[me]
+                if self._forking:
+                    self._changed.notify_all()
+
+    def _wait(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._forking += 1
+            self._changed.wait_for(lambda: self._depths.keys() <= {me}, timeout=FORK_SECONDS)
+
+    def _forked(self) -> None:
+        with self._changed:
+            self._forking -= 1
+            self._changed.notify_all()
+
+    def _forked_here(self) -> None:
+        me = threading.get_ident()
+        self._changed, self._forking = threading.Condition(threading.Lock()), 0
+        self._depths = {me: self._depths[me]} if me in self._depths else {}
+
+
+unforked = Unforked()
 
 
 class Guard:
@@ -198,34 +254,41 @@ class Guard:
         return self
 
     def __enter__(self) -> None:  # by hand, and by the lock itself: every search passes here
-        with self._lock:
-            while self._writing or self._writers_waiting:
-                self._changed.wait()
-            self._readers += 1
+        unforked.__enter__()
+        try:
+            with self._lock:
+                while self._writing or self._writers_waiting:
+                    self._changed.wait()
+                self._readers += 1
+        except BaseException:  # an interrupt
+            unforked.__exit__()
+            raise
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._readers -= 1
             if self._writers_waiting and not self._readers:
                 self._changed.notify_all()
+        unforked.__exit__()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Wait until nobody reads or writes; keep all others out for the length of the block."""
-        with self._changed:
-            self._writers_waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._writing and not self._readers)
-                self._writing = True
-            finally:
-                self._writers_waiting -= 1
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
+        with unforked:
             with self._changed:
-                self._writing = False
-                self._changed.notify_all()
+                self._writers_waiting += 1
+                try:
+                    self._changed.wait_for(lambda: not self._writing and not self._readers)
+                    self._writing = True
+                finally:
+                    self._writers_waiting -= 1
+                    self._changed.notify_all()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._writing = False
+                    self._changed.notify_all()
 
 
 # ---- Samples of rows
@@ -324,7 +387,7 @@ def _compiled(function: F, **options: Any) -> F:
         return compiled(cache=True)
     except RuntimeError:  # neither beside the package nor in the user's cache can files be written
         pass
-    with _lock:
+    with unforked, _lock:
         before, config.CACHE_DIR = config.CACHE_DIR, _spare_cache()
         try:
             return compiled(cache=bool(config.CACHE_DIR))

@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
 import os
 import re
+import struct
 import tarfile
 import threading
 import tokenize
@@ -39,10 +39,12 @@ from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParam
 
 CHUNK_BYTES = 1 << 24
 _FAILURES = (  # the last two are of NumPy, on a header that is no Python literal
-    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, ArithmeticError,
-    zipfile.BadZipFile, zlib.error, tarfile.TarError, SyntaxError, tokenize.TokenError,
+    OSError, ValueError, TypeError, RuntimeError, EOFError, LookupError, ArithmeticError, MemoryError,
+    zipfile.BadZipFile, zlib.error, tarfile.TarError, struct.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 PAGE_BYTES = 1 << 20  # read at once; without a buffer, PyArrow reads a whole row group
+MAX_LINKS = 16  # from one name of an HDF5 file to another
+MOST_COMPRESSED = 1100  # bytes of a file per byte that it takes: zlib reaches 1,032, a lie any number
 MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file is something else
 SAMPLED_HEADERS = 256
 BLOCK_BYTES = 1 << 26
@@ -209,8 +211,13 @@ def _read_npz(source: Path, key: str | None) -> Array:
             (key,) = members
         if key not in members:
             raise choose(source, "array", key, members)
-        with archive.open(members[key]) as file:
-            check_rows(source, *_npy_header(file, source))
+        about = archive.getinfo(members[key])
+        if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DataFileError(f"{source} is compressed as NumPy never does. Save it by np.savez.")
+        with archive.open(about) as file:
+            shape, dtype = _npy_header(file, source)
+            check_rows(source, shape, dtype)
+            _check_size(source, math.prod(shape) * dtype.itemsize, source.stat().st_size)
             file.seek(0)
             array: Array = np.lib.format.read_array(file, allow_pickle=False)
             if file.read(1):  # at its end, the archive's checksum is verified
@@ -285,9 +292,18 @@ def check_rows(source: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> No
             f"{source} holds a 1-D array of {shape[0]} values; expected rows (n, d). Save it as "
             "reshape(-1, 1) for rows of one value, or as reshape(1, -1) for a single row."
         )
-    if not shape or 0 in shape:
+    if not shape or min(shape) <= 0:
         what = "a single value" if not shape else "no rows" if shape[0] == 0 else "rows without values"
+        what = "less than nothing" if shape and min(shape) < 0 else what
         raise DataFileError(f"{source} holds {what} (shape {shape}); expected rows (n, d).")
+
+
+def _check_size(source: Path, claimed: int, there: int) -> None:
+    """Refuse to make room for what a file says it holds, if it cannot."""
+    if claimed > there * MOST_COMPRESSED:
+        raise DataFileError(
+            f"{source} is damaged: it says that it holds {claimed:,} bytes, and takes {there:,} itself."
+        )
 
 
 def chunks(n_rows: int, row_bytes: int, at_once: int = CHUNK_BYTES) -> Iterator[slice]:
@@ -506,34 +522,73 @@ def hdf5_dataset(source: Path, key: str | None) -> Any:
     h5py = require("h5py", extra="data", purpose="reading .h5 files")
     name, file = "train" if key is None else key, h5py.File(source, "r")
     try:
-        dataset = file.get(name)
+        dataset = _hdf5_item(source, file, name)
         if not isinstance(dataset, h5py.Dataset):
             found: list[str] = []
             file.visititems(lambda path, item: found.append(path) if isinstance(item, h5py.Dataset) else None)
             raise choose(source, "dataset", name, found)
         check_rows(source, dataset.shape or (), dataset.dtype)
         _check_written(source, dataset)
+        _check_size(source, dataset.nbytes, source.stat().st_size)
     except BaseException:
         file.close()
         raise
     return dataset
 
 
-def _check_written(source: Path, dataset: Any) -> None:
-    """Refuse a dataset of which the file has not all, or more: HDF5 would read zeros, or leave rows out."""
+def _hdf5_item(source: Path, group: Any, name: str, depth: int = 0) -> Any:
+    """What a name in a group stands for, None if there is nothing; links into other files are refused."""
+    h5py = require("h5py", extra="data", purpose="reading .h5 files")
+    if depth > MAX_LINKS:
+        raise DataFileError(f"{source}: {name!r} is a link that leads to itself. Write the file again.")
+    item = group.file if name.startswith("/") else group
+    for part in filter(None, name.split("/")):
+        link = item.get(part, getlink=True) if isinstance(item, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise _elsewhere(source, part, link.filename)
+        if isinstance(link, h5py.SoftLink):
+            item = _hdf5_item(source, item, link.path, depth + 1)
+        else:
+            item = None if link is None else item[part]
+    return item
+
+
+def _check_written(source: Path, dataset: Any, seen: set[str] | None = None) -> None:
+    """Refuse a dataset of which the file has not all, or more: HDF5 would read zeros, or leave rows out.
+
+    Nor may it be elsewhere: a file that somebody sent could have any file of this machine read as vectors.
+    """
+    seen = set() if seen is None else seen
+    seen.add(dataset.name)
+    if dataset.external:
+        raise _elsewhere(source, dataset.name, dataset.external[0][0])
     if dataset.is_virtual:
+        for part in dataset.virtual_sources():
+            if part.file_name != ".":
+                raise _elsewhere(source, dataset.name, part.file_name)
+            item = _hdf5_item(source, dataset.file, part.dset_name)
+            if hasattr(item, "is_virtual") and item.name not in seen:
+                _check_written(source, item, seen)
         return
     whole = dataset.id.get_storage_size() == dataset.nbytes
     if dataset.chunks:
-        starts = [range(0, size, step) for size, step in zip(dataset.shape, dataset.chunks)]
+        steps = list(zip(dataset.shape, dataset.chunks))
         there: set[tuple[int, ...]] = set()
         dataset.id.chunk_iter(lambda chunk: there.add(chunk.chunk_offset))
-        whole = there == set(itertools.product(*starts))
+        within = (at < size and not at % step for each in there for at, (size, step) in zip(each, steps))
+        whole = len(there) == math.prod(-(-size // step) for size, step in steps) and all(within)
     if not whole:
         raise DataFileError(
             f"{source}: what the file has of the dataset {dataset.name} is not its shape, {dataset.shape}: "
             "it was never written to its end, or is damaged. Write it again, or resize it to its rows."
         )
+
+
+def _elsewhere(source: Path, what: str, place: object) -> DataFileError:
+    return DataFileError(
+        f"{source}: {what} is not in the file but in another, {place}, which is not read. "
+        "Copy it into one file, by h5repack or h5py."
+    )
 
 
 class ParquetColumns:
