@@ -16,6 +16,7 @@ from auxbit import Collection
 from auxbit.collection.storage import DATABASE
 from auxbit.core.files import CHUNK
 from auxbit.errors import AuxbitError, CollectionError, Damaged, InvalidInput
+from auxbit.index.lists import map_arrays, write_arrays
 from helpers.collection_truth import Contents, D, difference, model
 
 SIZES = (4000, 300, 1700)  # rows added at a time: files of several chunks
@@ -391,3 +392,49 @@ def test_a_database_of_somebody_else_or_of_a_newer_version_is_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(CollectionError, match=message):
             Collection.open(tmp_path / "c")
+
+
+# ---- files that are cut short, or crafted, under a collection that is open
+
+ROWS = np.random.default_rng(5).normal(size=(1000, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize("options", [{"coding": "hash", "method": "itq"}, {"lists": 4, "vectors": "float32"}])
+def test_a_file_that_is_cut_short_under_a_reader_is_an_error_and_not_its_end(tmp_path, options):
+    Collection.create(tmp_path / "c", ROWS, bits=16, n_jobs=1, **options).close()
+    with Collection.open(tmp_path / "c", n_jobs=1) as collection:
+        assert collection.search(ROWS[:3], k=1).ids.ravel().tolist() == [0, 1, 2]
+        for name in ("lists.0", "vectors.0", "codes.0"):
+            if (path := tmp_path / "c" / name).exists():
+                content = path.read_bytes()
+                os.truncate(path, 64)
+                with pytest.raises(Damaged, match="was cut short while it was in use"):
+                    collection.search(ROWS[:3], k=1)
+                path.write_bytes(content)
+                assert collection.search(ROWS[:3], k=1).ids.ravel().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("coding", ["hash", "optimal"])
+def test_crafted_lists_are_not_searched(tmp_path, coding):
+    Collection.create(tmp_path / "c", ROWS, bits=16, lists=4, coding=coding, n_jobs=1).close()
+    path = tmp_path / "c" / "lists.0"
+    about, arrays = map_arrays(path)
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    with Collection.open(tmp_path / "c", n_jobs=1) as collection:
+        truth = collection.search(ROWS[:9], k=3)
+    spoilt = [
+        arrays | {"order": arrays["order"] + np.uint32(1000)},
+        arrays | {"order": arrays["order"].astype(np.float64)},
+        arrays | {"starts": arrays["starts"][::-1].copy()},
+        arrays | {"starts": arrays["starts"] * 2**40},
+        arrays | {"planes": arrays["planes"][:1]},
+        arrays | {"coverage": arrays["coverage"][:, :3]},
+        {name: array for name, array in arrays.items() if name != "order"},
+    ]
+    headers = [(about, each) for each in spoilt] + [(about | {"n_bits": 4096}, arrays), ({}, arrays)]
+    for header, each in headers:
+        write_arrays(path, header, each)
+        with Collection.open(tmp_path / "c", n_jobs=1) as collection:
+            found = collection.search(ROWS[:9], k=3)
+            np.testing.assert_array_equal(found.ids, truth.ids)
+            np.testing.assert_array_equal(found.distances, truth.distances)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 
@@ -10,7 +11,7 @@ import pytest
 
 from auxbit.core import checks
 from auxbit.core.parallel import BLOCK_ROWS, Workers
-from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+from auxbit.errors import DataFileError, InvalidInput, InvalidParameter, MissingExtra
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "3", None, 0, 11])
@@ -73,3 +74,15 @@ def test_a_package_that_is_too_old_is_named_with_its_version():
     ):
         checks.require("numpy", least="numpy>=99.1", **how)
     assert checks.require("numpy", least="numpy>=1.26", **how) is np
+
+
+def test_rows_of_a_file_that_is_cut_short_meanwhile_are_refused(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.zeros((5000, 16), np.float32))
+    rows = np.load(path, mmap_mode="r")
+    for mapped in (rows, rows[1000:], np.asarray(rows).reshape(-1, 8)):
+        checks.check_finite(mapped)
+    os.truncate(path, 200)
+    for mapped in (rows, rows[1000:], np.asarray(rows).reshape(-1, 8)):
+        with pytest.raises(DataFileError, match=r"was cut short while .* 200 bytes instead of 320,128"):
+            checks.check_finite(mapped)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 
 def auxbit_process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
@@ -32,6 +33,36 @@ def test_ctrl_c_exits_130_with_a_short_message_and_no_partial_file(folder: Path)
     assert stderr.startswith("interrupted")
     assert "Traceback" not in stderr
     assert {path.name for path in folder.iterdir()} == before
+
+
+AT_THE_END = """
+import os, signal, sys, threading
+from auxbit.cli import app, main
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+if sys.argv.pop(1) == "after":
+    threading._register_atexit(interrupt)  # among the last things that the interpreter does
+else:
+    real = app.app
+    def command(**options):
+        try:
+            real(**options)
+        finally:
+            interrupt()
+    app.app = command
+main()
+"""
+
+
+@pytest.mark.parametrize(("when", "code"), [("after", 0), ("as it ends", 130)])
+def test_ctrl_c_at_the_very_end_leaves_an_exit_code_and_no_traceback(when: str, code: int) -> None:
+    command = [sys.executable, "-c", AT_THE_END, when, "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout.startswith("auxbit ")
+    assert ended.stderr == ""
 
 
 def test_a_closed_pipe_is_quiet(folder: Path) -> None:

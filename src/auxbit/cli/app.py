@@ -7,6 +7,7 @@ parsed, or a value that an option never has, whatever the data (InvalidParameter
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -106,7 +107,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without μ shows "?"
-    app(prog_name="auxbit")
+    try:
+        app(prog_name="auxbit")
+    except KeyboardInterrupt:  # just before or after a command
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what was done is done, and its exit code stands
 
 
 def _warnings_once() -> Callable[..., None]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage
-from auxbit.core.checks import Array, Ids, Packed, Positions
+from auxbit.core.checks import Array, Ids, Packed, Positions, check_mapped
 from auxbit.core.files import Checked, Kept, append_checked, integers
 from auxbit.core.maps import check_packed
 from auxbit.core.parallel import block_slices
@@ -209,6 +209,7 @@ class View:
     def index(self, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
         made = self._index
+        check_mapped(self._codes.content, self._codes.flat.path, Damaged)
         if made is not None and (decoder is None or made.decoder is decoder):
             return made
         from auxbit.index.hamming import HammingIndex

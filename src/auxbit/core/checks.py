@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import mmap
 import os
 import re
 import warnings
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core.parallel import Workers
-from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+from auxbit.errors import DataFileError, FileProblem, InvalidInput, InvalidParameter, MissingExtra
 
 PathLike = str | os.PathLike[str]
 
@@ -100,6 +101,7 @@ def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
         return None
 
     def first_bad(rows: slice) -> tuple[int, int] | None:
+        check_mapped(X, getattr(X, "filename", None) or "the file of X")
         bad = ~acceptable(X[rows])
         if not bad.any():
             return None
@@ -111,6 +113,20 @@ def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
             row, column = found
             return row, column, X[row : row + 1][0, column]
     return None
+
+
+def check_mapped(X: Any, name: object, error: type[FileProblem] = DataFileError) -> None:
+    """Refuse an array in a mapped file that was cut short since: to read past its end ends the process."""
+    base = X
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if isinstance(base, mmap.mmap):
+        first = getattr(X, "offset", 0) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        if (size := base.size()) < first + len(base):
+            raise error(
+                f"{name} was cut short while it was in use: it has {size:,} bytes instead of "
+                f"{first + len(base):,}. Restore it, and write files under another name and rename them."
+            )
 
 
 def check_squares(squared: npt.NDArray[Any], largest: float, what: str = "distances to X") -> None:

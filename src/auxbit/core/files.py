@@ -31,7 +31,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions
+from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions, check_mapped
 from auxbit.core.parallel import unforked
 from auxbit.errors import AuxbitError, Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
@@ -427,7 +427,8 @@ class Checked:
         self.length = length
 
     def check(self, chunks: Positions | None = None) -> None:
-        """Compare chunks, by default all, with their checksums."""
+        """Compare chunks, by default all, with their checksums, if the file is still as long."""
+        check_mapped(self.content, self.flat.path, Damaged)
         wanted = np.arange(len(self._fine)) if chunks is None else chunks
         for chunk in wanted[~self._fine[wanted]].tolist():
             content = self.content[chunk * CHUNK : min((chunk + 1) * CHUNK, self.length)]

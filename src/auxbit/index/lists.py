@@ -30,10 +30,11 @@ from auxbit.core.checks import (
     PathLike,
     Positions,
     Words,
+    check_mapped,
     check_squares,
 )
 from auxbit.core.decoders import LEARNED_KS, Coverage, ListDecoder, TableDecoder
-from auxbit.core.files import replacing
+from auxbit.core.files import check_layout, replacing
 from auxbit.core.maps import VALUES, unpack
 from auxbit.core.parallel import Workers, block_slices, kernel
 from auxbit.core.simd import (
@@ -52,6 +53,7 @@ from auxbit.core.simd import (
     squared_apart,
     word_at,
 )
+from auxbit.errors import Damaged, InvalidInput
 from auxbit.index.asymmetric import (
     LOOSE,
     NARROW_LIMIT,
@@ -71,6 +73,7 @@ from auxbit.index.asymmetric import (
 )
 from auxbit.index.codes import (
     LANES,
+    LEVELS,
     CodeBlocks,
     CodeNorms,
     LaneMasks,
@@ -736,6 +739,8 @@ class ListSearch:
             if first < codes.size:
                 self._sort(codes, first, alive, workers)
             found = [each for _, each in self._segments]
+            for each in found:
+                check_mapped(each.order, "the file of codes sorted by list", Damaged)
             if len(codes.changed):
                 if self._changed is None or self._changed[0] != codes.version:
                     self._changed = codes.version, self._sorted(codes.take(codes.changed), codes.changed)
@@ -757,9 +762,15 @@ class ListSearch:
     def adopt(self, path: Path, key: str, codes: CodeBlocks) -> None:
         """Take in what was saved of the first codes, if it is of these; else nothing changes."""
         found = map_arrays(path)
-        if found is None or found[0].get("key") != key or len(found[1]["order"]) > codes.size:
+        if found is None:
             return
         about, arrays = found
+        try:
+            if about["key"] != key:
+                return
+            self._check_saved(about, arrays, codes.size)
+        except (InvalidInput, KeyError, TypeError, ValueError, OverflowError):
+            return  # damaged, or made by somebody who wanted it to be
         with self._building:
             if self.decoder is None:
                 self.centroids = Centroids(np.array(arrays["centroids"]))
@@ -769,6 +780,33 @@ class ListSearch:
             self._changed, self._masks = None, {}
             codes.watch()
             codes.watched = len(segment)
+
+    def _check_saved(self, about: dict[str, Any], arrays: dict[str, Array], n_codes: int) -> None:
+        """Refuse what is not as `save` writes it: kernels read by address."""
+        n_lists, n = len(arrays["starts"]) - 1, len(arrays["order"])
+        n_bits = self.n_bits if self.decoder is None else self.decoder.inner.n_bits
+        sizes = {"K": n_lists, "N": n_codes, "n": n, "B": -(-n // LANES), "S": -(-n // LANES) * LANES}
+        sizes |= {"w": -(-n_bits // 8), "L": self.n_bits, "F": LEVELS}
+        wide = "int64" if arrays["order"].dtype == np.int64 else "uint32"
+        layout = (
+            f"planes uint8 B w {LANES}; order {wide} n 0..N-1; starts int64 K+1 0..n; coverage float64 c K"
+        )
+        if self.decoder is None:
+            layout += "; centroids float32 K L"
+        else:
+            layout += f"; norms float32 S; levels uint8 B {LANES} 0..F-1; floors float32 F"
+        check_layout(arrays, layout, sizes)
+        rises = (np.diff(arrays["starts"]) >= 0).all() and (arrays["starts"][0], arrays["starts"][-1]) == (
+            0,
+            n,
+        )
+        as_many = self.decoder is None or n_lists == self.n_lists
+        if not (rises and as_many and len(arrays["coverage"]) <= len(LEARNED_KS) and n and n_lists):
+            raise InvalidInput("the lists do not hold the codes")
+        if about["n_bits"] != n_bits or not (
+            np.isfinite(about.get("largest", 0)) and int(about["rows"]) >= 0
+        ):
+            raise InvalidInput("the codes are others")
 
     def _sort(self, codes: CodeBlocks, first: int, alive: LaneSet, workers: Workers) -> None:
         """Make a segment of the positions from `first` on."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed
+from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed, check_mapped
 from auxbit.core.decoders import Plain
 from auxbit.core.maps import (
     CHUNK,
@@ -376,6 +376,7 @@ class ScaledRows:
         start, stop, _ = rows.indices(self.shape[0])
         if start >= stop:
             return np.empty((0, self._source.shape[1]), dtype=self._source.dtype), self._left_out[:0]
+        check_mapped(self._source, getattr(self._source, "filename", None) or "the file of X")
         first, last = self.places(np.array([start, stop - 1]))
         low, high = np.searchsorted(self._left_out, (first, last))
         return np.asarray(self._source[slice(int(first), int(last) + 1)]), self._left_out[low:high] - first
