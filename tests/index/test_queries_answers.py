@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from auxbit.errors import FileExists, InvalidInput, InvalidParameter, MissingExtra
 from auxbit.index import queries as module
-from auxbit.index.queries import Answers
+from auxbit.index.queries import Answers, as_text, fields_on_a_line
 
 NEAR = np.array([[0, 1, 2], [5, 9, 9]], dtype=np.int32), np.array([[4, 2, 7], [3, -1, -1]])
 
@@ -237,3 +237,10 @@ def test_ids_that_an_npz_file_would_change_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     answers.write(tmp_path / "a.jsonl")
     assert json.loads((tmp_path / "a.jsonl").read_text())["ids"] == ["a\0"]
+
+
+def test_fields_are_shown_as_text_and_json_not_as_python_writes_them():
+    row = {"title": "a  b", "tags": ["é", "y"], "seen": True, "more": None}
+    assert fields_on_a_line(row) == 'title=a b  tags=["é", "y"]  seen=true …'
+    assert as_text({"a": None}) == '{"a": null}'
+    assert as_text("x" * 9, 5) == "xxxx…"

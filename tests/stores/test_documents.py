@@ -28,8 +28,9 @@ def lines(folder, name):
 def test_elasticsearch_gets_bits_as_hexadecimal_text(tmp_path):
     done = write_documents(SOURCE, tmp_path / "out", "elasticsearch")
     assert done["files"] == ["documents.ndjson", "exact.json", "mapping.json", "query.json"]
-    code = read(tmp_path / "out", "mapping.json")["mappings"]["properties"]["code"]
-    assert code == {"type": "dense_vector", "element_type": "bit", "dims": 24, "index": True}
+    fields = read(tmp_path / "out", "mapping.json")["mappings"]["properties"]
+    assert fields["metadata"] == {"type": "flattened", "ignore_above": 8000}  # 32,766 bytes would be refused
+    assert fields["code"] == {"type": "dense_vector", "element_type": "bit", "dims": 24, "index": True}
     assert lines(tmp_path / "out", "documents.ndjson") == [
         {"index": {"_id": "7"}},
         {"code": "007f80", "metadata": {"title": "é\n"}},
@@ -38,7 +39,7 @@ def test_elasticsearch_gets_bits_as_hexadecimal_text(tmp_path):
     ]
     assert read(tmp_path / "out", "query.json")["knn"]["query_vector"] == "007f80"
     script = read(tmp_path / "out", "exact.json")["query"]["script_score"]["script"]
-    assert script == {"source": "(24 - hamming(params.query, 'code')) / 24", "params": {"query": "007f80"}}
+    assert script == {"source": "(24 - hamming(params.query, 'code')) / 24.0", "params": {"query": "007f80"}}
 
 
 def test_opensearch_gets_bits_as_signed_bytes(tmp_path):

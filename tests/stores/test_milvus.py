@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from auxbit import HammingIndex
-from auxbit.errors import FileProblem, InvalidParameter
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter
 from auxbit.stores import StoreError, StoreExists, StoreUnreachable, connect, milvus
+from auxbit.stores.push import of_arrays, push
 from helpers.index_truth import random_codes
 from helpers.store_servers import PASSWORD, free_port, skip_without_milvus_file
 
@@ -45,6 +46,17 @@ def test_more_answers_than_milvus_gives_at_once_are_fetched_in_parts(file, monke
             store.search(base[:1], 8)
         assert store.delete(np.arange(95)) == 95
         assert (store.search(base[:1], 8)[1][0] >= 0).sum() == 5
+
+
+def test_a_file_that_only_a_failed_push_made_is_removed(tmp_path):
+    skip_without_milvus_file()
+    place = tmp_path / "new.db"
+    with connect(str(place)) as store:
+        assert not store.exists
+        source = of_arrays(random_codes(2, 8), 8, metadata=[{}, {"a.b": 1}])
+        with pytest.raises(InvalidInput, match=r"'a\.b' has a dot.*--without-metadata"):
+            push(store, source)
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a-b", "a b", 'x"; drop', "é", "x" * 256, 3])

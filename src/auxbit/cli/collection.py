@@ -335,6 +335,8 @@ def get(
     json: opt.JsonLines = False,
 ) -> None:
     """Show items by their ids, with all of their metadata."""
+    from auxbit.index.queries import as_text
+
     with _opened(folder) as items:
         found = items.get(items.parse_ids(ids))
     if json:
@@ -344,7 +346,7 @@ def get(
         if place:
             output.say()
         output.print_facts(
-            [("id", item["id"]), *((name, _shown(each)) for name, each in item["metadata"].items())]
+            [("id", item["id"]), *((name, as_text(each)) for name, each in item["metadata"].items())]
         )
 
 
@@ -393,7 +395,7 @@ def _print_items(items: list[dict[str, Any]]) -> None:
     more = ["…"] if len(counts) > len(fields) else []
     lines = [
         [item["id"] if isinstance(item["id"], int) else str(item["id"])]
-        + [_shown(item["metadata"].get(name, ""), SHOWN_LETTERS) for name in fields]
+        + [_cell(item["metadata"].get(name, "")) for name in fields]
         + [
             "…" if len(item["metadata"]) > sum(name in item["metadata"] for name in fields) else ""
             for _ in more
@@ -404,15 +406,12 @@ def _print_items(items: list[dict[str, Any]]) -> None:
         output.print_table(["id", *fields, *more], lines)
 
 
-def _shown(value: Any, most: int | None = None) -> Any:
-    """A value of metadata for people: text as it is, numbers as they are, others as JSON."""
-    import json
+def _cell(value: Any) -> Any:
+    """A value of metadata in a table, whose numbers are flush right."""
+    from auxbit.index.queries import as_text
 
-    if not isinstance(value, str):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value if most is not None else str(value)
-        value = json.dumps(value, ensure_ascii=False)
-    return value if most is None or len(value) <= most else value[: most - 1] + "…"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else as_text(value, SHOWN_LETTERS)
 
 
 def update(

@@ -193,6 +193,11 @@ def search(
             if out is not None:
                 found.write(out, overwrite=force)
         print_answers(found, out, json)
+    if not json and model is not None and (mode, radius, rerank, found.about["candidates"]) == (None,) * 4:
+        output.say(
+            "By Hamming distance: vectors are ranked by the decoder if it is for the codes in the store, as "
+            "after fit --coding hash."
+        )
     if not json and not found.about["exact"]:
         output.say("By an approximate index, which may miss neighbours.")
 

@@ -411,7 +411,7 @@ class Answers:
 
     def __repr__(self) -> str:
         columns, rows, more = self._shown()
-        return self._heading() + (":\n" + _as_text([columns, *rows]) if rows else "") + "\n…" * bool(more)
+        return self._heading() + (":\n" + _aligned([columns, *rows]) if rows else "") + "\n…" * bool(more)
 
     def _repr_html_(self) -> str:
         columns, rows, more = self._shown()
@@ -420,16 +420,19 @@ class Answers:
 
 def fields_on_a_line(metadata: dict[str, Any]) -> str:
     """Some fields of an item, for people."""
-    shown = [f"{name}={_short(value)}" for name, value in list(metadata.items())[:SHOWN_FIELDS]]
+    shown = [
+        f"{name}={as_text(value, SHOWN_LETTERS)}" for name, value in list(metadata.items())[:SHOWN_FIELDS]
+    ]
     return "  ".join(shown) + (" …" if len(metadata) > SHOWN_FIELDS else "")
 
 
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
+def as_text(value: object, most: int | None = None) -> str:
+    """A value of metadata on one line, for people: text as it is, others as JSON. most : letters."""
+    text = " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+    return text if most is None or len(text) <= most else text[: most - 1] + "…"
 
 
-def _as_text(rows: Sequence[Sequence[str]]) -> str:
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

@@ -28,6 +28,7 @@ from auxbit.stores.push import Source
 
 PROGRAMS = ("elasticsearch", "opensearch", "vespa")
 CANDIDATES = 100  # of an approximate search for ten
+LONGEST = 8000  # letters that Elasticsearch searches for: longer texts are kept, but could not be indexed
 ROWS = 16_384  # that are read at a time
 
 
@@ -65,10 +66,11 @@ def write_documents(
 
 def _about(program: str, name: str, code: Array) -> dict[str, Any]:
     """What says how codes are kept, and queries."""
-    n_bits, field = 8 * len(code), {"type": "flattened" if program == "elasticsearch" else "flat_object"}
+    n_bits = 8 * len(code)
     if program == "elasticsearch":
+        field = {"type": "flattened", "ignore_above": LONGEST}
         vector = {"type": "dense_vector", "element_type": "bit", "dims": n_bits, "index": True}
-        source = f"({n_bits} - hamming(params.query, 'code')) / {n_bits}"
+        source = f"({n_bits} - hamming(params.query, 'code')) / {n_bits}.0"
         knn = {"field": "code", "query_vector": _hex(code), "k": 10, "num_candidates": CANDIDATES}
         script = {"source": source, "params": {"query": _hex(code)}}
         return {
@@ -88,7 +90,7 @@ def _about(program: str, name: str, code: Array) -> dict[str, Any]:
         return {
             "mapping.json": {
                 "settings": settings,
-                "mappings": {"properties": {"code": vector, "metadata": field}},
+                "mappings": {"properties": {"code": vector, "metadata": {"type": "flat_object"}}},
             },
             "query.json": {"size": 10, "query": {"knn": knn}, "_source": ["metadata"]},
             "exact.json": {"size": 10, "query": _scored(script), "_source": ["metadata"]},

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -24,7 +24,14 @@ from auxbit.core.checks import Array, Ids, Packed, check_integer, require
 from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import block_slices
 from auxbit.data.where import Condition, Node, Where, end_of_prefix
-from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, StoreError, StoreUnreachable
+from auxbit.errors import (
+    AuxbitError,
+    FileProblem,
+    InvalidInput,
+    InvalidParameter,
+    StoreError,
+    StoreUnreachable,
+)
 from auxbit.index.codes import MAX_ID, check_ids
 from auxbit.stores.base import (
     DEFAULT_NAME,
@@ -56,6 +63,7 @@ class Client:
     def __init__(self, address: Address, timeout: float) -> None:
         self.address, self.timeout = address, timeout
         self._file: str | None = None
+        self._is_new = False  # the file was not there before
         self._driver = require("pymilvus", extra="milvus", purpose="Milvus")
         self._rpc_error = require("grpc", extra="milvus", purpose="Milvus").RpcError
         with self.translated():
@@ -79,7 +87,14 @@ class Client:
         return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
     def close(self) -> None:
-        """End the connection, and the process of a file that nobody else here uses."""
+        """End the connection, and the process of a file that nobody else here uses.
+
+        Milvus Lite makes a file when it is opened: one that was not there before, and is empty, is removed.
+        """
+        unused = False
+        if self._is_new:
+            with suppress(AuxbitError):
+                unused = not self.call("list_collections")
         self.milvus.close()
         if self._file is not None:
             with _opening:
@@ -87,6 +102,8 @@ class Client:
                 if not _open_files[self._file]:
                     del _open_files[self._file]
                     _manager().release_server(self._file)
+                    if unused:
+                        Path(self._file).unlink(missing_ok=True)
             self._file = None
 
     @contextmanager
@@ -130,6 +147,7 @@ class Client:
         path = Path(self.address.text).absolute()
         _lite("milvus_lite")
         _check_file(path)
+        self._is_new = not path.exists()
         with _opening:
             client = self._once_it_listens(str(path))
             self._file = str(path)
