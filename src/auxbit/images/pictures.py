@@ -24,6 +24,7 @@ from auxbit.collection.collection import Collection
 from auxbit.core import files
 from auxbit.core.checks import Float32, Packed, PathLike, check_integer
 from auxbit.core.parallel import sample_rows
+from auxbit.data.where import Where
 from auxbit.errors import (
     AuxbitError,
     BadPicture,
@@ -331,6 +332,11 @@ class Pictures:
         k = check_integer("k", k, 1, None, "Try k=10.")
         return self._named(self.nearest(self._words()(text), k, mode=mode), mode)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the collection has a network for words, and can be searched by them."""
+        return bool(About.of(self.collection).words)
+
     def _words(self) -> Words:
         """What makes vectors of words, loaded at first use."""
         wanted = About.of(self.collection).words
@@ -351,21 +357,40 @@ class Pictures:
                 self._read_words = wanted, Words(contents[0], contents[1])
             return self._read_words[1]
 
-    def nearest(self, vector: Float32, k: int, *, mode: str | None = None) -> list[Seen]:
-        """The k nearest to a vector, (D,), by the best of their views: distances in bits, or squared."""
+    def nearest(
+        self, vector: Float32 | None, k: int, *, mode: str | None = None, codes: Packed | None = None,
+        where: Any = None,
+    ) -> list[Seen]:  # fmt: skip
+        """The k nearest to a vector, (D,), by the best of their views: distances in bits, or squared.
+
+        codes, where : as in Collection.search. Of views as many are looked through as there are for k
+        pictures, and those of pictures that `where` leaves out are dropped.
+        """
         if mode is not None and mode not in MODES:
             raise InvalidParameter("mode", mode, f"one of {', '.join(MODES)}")
         how: dict[str, Any] = {"rerank": True} if mode == "reranked" else {"mode": mode}
-        distances, ids = self.collection.search(vector, k, **how)
-        found = [Seen(id_, distance, "") for id_, distance in zip(ids.tolist(), distances.tolist())]
+        how["codes"] = codes
+        distances, ids = self.collection.search(vector, k, where=where, **how)
+        found = [
+            Seen(id_, distance, "") for id_, distance in zip(ids.ravel().tolist(), distances.ravel().tolist())
+        ]
         views = self.views()
-        if views is not None:
-            found = sorted(found + views.search(vector, k, **how), key=lambda each: each.distance)
+        if views is None:
+            return found
         best: dict[int, Seen] = {}
-        for each in found:
+        for each in sorted(found + views.search(vector, k, **how), key=lambda each: each.distance):
             best.setdefault(each.id, each)
-        there = self.collection.holds(list(best)).tolist() if best else []
-        return [each for each, is_there in zip(best.values(), there) if is_there][:k]
+        ids = np.array(list(best), dtype=np.int64)
+        ids = ids[self.collection.holds(ids)]
+        if where is not None and len(ids):
+            wanted = Where.of(where)
+            ids = ids[[wanted.matches(row) for row in self.collection.metadata(ids)]]
+        return [best[id_] for id_ in ids[:k].tolist()]
+
+    def vectors_of(self, texts: Sequence[str]) -> Float32:
+        """Texts as vectors, (n, D), by the collection's network for them."""
+        words = self._words()
+        return np.stack([words(text) for text in texts])
 
     def _named(self, found: list[Seen], mode: str | None) -> list[Picture]:
         about = self.collection.metadata([each.id for each in found]) if found else []

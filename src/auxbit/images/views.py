@@ -121,12 +121,12 @@ class Views:
         """Whether the codes are of the model that the pictures have now."""
         return self.collection.about == _of_model(pictures)
 
-    def search(self, vector: Float32, k: int, **how: Any) -> list[Seen]:
+    def search(self, vector: Float32 | None, k: int, **how: Any) -> list[Seen]:
         """At least k pictures, if there are, by each of their views that is near, nearest first."""
         distances, numbers = self.collection.search(vector, k * len(NAMES), **how)
         return [
             Seen(number // PLACES, distance, NAMES[number % PLACES])
-            for number, distance in zip(numbers.tolist(), distances.tolist())
+            for number, distance in zip(numbers.ravel().tolist(), distances.ravel().tolist())
         ]
 
     def within(self, codes: Packed, radius: int) -> list[list[int]]:

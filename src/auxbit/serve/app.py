@@ -536,7 +536,7 @@ def search_routes(site: Site) -> APIRouter:
     async def search(
         id: Annotated[str | None, Query(max_length=1000, description="Search from this item")] = None,
         text: Annotated[
-            str | None, Query(min_length=1, max_length=MAX_TEXT, description="Search for this text")
+            str | None, Query(pattern=r"\S", max_length=MAX_TEXT, description="Search for this text")
         ] = None,
         upload: Annotated[
             str | None, Query(pattern="^[0-9a-f]{64}$", description="Search from this earlier upload")

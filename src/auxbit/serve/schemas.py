@@ -208,9 +208,10 @@ class Result(Item):
 
 
 class PictureResult(Picture, Result):
-    """A picture that was found."""
+    """A picture that was found. view : which of its views was the nearest, null for the picture itself."""
 
     reconstruction: str | None
+    view: str | None
 
 
 class Answer(Document):
@@ -231,7 +232,7 @@ class Sought(Document):
 
     vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
     id: Id | None = None
-    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    text: Annotated[str, Field(pattern=r"\S", max_length=MAX_TEXT)] | None = None
     code: Code | None = None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from auxbit.core.checks import Array, Packed
 from auxbit.core.maps import pack
 from auxbit.data.where import Where
 from auxbit.errors import AuxbitError, InvalidInput
+from auxbit.images.pictures import Pictures
 from auxbit.index.asymmetric import distances_by
 from auxbit.serve import schemas
 from auxbit.serve.security import MAX_RANKED, Problem, not_found
@@ -95,11 +96,11 @@ def _together(site: Site, X: Array, wanted: Wanted) -> list[list[dict[str, Any]]
     state = site.collection.state
     mode = _mode(state, wanted.mode)
     code = site.code_of(X, state) if mode == "hamming" or state.coding == "hash" else None
-    distances, ids = nearest(site, mode, X, code, wanted.k, wanted.where)
-    known = iter(site.known.of(ids.ravel().tolist(), codes=False))
+    found = nearest(site, mode, X, code, wanted.k, wanted.where)
+    known = iter(site.known.of(found.ids.ravel().tolist(), codes=False))
     return [
         [each.item | {"distance": distance} for distance, each in zip(row, known)]
-        for row in distances.tolist()
+        for row in found.distances.tolist()
     ]
 
 
@@ -138,21 +139,49 @@ def _mode(state: State, wanted: str | None) -> str:
     return wanted or default
 
 
+class Nearest(NamedTuple):
+    """Distances, as they are shown, and ids of the k nearest, (q, k); by which view of a picture, if any."""
+
+    distances: Array
+    ids: Array
+    views: Array | None = None
+
+
 def nearest(
     site: Site, mode: str, x: Array | None, code: Packed | None, k: int, where: Where | None
-) -> tuple[Array, Array]:
-    """Distances, as they are shown, and ids of the k nearest, (q, k). x : (q, D); code : (q, bytes)."""
+) -> Nearest:
+    """The k nearest to each query. x : (q, D); code : (q, bytes)."""
+    if site.pictures is not None and site.pictures.views() is not None:
+        return _by_views(site, site.pictures, mode, x, code, k, where)
     if mode == "hamming":
         found = site.collection.search(codes=code, k=k, mode="hamming", where=where)
     elif mode == "asymmetric":
         found = site.collection.search(x, k, mode="asymmetric", where=where)
     else:
         found = site.collection.search(x, k, codes=code, rerank=True, where=where)
-    return (found.distances if mode == "hamming" else _shown(site, mode, found.distances)), found.ids
+    return Nearest(_shown(site, mode, found.distances), found.ids)
+
+
+def _by_views(
+    site: Site, pictures: Pictures, mode: str, x: Array | None, code: Packed | None, k: int,
+    where: Where | None,
+) -> Nearest:  # fmt: skip
+    """The same for pictures with views, each of which is found by the nearest of these."""
+    queries = code if x is None else x
+    assert queries is not None
+    rows = []
+    for row in range(len(queries)):
+        codes = None if code is None or mode == "asymmetric" else code[row : row + 1]
+        vector = None if x is None else x[row]
+        rows.append(pictures.nearest(vector, k, mode=mode, codes=codes, where=where))
+    ids, distances, views = (np.array([[each[place] for each in row] for row in rows]) for place in range(3))
+    return Nearest(_shown(site, mode, distances), ids, views)
 
 
 def _shown(site: Site, mode: str, squared: Array) -> Array:
     """Distances; by inner product vectors have none, and minus the products are shown."""
+    if mode == "hamming":
+        return squared
     if mode == "reranked" and site.metric == "inner_product":
         return squared.astype(np.float64)
     if not np.isfinite(squared).all():
@@ -221,7 +250,7 @@ class _Search:
     def answer(self) -> dict[str, Any]:
         """The document, but for the time that it took."""
         wanted = self.wanted
-        distances, ids = self._nearest() if wanted.radius is None else self._within(wanted.radius)
+        found = self._nearest() if wanted.radius is None else self._within(wanted.radius)
         return {
             "query": self._query(),
             "mode": self.mode,
@@ -230,32 +259,35 @@ class _Search:
             "where": None if wanted.where is None else str(wanted.where),
             "items": self.state.items,
             "milliseconds": 0.0,
-            "results": self._results(distances, ids),
+            "results": self._results(found),
         }
 
-    def _nearest(self) -> tuple[Array, Array]:
-        """Distances and ids of the k nearest, without the item searched from."""
+    def _nearest(self) -> Nearest:
+        """The k nearest, (k,) each, without the item searched from."""
         wanted, by_code = self.wanted, self.mode == "hamming" or self.state.coding == "hash"
-        distances, ids = nearest(
+        found = nearest(
             self.site, self.mode, None if self.mode == "hamming" else self.x, self.code if by_code else None,
             wanted.k if self.asked.id is None else wanted.k + 1, wanted.where,
         )  # fmt: skip
-        keep = np.flatnonzero(ids[0] != self.own)[: wanted.k]
-        return distances[0][keep], ids[0][keep]
+        keep = np.flatnonzero(found.ids[0] != self.own)[: wanted.k]
+        return Nearest(*(None if each is None else each[0][keep] for each in found))  # type: ignore[arg-type]
 
-    def _within(self, radius: int) -> tuple[Array, Array]:
-        """As `_nearest`, of what lies within the radius; of at most MAX_RANKED, the nearest by Hamming."""
+    def _within(self, radius: int) -> Nearest:
+        """As `_nearest`, of what lies within the radius; of at most MAX_RANKED, the nearest by Hamming.
+
+        A radius is of the codes of pictures themselves, whatever views they have.
+        """
         k, hamming, where = self.wanted.k, self.mode == "hamming", self.wanted.where
         some = (k if hamming else MAX_RANKED) + 1
         distances, ids = self.collection.search(codes=self.code, k=some, mode="hamming", where=where)
         near = (distances[0] <= radius) & (ids[0] != self.own)
         bits, candidates = distances[0][near], ids[0][near]
         if hamming or not len(candidates):
-            return bits[:k], candidates[:k]
+            return Nearest(bits[:k], candidates[:k])
         distance = self._to_reconstructions if self.mode == "asymmetric" else self._to_vectors
         squared = distance(self.x, candidates)
         best = np.argsort(squared, kind="stable")[:k]
-        return _shown(self.site, self.mode, squared[best]), candidates[best]
+        return Nearest(_shown(self.site, self.mode, squared[best]), candidates[best])
 
     def _to_reconstructions(self, x: Array, ids: Array) -> Array:
         """‖x − f(z)‖² for the codes z of these items."""
@@ -273,12 +305,14 @@ class _Search:
             far: Array = distances_by(self.site.metric, x[0].astype(np.float64), y).astype(np.float32)
         return far
 
-    def _results(self, distances: Array, ids: Array) -> list[dict[str, Any]]:
-        known, found = self.site.known.of(ids.tolist(), codes=self.with_codes), []
-        for each, distance in zip(known, distances.tolist(), strict=True):
+    def _results(self, near: Nearest) -> list[dict[str, Any]]:
+        known, found = self.site.known.of(near.ids.tolist(), codes=self.with_codes), []
+        views = [""] * len(known) if near.views is None else near.views.tolist()
+        for each, distance, view in zip(known, near.distances.tolist(), views, strict=True):
             result = each.item | {"distance": distance, "hamming": None, "code": None}
             if self.site.pictures is not None:
                 result["reconstruction"] = self._reconstruction(f"{ITEMS}/{each.item['id']}")
+                result["view"] = view or None
             found.append(result)
         if self.with_codes:
             codes = np.frombuffer(b"".join(each.code for each in known), dtype=np.uint8)

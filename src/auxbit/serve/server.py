@@ -38,7 +38,7 @@ from auxbit.images.pictures import Pictures
 from auxbit.images.sources import Source
 from auxbit.serve.app import make_app
 from auxbit.serve.search import warm_up
-from auxbit.serve.security import LOOPBACK_NAMES, Limits, Problem
+from auxbit.serve.security import LOOPBACK_NAMES, Limits, Problem, logger
 from auxbit.serve.state import Embed, Site, png
 
 MADE_BY = "Collections are made by `auxbit collection create` and, of pictures, `auxbit images create`."
@@ -108,8 +108,10 @@ def serve(
             embed=None if settings.embed is None else find_embed(settings.embed), writable=writable,
         )  # fmt: skip
         site = app.state.site
-        if site.embed is not None:
+        if settings.embed is not None:
             _check_embed(site)
+        elif site.embed is not None:
+            _check_words(site)
         warm_up(site)
         gc.collect()
         gc.freeze()  # these objects stay: for the collector to visit them again takes a tenth of a second
@@ -169,6 +171,15 @@ def _check_embed(site: Site) -> None:
         dimension = site.collection.state.n_features
         text = f"{problem}{why} Expected {dimension} numbers for each text."
         raise AuxbitError(f"--embed cannot be used: {text}") from problem
+
+
+def _check_words(site: Site) -> None:
+    """Leave search by words out, with the reason, if the network that pictures have for it cannot be used."""
+    try:
+        site.vectors_of(["a text"])
+    except Problem as problem:
+        logger.warning("the pictures cannot be searched by words: %s", problem.__cause__ or problem)
+        site.embed = None
 
 
 def _run(app: Any, listening: socket.socket, listens: Callable[[], None], limits: Limits) -> None:

@@ -484,7 +484,8 @@ class Site:
     """A collection that is being served, of pictures or of any vectors.
 
     decoders : what decodes uploads, closed by whoever made them; None: processes of the site's own
-    embed : makes vectors of texts, to search by words; writable : whether clients may add and delete
+    embed : makes vectors of texts, to search by words; by default the network for words that pictures may
+        have. writable : whether clients may add and delete
     """
 
     def __init__(
@@ -493,7 +494,10 @@ class Site:
     ) -> None:  # fmt: skip
         self.pictures = source if isinstance(source, Pictures) else None
         self.collection = source.collection if isinstance(source, Pictures) else source
-        self.path, self.limits, self.embed = self.collection.path, limits, embed
+        self.path, self.limits = self.collection.path, limits
+        self.embed = embed
+        if embed is None and self.pictures is not None and self.pictures.has_words:
+            self.embed = self.pictures.vectors_of
         self.writable = writable and self.pictures is None
         self._given = decoders
         self._own: Decoders | None = None
@@ -548,7 +552,8 @@ class Site:
     def vectors_of(self, texts: list[str]) -> Float32:
         """Texts as vectors, (n, D), by the function that the server was started with."""
         if self.embed is None:
-            text = "Search by text needs `auxbit serve --embed module:function`."
+            text = "Search by text needs `auxbit serve --embed module:function`, or, of pictures, "
+            text += "`auxbit images create --text-model`."
             raise Problem(422, "no_text_search", text)
         with self._embedding:  # few of such functions are made for several threads
             try:

@@ -217,6 +217,12 @@ function wire(page) {
   follow("#back-link, #brand, .tabs a[data-tab='search']", home);
   follow(".tabs a:not([data-tab='search'])", (link) => router.go({ tab: link.dataset.tab }));
   follow(".skip", () => byId("main").focus());
+  byId("text-form").hidden = !page.stats.has_text_search;
+  byId("text-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = byId("text-input").value.trim();
+    if (text) router.go({ ...page.settings, where: page.start.where, text });
+  });
   if (!page.stats.has_pictures) return;
   byId("shuffle").addEventListener("click", () => {
     byId("name-input").value = "";

@@ -5,6 +5,7 @@ import { counted, el, fileName, icon, number, thumbnail } from "./dom.js";
 import { button } from "./notices.js";
 import { titleOf, words } from "./rows.js";
 
+const TURNED = ["mirrored", "turned left", "upside down", "turned right"]; // the other views are parts
 const ENLARGE = "M12 3h5v5M17 3l-6 6M8 17H3v-5M3 17l6-6";
 
 /** What a query or a result is called. */
@@ -94,6 +95,9 @@ function distanceWords(answer, result, farthest) {
   return answer.mode === "hamming" ? [bits, null] : [result.distance.toFixed(decimals), bits];
 }
 
+/** How a picture was found, if not as it is. */
+const seenAs = (view) => (TURNED.includes(view) ? view : `a part of it, ${view}`);
+
 function card(answer, result, index, farthest, href) {
   const [main, other] = distanceWords(answer, result, farthest);
   const bar = el("i");
@@ -121,7 +125,7 @@ function card(answer, result, index, farthest, href) {
     el(
       "div", { class: "card-words" },
       distance, meter, drawBits(result.code, answer.query.code),
-      fileName(result.file),
+      fileName(result.file), result.view ? el("p", { class: "view-name" }, seenAs(result.view)) : null,
     ),
   );
 }

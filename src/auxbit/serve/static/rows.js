@@ -54,7 +54,6 @@ export class Rows {
     this.more = button("Show more", () => this.#next());
     byId("list-start").hidden = false;
     byId("picture-start").hidden = true;
-    this.#wire("text-form", "text-input", stats.has_text_search, (text) => actions.go({ text }));
     this.#wire("vector-form", "vector-input", stats.method !== null, (text) => this.#paste(text));
     this.#wire("where-form", "where-input", stats.fields.length > 0, (where) => actions.filter(where));
     byId("where-hint").textContent = `Fields: ${stats.fields.slice(0, 12).join(", ")}`;

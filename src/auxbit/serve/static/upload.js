@@ -6,7 +6,7 @@ import { bytes, byId, number } from "./dom.js";
 export async function objection(file, stats) {
   if (!file.size) return `${file.name} is empty.`;
   if (file.type && !file.type.startsWith("image/")) {
-    return `${file.name} is not a picture (${file.type}). JPEG, PNG, WebP, GIF and TIFF are read.`;
+    return `${file.name} is not a picture (${file.type}). JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF and HEIC are read.`;
   }
   if (file.size > stats.max_upload_bytes) {
     return tooMuch(file, bytes(file.size), bytes(stats.max_upload_bytes));
