@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest_plugins = ["helpers.browser"]
@@ -367,6 +368,34 @@ def test_items_without_pictures_are_a_list_that_is_searched_by_words_id_and_vect
     page.get_by_role("button", name="Filter").click()
     page.locator("#list-count", has_text="30 of 60 items").wait_for()
     assert "where=" in page.url
+
+
+def test_pictures_are_searched_by_words_and_opened_from_there(window, tmp_path, screenshot):
+    from helpers.browser import serving
+    from helpers.picture_collections import create
+    from helpers.picture_files import BLUE, RED, saved
+    from helpers.picture_network import network, text_network, tokenizer
+
+    towers = {"model": network([None, 3, 8, 8]), "text_model": text_network(), "tokenizer": tokenizer()}
+    (tmp_path / "in").mkdir()
+    for name, content in towers.items():
+        (tmp_path / name).write_bytes(content)
+    for name, colour in (("red", RED), ("blue", BLUE), ("dim", (90, 20, 20))):
+        (tmp_path / "in" / f"{name}.png").write_bytes(saved(np.full((9, 9, 3), colour, dtype=np.uint8)))
+    files = {name: tmp_path / name for name in towers}
+    create(tmp_path / "in", tmp_path / "out", features=None, side=None, bits=2, **files)
+    with serving(str(tmp_path / "out")) as server:
+        page = window(server).show("/")
+        page.get_by_label("Search by words").fill("red")
+        page.get_by_label("Search by words").press("Enter")
+        page.locator("#results .card > a").nth(2).wait_for()
+        assert "red.png" in page.locator("#results .card").first.inner_text()
+        assert page.locator("#query h2").inner_text() == "“red”"
+        screenshot(page, "32-words")
+        page.get_by_label("Open red.png").click()
+        page.get_by_text("Result 1 of 3").wait_for()
+        page.keyboard.press("ArrowLeft")  # to the left there are only words
+        assert page.get_by_text("Result 1 of 3").is_visible()
 
 
 def test_texts_from_strangers_are_text(window, docs):

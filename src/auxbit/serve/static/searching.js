@@ -20,10 +20,7 @@ export class Searching {
     this.viewer = new Viewer((id) => actions.pick({ id }));
     this.thing = stats.has_pictures ? "picture" : "item";
     this.open = (at) => {
-      if (!stats.has_pictures) return;
-      const { query, results } = this.answer;
-      if (query.thumbnail) this.viewer.open([query, ...results], at);
-      else this.viewer.open(results, at - 1); // words are no picture
+      if (stats.has_pictures) this.viewer.open([this.answer.query, ...this.answer.results], at);
     };
     this.controls = new Controls(byId("controls"), stats, actions.change, () => this.#firstRadius());
     this.cards = new Cards(byId("results"), { pick: actions.pick, href: actions.href, open: this.open });

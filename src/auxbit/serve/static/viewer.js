@@ -49,6 +49,7 @@ export class Viewer {
   /** @param {object[]} entries query and results, as the server gave them */
   open(entries, at) {
     this.entries = entries;
+    this.first = entries[0].thumbnail ? 0 : 1; // words are no picture
     this.dialog.showModal();
     this.#show(at);
   }
@@ -59,7 +60,7 @@ export class Viewer {
 
   #step(by) {
     const to = this.at + by;
-    if (to >= 0 && to < this.entries.length) this.#show(to);
+    if (to >= this.first && to < this.entries.length) this.#show(to);
   }
 
   #searchFrom() {
@@ -84,7 +85,7 @@ export class Viewer {
     this.picture = el("img", { class: smallness(entry), src: entry.thumbnail, alt: name });
     this.stage.replaceChildren(this.picture);
     this.#tell(entry, []);
-    this.previous.disabled = at === 0;
+    this.previous.disabled = at === this.first;
     this.next.disabled = at === this.entries.length - 1;
     this.from.hidden = entry.id === null || at === 0;
     if (entry.id === null) this.#enlargeUpload(entry, this.abort.signal);
