@@ -15,8 +15,8 @@ demo: $(VENV)/demo  ## install and run the main job on embedded data; results in
 test: lint types pytest  ## lint, types and tests
 
 lint: $(VENV)/test
-	$(BIN)/ruff check src tests benchmarks docs/reference
-	$(BIN)/ruff format --check src tests benchmarks docs/reference/*.py
+	$(BIN)/ruff check src tests benchmarks examples docs/reference
+	$(BIN)/ruff format --check src tests benchmarks examples docs/reference/*.py
 
 types: $(VENV)/test
 	$(BIN)/mypy
@@ -73,11 +73,12 @@ figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again 
 reference: $(VENV)/test  ## write docs/cli.md again from --help
 	$(BIN)/python -m auxbit.cli.reference
 
-docs: $(VENV)/test  ## build the site into site/ (`python -m http.server -d site` shows it)
-	$(BIN)/mkdocs build --strict
+docs: $(VENV)/test  ## run the gallery and build the site into site/ (`python -m http.server -d site` shows it)
+	$(BIN)/python docs/reference/gallery.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the virtual environment and what the demo wrote
-	rm -rf $(VENV) site auxbit-demo auxbit-experiments auxbit-screenshots
+	rm -rf $(VENV) build site auxbit-demo auxbit-experiments auxbit-screenshots
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

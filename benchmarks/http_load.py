@@ -46,7 +46,7 @@ class Load:
 @contextmanager
 def serving(path: Path) -> Iterator[tuple[str, int]]:
     """`auxbit serve` of a collection, at a free port: its address and process."""
-    command = [sys.executable, "-m", "auxbit.cli", "serve", str(path), "--port", "0", "--no-browser"]
+    command = [sys.executable, "-m", "auxbit", "serve", str(path), "--port", "0", "--no-browser"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert server.stdout is not None

@@ -48,7 +48,7 @@ RATE, SECONDS = 200, 30
 
 
 def auxbit(*command: str) -> list[str]:
-    return [sys.executable, "-m", "auxbit.cli", *command]
+    return [sys.executable, "-m", "auxbit", *command]
 
 
 def create(results: Results) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -111,6 +112,26 @@ def test_errors_can_be_caught_without_loading_the_slow_libraries():
     )
 
 
+# ---- as a program
+
+
+def test_python_dash_m_runs_the_commands():
+    ran = subprocess.run([sys.executable, "-m", "auxbit", "--version"], capture_output=True, text=True)
+    assert ran.stdout == f"auxbit {auxbit.__version__}\n"
+
+
+def test_a_shell_can_complete_commands():
+    words = {"_AUXBIT_COMPLETE": "complete_bash", "COMP_WORDS": "auxbit coll", "COMP_CWORD": "1"}
+    command = [sys.executable, "-m", "auxbit"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | words)
+    assert ran.stdout.split() == ["collection"]
+
+
+def test_the_citation_names_this_version():
+    text = (Path(__file__).parents[1] / "CITATION.cff").read_text()
+    assert f"\nversion: {auxbit.__version__}\n" in text
+
+
 # ---- the layout
 
 
@@ -122,8 +143,8 @@ def packages():
 
 def modules():
     """Every module of the package but the packages' own, by its name without `auxbit.`, and its file."""
-    paths = (path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))
-    return {".".join(path.with_suffix("").parts): path for path in paths if path.name != "__init__.py"}
+    paths = (path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.name[:2] != "__")
+    return {".".join(path.with_suffix("").parts): path for path in paths}
 
 
 def imports(path):

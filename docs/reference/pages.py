@@ -1,8 +1,9 @@
-"""Pages that are made while the site is built: the HTTP API, licences, files of the repository's root."""
+"""Pages that are made while the site is built: gallery, HTTP API, licences, files of the root."""
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import gallery
 
 ROOT = Path(__file__).resolve().parents[2]
 FROM_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE")
@@ -20,6 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made: dict[str, str | bytes] = {
         "reference/http.md": http_reference(openapi()),
         "licences.md": licences(),
+        **gallery.pages(),
     }
     there = [ROOT / name for name in FROM_ROOT if (ROOT / name).is_file()]
     made |= {page_of(path): at_home(path) for path in there}

@@ -418,7 +418,7 @@ def test_ctrl_c_loses_no_committed_row_and_the_command_it_prints_goes_on(made: P
     rows[:, 0] = np.arange(300_000) % 17
     del rows
     c("create", "many", "--model", "m.safetensors")
-    command = [sys.executable, "-m", "auxbit.cli", "collection", "add", "many", "--data", "large.npy"]
+    command = [sys.executable, "-m", "auxbit", "collection", "add", "many", "--data", "large.npy"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not Path("many/codes.0").exists():
             time.sleep(0.005)

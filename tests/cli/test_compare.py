@@ -63,7 +63,7 @@ def test_too_few_rows_to_compare_on_say_how_many_are_needed(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_an_interrupted_comparison_keeps_its_rows_and_resumes(tmp_path: Path) -> None:
     arguments = ["compare", "digits", "--methods", "lsh,ba", "--bits", "8", "--seeds", "3", "--out", "out"]
-    command = [sys.executable, "-m", "auxbit.cli", *arguments]
+    command = [sys.executable, "-m", "auxbit", *arguments]
     rows = tmp_path / "out" / "rows.jsonl"
     with subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True

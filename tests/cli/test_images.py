@@ -297,7 +297,7 @@ def test_compare_prints_and_keeps_a_table(made: Path) -> None:
 
 
 def started(*arguments: str) -> Any:
-    command = [sys.executable, "-m", "auxbit.cli", "images", *arguments]
+    command = [sys.executable, "-m", "auxbit", "images", *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

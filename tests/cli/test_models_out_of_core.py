@@ -191,7 +191,7 @@ def test_ctrl_c_names_the_command_that_resumes_and_it_does(place):
 
 
 def auxbit_process(*words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "auxbit.cli", *words]
+    command = [sys.executable, "-m", "auxbit", *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )

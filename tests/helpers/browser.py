@@ -51,7 +51,7 @@ def serving(*arguments: str) -> Iterator[Server]:
     command = [
         sys.executable,
         "-m",
-        "auxbit.cli",
+        "auxbit",
         "serve",
         *arguments,
         "--no-browser",

@@ -16,7 +16,7 @@ import pytest
 
 
 def auxbit_process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "auxbit.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "auxbit", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -84,7 +84,7 @@ def test_a_long_fit_shows_progress_on_a_terminal_and_only_results_on_stdout(fold
     command = [
         sys.executable,
         "-m",
-        "auxbit.cli",
+        "auxbit",
         "fit",
         "large.npy",
         "-o",

@@ -17,7 +17,7 @@ import pytest
 
 from helpers.serve_cases import N, digit_pixels, digits, png
 
-COMMAND = [sys.executable, "-m", "auxbit.cli", "serve"]
+COMMAND = [sys.executable, "-m", "auxbit", "serve"]
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def group(name: str) -> typer.Typer:
 
 
 app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for command in COMMANDS:

@@ -1,0 +1,26 @@
+"""# Train on a cluster
+
+Rows that live on the workers of a Dask cluster are trained on where they are. Only the hash function,
+the decoder and sums travel, and the model is that of one machine. The cluster here is two processes;
+`Client("scheduler:8786")` would be a real one.
+"""
+
+import dask.array as da
+import numpy as np
+from dask.distributed import Client, LocalCluster
+from sklearn.datasets import load_digits
+
+from auxbit import BinaryAutoencoder
+
+if __name__ == "__main__":
+    X = np.repeat(load_digits().data, 10, axis=0) + np.random.default_rng(0).normal(size=(17970, 64))
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+        rows = da.from_array(X, chunks=(4096, 64))
+        there = BinaryAutoencoder(16, random_state=0).fit(rows)
+        bits = there.transform(rows)  # a lazy dask array
+        print("on the cluster:", there.n_iter_, "iterations;", bits)
+        codes = bits.compute()
+
+    here = BinaryAutoencoder(16, random_state=0).fit(X)
+    print("here:", here.n_iter_, "iterations; equal bits:", (here.transform(X) == codes).mean())

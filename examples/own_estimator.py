@@ -1,0 +1,41 @@
+"""# An estimator of your own
+
+A hashing method is a class with `fit` and `transform`. It can be compared with ours as it is; derived
+from scikit-learn's classes, it also starts a binary autoencoder, which improves on it.
+"""
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.datasets import load_digits
+
+from auxbit import BinaryAutoencoder, plot
+from auxbit.experiments.compare import compare
+
+X = load_digits().data
+base, queries = X[300:], X[:300]
+
+
+# %% The sign of differences of random pairs of rows: a poor man's LSH that knows the data.
+class RandomPairs(TransformerMixin, BaseEstimator):
+    def __init__(self, n_bits=32, random_state=0):
+        self.n_bits, self.random_state = n_bits, random_state
+
+    def fit(self, X, y=None):
+        left, right = np.random.default_rng(self.random_state).integers(len(X), size=(2, self.n_bits))
+        self.directions_ = (X[left] - X[right]).T
+        self.thresholds_ = np.median(X @ self.directions_, axis=0)
+        return self
+
+    def transform(self, X):
+        return (X @ self.directions_ > self.thresholds_).astype(np.uint8)
+
+
+# %% Beside others, at equal bits.
+rows = compare(base, base, queries, {"pairs": RandomPairs, "LSH": "lsh", "BA": "ba"}, bits=[8, 16, 32])
+plot.precision(rows)
+
+# %% Its codes as the start of MAC: `init` takes an array of codes.
+start = RandomPairs(16).fit(base)
+ba = BinaryAutoencoder(16, init=start.transform(base), random_state=0).fit(base)
+first, kept = ba.history_[0], max(ba.history_, key=lambda record: record.precision)
+print(f"validation precision: {first.precision:.3f} at first, {kept.precision:.3f} in the model that is kept")

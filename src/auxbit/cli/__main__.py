@@ -1,5 +1,0 @@
-"""`python -m auxbit.cli`."""
-
-from auxbit.cli import main
-
-main()
