@@ -12,7 +12,8 @@ help:  ## what there is to make
 demo: $(VENV)/demo  ## install and run the main job on embedded data; results in auxbit-demo/
 	$(BIN)/auxbit demo --out auxbit-demo --force
 
-test: lint types pytest  ## lint, types and tests
+test: lint  ## lint, types and tests
+	@$(MAKE) --no-print-directory -j2 types pytest
 
 lint: $(VENV)/test
 	$(BIN)/ruff check src tests benchmarks examples docs/reference

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -141,12 +142,14 @@ def packages():
     return [line.split()[0].rstrip("/") for line in block.splitlines() if not line.startswith(" ")]
 
 
+@cache
 def modules():
     """Every module of the package but the packages' own, by its name without `auxbit.`, and its file."""
     paths = (path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.name[:2] != "__")
     return {".".join(path.with_suffix("").parts): path for path in paths}
 
 
+@cache
 def imports(path):
     """The modules of ours that a file imports, at its top and inside functions."""
     found = set()

@@ -301,7 +301,8 @@ def answers_on_this_machine():
     return answers
 
 
-@pytest.mark.parametrize("without", ["avx512", pytest.param("avx", marks=pytest.mark.slow)])
+@pytest.mark.slow  # every kernel is compiled again
+@pytest.mark.parametrize("without", ["avx512", "avx"])
 def test_machines_without_the_instructions_give_the_same_answers(without, tmp_path):
     import llvmlite.binding
 

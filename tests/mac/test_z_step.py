@@ -165,7 +165,7 @@ def by_groups(case, g, on=ACCELERATIONS):
     )
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(points(st.integers(7, 11)), st.sampled_from([7, 9, 11]))
 def test_no_acceleration_inside_groups_changes_the_result(case, g):
     wanted = case.energies(by_groups(case, g, ())[0])
