@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 
+from auxbit.core import simd
 from auxbit.core.decoders import TableDecoder, decoder_from, decoder_parts
 from auxbit.core.maps import LinearDecoder, Scaling, pack
 
@@ -84,3 +85,28 @@ def test_rough_tables_are_as_precise_as_they_say_and_the_same_for_any_rows_besid
             fewer = np.empty((n, 3, 256), dtype=np.float32)
             decoder.rough_tables(rows[2 : 2 + n], fewer)
             assert np.array_equal(fewer, tables[2 : 2 + n])
+
+
+@pytest.mark.parametrize("n_dims", [64, 97, 130])
+def test_tables_of_eight_bits_are_the_same_whatever_instructions_multiply_them(n_dims, monkeypatch):
+    rng = np.random.default_rng(n_dims)
+    vectors, rows = rng.normal(size=(3, 256, n_dims)).astype(np.float32), rng.normal(size=(7, n_dims))
+    made = []
+    for by_bytes in {False, simd.multiplies_bytes()}:
+        monkeypatch.setattr(simd, "multiplies_bytes", lambda by_bytes=by_bytes: by_bytes)
+        decoder = TableDecoder(vectors, np.zeros(n_dims), 24, errors=np.full((3, 256), float(n_dims)))
+        made.append(np.empty((7, 3, 256), dtype=np.float32))
+        decoder.rough_tables(rows, made[-1])
+        assert decoder.table_bits == 8
+    lengths = np.linalg.norm(rows, axis=1)[:, None, None] * np.linalg.norm(vectors, axis=2)
+    exact = -2 * np.einsum("qd,jvd->qjv", rows, vectors.astype(np.float64))
+    assert all(np.array_equal(made[0], each) for each in made)
+    assert (np.abs(made[0] - exact) <= 0.01 * lengths).all()
+    assert np.abs(made[0] - exact).mean() <= 0.003 * lengths.mean()
+
+
+def test_eight_bits_are_for_codes_that_leave_far_more_of_rows():
+    vectors = np.random.default_rng(0).normal(size=(2, 256, 64)).astype(np.float32)
+    for errors, bits in ((None, 16), (0.0, 16), (0.01, 16), (5.0, 8)):
+        parts = None if errors is None else np.full((2, 256), errors)
+        assert TableDecoder(vectors, np.zeros(64), 16, errors=parts).table_bits == bits

@@ -112,16 +112,19 @@ class TableDecoder(BaseDecoder):
         """The same of rows without b, (q, D), into (q, M, 256), up to rounding.
 
         Many dimensions are multiplied as integers of 16 bits, two at a time: each entry is then wrong by
-        some 1e-5 of ‖x − b‖ ‖T_j[v]‖.
+        some 1e-5 of ‖x − b‖ ‖T_j[v]‖; or of 8 bits, four at a time, by some 1e-3, if codes leave far more of
+        rows than that (table_bits).
         """
         if not self.steady:
             np.dot(rows.astype(np.float32), self._doubled, out=out.reshape(len(rows), -1))
             return
         from auxbit.core.simd import multiply_whole
 
-        panels, units = self._panels
-        whole, row_units = _in_units(rows)
-        multiply_whole(whole, row_units, panels, units, out.reshape(len(rows), -1))
+        panels, units, excess = self._panels
+        whole, row_units = _in_units(rows, self.table_bits)
+        if panels.dtype == np.int8:
+            whole = (whole + ABOVE_ZERO).astype(np.uint8)
+        multiply_whole(whole, row_units, panels, units, excess, out.reshape(len(rows), -1))
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
@@ -139,13 +142,30 @@ class TableDecoder(BaseDecoder):
         return np.ascontiguousarray((-2 * self.tables.reshape(-1, self.tables.shape[2])).T)
 
     @cached_property
-    def _panels(self) -> tuple[npt.NDArray[np.int16], Float32]:
-        """All vectors in integers of 16 bits, (4·M, pairs, 64, 2), and their units times −2, (256·M,)."""
-        from auxbit.core.simd import TILE_COLUMNS
+    def table_bits(self) -> int:
+        """Of the integers that queries and vectors are rounded to: 8 if that changes sums of vectors by next
+        to nothing of what codes leave of rows, and 16 if this is not known.
+        """
+        if self.errors is None:
+            return 16
+        units = np.abs(self.tables).max(axis=2).astype(np.float64) / LARGEST_WHOLE[8]
+        rounding = np.square(units).mean(axis=1).sum() * self.tables.shape[2] / 12
+        return 8 if LEFT_BY_CODES * rounding <= self.errors.mean(axis=1).sum() else 16
 
-        whole, units = _in_units(self.tables.reshape(-1, self.tables.shape[2]))
-        panels = whole.reshape(-1, TILE_COLUMNS, whole.shape[1] // 2, 2).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(panels), -2 * units
+    @cached_property
+    def _panels(self) -> tuple[npt.NDArray[np.integer[Any]], Float32, npt.NDArray[np.int32]]:
+        """All vectors in integers, (4·M, steps, 64, 2 of int16 or 4 of int8), their units times −2, (256·M,),
+        and what sums of products with numbers above zero are too large by, (256·M,).
+        """
+        from auxbit.core.simd import TILE_COLUMNS, multiplies_bytes
+
+        whole, units = _in_units(self.tables.reshape(-1, self.tables.shape[2]), self.table_bits)
+        excess, numbers = np.zeros(len(whole), dtype=np.int32), 2
+        if self.table_bits == 8 and multiplies_bytes():
+            excess, numbers = ABOVE_ZERO * whole.sum(axis=1, dtype=np.int32), 4
+            whole = whole.astype(np.int8)
+        panels = whole.reshape(-1, TILE_COLUMNS, whole.shape[1] // numbers, numbers).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(panels), -2 * units, excess
 
     @cached_property
     def _columns(self) -> Float64:
@@ -402,16 +422,19 @@ def byte_contributions(linear: LinearDecoder) -> Float64:
     return np.ascontiguousarray(_patterns().astype(np.float64) @ columns.reshape(width, 8, -1))
 
 
+LARGEST_WHOLE = {8: 127, 16: 32767}
+ABOVE_ZERO = np.int16(128)  # added to numbers of 8 bits, which instructions take as unsigned
+LEFT_BY_CODES = 100  # times the squared rounding of 8 bits, which then adds next to nothing to it
 MANY_DIMENSIONS = 64  # from which on products of integers are faster, and precise enough
 
 
-def _in_units(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int16], Float32]:
-    """Rows, (n, D), as multiples of a unit each, (n, D or D + 1) int16, and these units, (n,)."""
+def _in_units(rows: npt.NDArray[Any], bits: int) -> tuple[npt.NDArray[np.int16], Float32]:
+    """Rows, (n, D), as multiples of a unit each, (n, D up to a multiple of four), and these units, (n,)."""
     from auxbit.core.simd import round_rows
 
-    whole = np.zeros((len(rows), rows.shape[1] + rows.shape[1] % 2), dtype=np.int16)
+    whole = np.zeros((len(rows), -(-rows.shape[1] // 4) * 4), dtype=np.int16)
     units = np.empty(len(rows), dtype=np.float32)
-    round_rows(np.ascontiguousarray(rows, dtype=np.float64), whole, units)
+    round_rows(np.ascontiguousarray(rows, dtype=np.float64), LARGEST_WHOLE[bits], whole, units)
     return whole, units
 
 

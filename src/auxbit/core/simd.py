@@ -356,12 +356,17 @@ def index_bits() -> int:
 
 
 def _bits_of(context: Any) -> int:
-    _, _, features = context.codegen().magic_tuple()
-    named = set(features.split(","))
-    has = {name[1:] for name in named if name[:1] == "+" and "-" + name[1:] not in named}
+    has = _features(context)
     if has >= {"avx512f", "avx512bw", "avx512vbmi"}:
         return 6
     return 4 if "avx2" in has else 0
+
+
+def _features(context: Any) -> set[str]:
+    """What the machine that is compiled for has."""
+    _, _, features = context.codegen().magic_tuple()
+    named = set(features.split(","))
+    return {name[1:] for name in named if name[:1] == "+" and "-" + name[1:] not in named}
 
 
 def _first_tile(
@@ -608,30 +613,36 @@ smaller: Any = intrinsic(_smaller)
 def _squared_apart(typing_context: Any, x: Any, y: Any, n: Any, scale: Any) -> tuple[Any, Any]:
     """‖x − scale·y‖² of n float64 and n float32, from addresses on, in float64 and in one fixed order.
 
-    Sum i is of the dimensions i, i + 8, …; what is left of n goes to the first.
+    Sum i of 32 is of the dimensions i, i + 32, …; what is left of n goes to the first eight, then the first.
     """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         x_at, y_at, n, scale = arguments
         double, eight = ir.DoubleType(), ir.VectorType(ir.DoubleType(), 8)
-
-        def squares(place: Any, kind: Any, singles: Any, by: Any) -> Any:
-            own = _load(builder, kind, builder.add(x_at, builder.mul(place, _I64(8))), 8)
-            other = _load(builder, singles, builder.add(y_at, builder.mul(place, _I64(4))), 4)
-            apart = builder.fsub(own, builder.fmul(by, builder.fpext(other, kind)))
-            return builder.fmul(apart, apart)
-
-        sums = cgutils.alloca_once_value(builder, ir.Constant(eight, None))
         scales, singles = _splat(builder, scale, 8), ir.VectorType(_FLOAT, 8)
-        with cgutils.for_range(builder, builder.lshr(n, _I64(3)), intp=_I64) as loop:
-            more = squares(builder.shl(loop.index, _I64(3)), eight, singles, scales)
-            builder.store(builder.fadd(builder.load(sums), more), sums)
-        lanes = [builder.extract_element(builder.load(sums), _I32(i)) for i in range(8)]
+
+        def add_squares(total: Any, place: Any, kind: Any, floats: Any, by: Any) -> None:
+            own = _load(builder, kind, builder.add(x_at, builder.mul(place, _I64(8))), 8)
+            other = _load(builder, floats, builder.add(y_at, builder.mul(place, _I64(4))), 4)
+            apart = builder.fsub(own, builder.fmul(by, builder.fpext(other, kind)))
+            builder.store(builder.fadd(builder.load(total), builder.fmul(apart, apart)), total)
+
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(eight, None)) for _ in range(4)]
+        with cgutils.for_range(builder, builder.lshr(n, _I64(5)), intp=_I64) as loop:
+            for i, total in enumerate(sums):
+                place = builder.add(builder.shl(loop.index, _I64(5)), _I64(8 * i))
+                add_squares(total, place, eight, singles, scales)
+        rest = builder.and_(n, _I64(-32))
+        with cgutils.for_range(builder, builder.lshr(builder.sub(n, rest), _I64(3)), intp=_I64) as loop:
+            add_squares(sums[0], builder.add(rest, builder.shl(loop.index, _I64(3))), eight, singles, scales)
+        vectors = [builder.load(total) for total in sums]
+        both = [builder.fadd(a, b) for a, b in zip(vectors[::2], vectors[1::2])]
+        total = builder.fadd(both[0], both[1])
+        lanes = [builder.extract_element(total, _I32(i)) for i in range(8)]
         first = cgutils.alloca_once_value(builder, lanes[0])
         rest = builder.and_(n, _I64(-8))
         with cgutils.for_range(builder, builder.sub(n, rest), intp=_I64) as loop:
-            more = squares(builder.add(rest, loop.index), double, _FLOAT, scale)
-            builder.store(builder.fadd(builder.load(first), more), first)
+            add_squares(first, builder.add(rest, loop.index), double, _FLOAT, scale)
         lanes[0] = builder.load(first)
         while len(lanes) > 1:
             lanes = [builder.fadd(a, b) for a, b in zip(lanes[::2], lanes[1::2])]
@@ -687,56 +698,102 @@ def _multiply_tile(
 multiply_tile: Any = intrinsic(_multiply_tile)
 
 
+def _whole_tile(builder: ir.IRBuilder, arguments: Any, more: Any) -> None:
+    """The sums of four rows of integers and a panel, (steps, 64) words, as float32, times two units.
+
+    more(sums, word, words) : the sums with what the two or four numbers of a row's word, the same in all
+    lanes, and those of the panel's words add.
+    """
+    rows_at, rows_by, panel_at, n, row_units_at, units_at, excess_at, out_at, out_by = arguments
+    words, floats = ir.VectorType(_I32, TILE_LANES), ir.VectorType(_FLOAT, TILE_LANES)
+
+    def at(start: Any, *offsets: Any) -> Any:
+        for offset in offsets:
+            start = builder.add(start, offset)
+        return start
+
+    zero = ir.Constant(words, None)
+    sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
+    with cgutils.for_range(builder, n, intp=_I64) as loop:
+        line = at(panel_at, builder.mul(loop.index, _I64(4 * TILE_COLUMNS)))
+        vectors = [_load(builder, words, at(line, _I64(4 * TILE_LANES * v)), 4) for v in range(VECTORS)]
+        for r in range(ROWS):
+            place = at(rows_at, builder.mul(_I64(r), rows_by), builder.mul(loop.index, _I64(4)))
+            everywhere = _splat(builder, _load(builder, _I32, place, 4), TILE_LANES)
+            for v in range(VECTORS):
+                builder.store(more(builder.load(sums[r][v]), everywhere, vectors[v]), sums[r][v])
+    for r in range(ROWS):
+        unit = _splat(builder, _load(builder, _FLOAT, at(row_units_at, _I64(4 * r)), 4), TILE_LANES)
+        for v in range(VECTORS):
+            own = _load(builder, floats, at(units_at, _I64(4 * TILE_LANES * v)), 4)
+            excess = _load(builder, words, at(excess_at, _I64(4 * TILE_LANES * v)), 4)
+            total = builder.sitofp(builder.sub(builder.load(sums[r][v]), excess), floats)
+            scaled = builder.fmul(builder.fmul(total, own), unit)
+            place = at(out_at, builder.mul(_I64(r), out_by), _I64(4 * TILE_LANES * v))
+            builder.store(scaled, builder.inttoptr(place, floats.as_pointer()), align=4)
+
+
 def _multiply_pairs(
     typing_context: Any, rows: Any, row_step: Any, panel: Any, pairs: Any, row_units: Any, units: Any,
-    out: Any, out_step: Any,
+    excess: Any, out: Any, out_step: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Four rows of int16 times a panel, (pairs, 64, 2) int16, as float32, each sum times two units.
 
-    From addresses on, rows and out in steps of bytes. row_units : (4,), units : (64,) float32. Sums have 32
-    bits, and are exact if these hold them.
+    From addresses on, rows and out in steps of bytes. row_units : (4,), units : (64,) float32; excess : (64,)
+    int32, which sums are too large by. Sums have 32 bits, and are exact if these hold them.
     """
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        rows_at, rows_by, panel_at, n, row_units_at, units_at, out_at, out_by = arguments
-        sums_of = ir.VectorType(_I32, TILE_LANES)
+        words = ir.VectorType(_I32, TILE_LANES)
         shorts, wide = ir.VectorType(_I16, 2 * TILE_LANES), ir.VectorType(_I32, 2 * TILE_LANES)
-        evens, odds = (ir.Constant(sums_of, list(range(first, 2 * TILE_LANES, 2))) for first in range(2))
+        evens, odds = (ir.Constant(words, list(range(first, 2 * TILE_LANES, 2))) for first in range(2))
 
-        def at(start: Any, *offsets: Any) -> Any:
-            for offset in offsets:
-                start = builder.add(start, offset)
-            return start
+        def more(sums: Any, word: Any, panel: Any) -> Any:
+            own, other = (builder.sext(builder.bitcast(each, shorts), wide) for each in (word, panel))
+            products = builder.mul(own, other)  # two and their sum: one instruction
+            two = [builder.shuffle_vector(products, products, each) for each in (evens, odds)]
+            return builder.add(sums, builder.add(two[0], two[1]))
 
-        zero = ir.Constant(sums_of, None)
-        sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(ROWS)]
-        with cgutils.for_range(builder, n, intp=_I64) as loop:
-            line = at(panel_at, builder.mul(loop.index, _I64(4 * TILE_COLUMNS)))
-            vectors = [_load(builder, shorts, at(line, _I64(4 * TILE_LANES * v)), 4) for v in range(VECTORS)]
-            vectors = [builder.sext(vector, wide) for vector in vectors]
-            for r in range(ROWS):
-                place = at(rows_at, builder.mul(_I64(r), rows_by), builder.mul(loop.index, _I64(4)))
-                pair = _splat(builder, _load(builder, _I32, place, 4), TILE_LANES)
-                everywhere = builder.sext(builder.bitcast(pair, shorts), wide)
-                for v in range(VECTORS):
-                    products = builder.mul(everywhere, vectors[v])  # two and their sum: one instruction
-                    two = [builder.shuffle_vector(products, products, each) for each in (evens, odds)]
-                    more = builder.add(two[0], two[1])
-                    builder.store(builder.add(builder.load(sums[r][v]), more), sums[r][v])
-        floats = ir.VectorType(_FLOAT, TILE_LANES)
-        for r in range(ROWS):
-            unit = _splat(builder, _load(builder, _FLOAT, at(row_units_at, _I64(4 * r)), 4), TILE_LANES)
-            for v in range(VECTORS):
-                own = _load(builder, floats, at(units_at, _I64(4 * TILE_LANES * v)), 4)
-                total = builder.sitofp(builder.load(sums[r][v]), floats)
-                scaled = builder.fmul(builder.fmul(total, own), unit)
-                place = at(out_at, builder.mul(_I64(r), out_by), _I64(4 * TILE_LANES * v))
-                builder.store(scaled, builder.inttoptr(place, floats.as_pointer()), align=4)
+        _whole_tile(builder, arguments, more)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 8), emit
+    return types.void(*[types.intp] * 9), emit
 
 
+def _multiply_quads(
+    typing_context: Any, rows: Any, row_step: Any, panel: Any, quads: Any, row_units: Any, units: Any,
+    excess: Any, out: Any, out_step: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The same of uint8 and a panel, (quads, 64, 4) int8; only if `multiplies_bytes`."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        if not _multiplies_bytes(context):
+            return context.get_dummy_value()
+        words = ir.VectorType(_I32, TILE_LANES)
+        kind = ir.FunctionType(words, [words, _BYTES, _BYTES])
+        name = "llvm.x86.avx512.vpdpbusd.512"
+        multiply = cgutils.get_or_insert_function(builder.module, kind, name)
+
+        def more(sums: Any, word: Any, panel: Any) -> Any:
+            return builder.call(multiply, [sums, *(builder.bitcast(each, _BYTES) for each in (word, panel))])
+
+        _whole_tile(builder, arguments, more)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 9), emit
+
+
+@cache
+def multiplies_bytes() -> bool:
+    """Whether the machine that numba compiles for multiplies bytes four at a time."""
+    return _multiplies_bytes(cpu_target.target_context)
+
+
+def _multiplies_bytes(context: Any) -> bool:
+    return _features(context) >= {"avx512f", "avx512bw", "avx512vnni"}
+
+
+multiply_quads: Any = intrinsic(_multiply_quads)
 multiply_pairs: Any = intrinsic(_multiply_pairs)
 
 
@@ -836,14 +893,17 @@ LONGEST = 46_000  # of two rows of integers: their product is below 2**31
 
 
 @kernel
-def round_rows(rows: Float64, whole: npt.NDArray[np.int16], units: Float32) -> None:
-    """Rows, (n, D), as multiples of a unit each, rounded into the first D columns of whole; units : (n,)."""
+def round_rows(rows: Float64, most: int, whole: npt.NDArray[np.int16], units: Float32) -> None:
+    """Rows, (n, D), as multiples of a unit each, up to `most`, into the first D columns of whole.
+
+    units : (n,), get the units.
+    """
     n_dims = rows.shape[1]
     for i in range(len(rows)):
         largest, squares = 0.0, 0.0
         for d in range(n_dims):
             largest, squares = max(largest, abs(rows[i, d])), squares + rows[i, d] * rows[i, d]
-        unit = np.float32(max(largest / 32767, np.sqrt(squares) / LONGEST))
+        unit = np.float32(max(largest / most, np.sqrt(squares) / LONGEST))
         units[i] = unit if unit >= LEAST_UNIT else np.float32(1.0)  # of zeros, or of what float32 cannot hold
         for d in range(n_dims):
             whole[i, d] = np.int16(np.rint(rows[i, d] / units[i]))
@@ -851,26 +911,29 @@ def round_rows(rows: Float64, whole: npt.NDArray[np.int16], units: Float32) -> N
 
 @kernel
 def multiply_whole(
-    rows: npt.NDArray[np.int16], row_units: Float32, panels: npt.NDArray[np.int16], units: Float32,
-    out: Float32,
-) -> None:  # fmt: skip
-    """The products of rows, (q, 2·pairs), and of all columns of panels, (p, pairs, 64, 2), into (q, 64·p)."""
-    n, width, columns = len(rows), 2 * rows.shape[1], out.shape[1]
+    rows: Any, row_units: Float32, panels: Any, units: Float32, excess: npt.NDArray[np.int32], out: Float32
+) -> None:
+    """The products of rows, (q, D), and of all columns of panels, (p, steps, 64, numbers), into (q, 64·p).
+
+    Of int16 and int16, two numbers in a step, or of uint8 and int8, four in a step; the sums of a column are
+    too large by its excess.
+    """
+    n, width, columns, steps = len(rows), rows.itemsize * rows.shape[1], out.shape[1], panels.shape[1]
     scratch = np.empty((ROWS, TILE_COLUMNS), dtype=np.float32)
-    last, last_units = np.zeros((ROWS, rows.shape[1]), dtype=np.int16), np.zeros(ROWS, dtype=np.float32)
+    last, last_units = np.zeros((ROWS, rows.shape[1]), dtype=rows.dtype), np.zeros(ROWS, dtype=np.float32)
     whole = n - n % ROWS
     last[: n - whole], last_units[: n - whole] = rows[whole:], row_units[whole:]
     for p in range(len(panels)):
-        panel, own = address(panels) + p * width * TILE_COLUMNS, address(units) + 4 * p * TILE_COLUMNS
-        for r in range(0, whole, ROWS):
-            to = address(out) + 4 * (r * columns + p * TILE_COLUMNS)
-            multiply_pairs(
-                address(rows) + r * width, width, panel, rows.shape[1] // 2, address(row_units) + 4 * r, own,
-                to, 4 * columns,
-            )  # fmt: skip
+        first = 4 * p * TILE_COLUMNS
+        panel, own, more = address(panels) + first * steps, address(units) + first, address(excess) + first
+        for r in range(0, n, ROWS):
+            place, by = address(rows) + r * width, address(row_units) + 4 * r
+            to, step = address(out) + 4 * (r * columns + p * TILE_COLUMNS), 4 * columns
+            if r == whole:
+                place, by, to, step = address(last), address(last_units), address(scratch), 4 * TILE_COLUMNS
+            if rows.itemsize == 2:
+                multiply_pairs(place, width, panel, steps, by, own, more, to, step)
+            else:
+                multiply_quads(place, width, panel, steps, by, own, more, to, step)
         if whole < n:
-            multiply_pairs(
-                address(last), width, panel, rows.shape[1] // 2, address(last_units), own, address(scratch),
-                4 * TILE_COLUMNS,
-            )  # fmt: skip
             out[whole:, p * TILE_COLUMNS : (p + 1) * TILE_COLUMNS] = scratch[: n - whole]

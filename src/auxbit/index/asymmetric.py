@@ -54,6 +54,7 @@ NARROW_LIMIT = 254  # the largest sum of bytes that is known not to be larger
 WIDE_ENTRY = 255 // WIDE_STEP
 WIDE_LIMIT = 49000  # 16 bits have room for 256 entries more, those of 1024 bits by fours
 WIDE_SUM = 96000  # of the largest entries of more tables: a sum of entries as they come is about half of it
+ROUNDED_DOWN = 1 - 2.0**-20  # units in float32, in which no entry comes out too large
 ROUNDING = 1.01 * 2.0**-24  # the relative error of a sum of two numbers in float32, and a little more
 
 
@@ -151,6 +152,7 @@ def round_tables(
     top = float(widest_entry(len(lowest)) if wide else NARROW_LIMIT + 1)
     first_bytes = (2 if wide else 1) * LANES
     step = LEVELS >> min(bits, 6)  # levels that share an entry
+    singly = np.float32(min(units * ROUNDED_DOWN, 1e30))  # above that float32 might end
     for v in range(LEVELS):
         above = np.float64(floors[v % (LEVELS // step) * step]) - np.float64(floors[0])
         entry = int(min(above * units, WIDE_LIMIT + 1.0 if wide else top))
@@ -159,9 +161,10 @@ def round_tables(
             out[LANES + v] = np.uint8(entry >> 8)
     if bits == 8:
         for j in range(table.shape[0]):
-            entries, low = out[first_bytes + j * VALUES : first_bytes + (j + 1) * VALUES], lowest[j]
+            at, low = first_bytes + j * VALUES, np.float32(lowest[j])
+            entries = out[at : at + VALUES]
             for v in range(VALUES):
-                entries[v] = np.uint8(min((np.float64(table[j, v]) - low) * units, top))
+                entries[v] = np.uint8(min((table[j, v] - low) * singly, np.float32(top)))
         return
     sums, terms = np.empty(LANES), np.empty(8)
     for group in range(-(-8 * table.shape[0] // bits)):

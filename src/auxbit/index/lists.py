@@ -1014,7 +1014,7 @@ class DecoderScan:
         exact_offsets(rows, decoder.centres, lists, offsets, sizes)
         lengths, self.least, self.most = sizes
         if isinstance(decoder.inner, TableDecoder):  # what entries of the tables can add up to, in size
-            self.reach = 2.01 * lengths * decoder.inner.longest
+            self.reach = 2.1 * lengths * decoder.inner.longest  # rounded as they may be
         self.offsets, self.lists, self.n_lists = offsets, lists, len(decoder.centroids)
 
     def pairs(self, shared: bool) -> tuple[Any, Any, Any]:
