@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference docs clean
+.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,6 +32,20 @@ pytest: $(VENV)/test browser
 
 test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers
 	$(BIN)/pytest -q -m slow
+
+test-min: .venv-min/done  ## the tests of the library with the lowest versions that pyproject.toml allows
+	NUMBA_CACHE_DIR=.venv-min/kernels .venv-min/bin/pytest -n 2 -q $(LOWEST)
+
+# what needs no server, no browser and none of the tools of `test`
+LOWEST := tests/core tests/data tests/mac tests/quantiser tests/hashers tests/index tests/collection tests/export \
+	tests/plot tests/cli tests/test_evaluate.py tests/test_package.py
+.venv-min/done: pyproject.toml
+	$(PYTHON) -m venv .venv-min
+	.ci/lowest > .venv-min/lowest.txt
+	.venv-min/bin/python -m pip install --quiet -c .venv-min/lowest.txt \
+		-e '.[plot,data,images,web,dask,onnx,pgvector,sqlite,duckdb]' \
+		pytest pytest-xdist pytest-timeout hypothesis httpx psutil polars
+	@touch $@
 
 bench: $(VENV)/test  ## measure speed and memory (10 minutes; tables go to docs/performance.md)
 	$(BIN)/python benchmarks/speed.py
@@ -79,7 +93,7 @@ docs: $(VENV)/test  ## run the gallery and build the site into site/ (`python -m
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the virtual environment and what the demo wrote
-	rm -rf $(VENV) build site auxbit-demo auxbit-experiments auxbit-screenshots
+	rm -rf $(VENV) .venv-min build site auxbit-demo auxbit-experiments auxbit-screenshots
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
+import inspect
+import io
 import json
 import re
 import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import auxbit
+from auxbit import evaluate, export, plot, stores
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "reference"))
@@ -73,3 +80,36 @@ def test_a_script_is_run_cell_by_cell_with_what_it_prints_and_draws(tmp_path: Pa
     assert (first.output, first.figures) == ("a", [])
     assert second.output == ""
     assert [png[:4] for png in second.figures] == [b"\x89PNG"]
+
+
+# ---- examples of docstrings
+
+PUBLIC: dict[str, Any] = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (auxbit, plot, export)
+    for name in module.__all__
+}
+PUBLIC |= {
+    f"evaluate.{name}": value
+    for name, value in vars(evaluate).items()
+    if inspect.isfunction(value) and value.__module__ == evaluate.__name__ and name[0] != "_"
+    if name not in ("check_metric", "nearest_scaled")  # for other modules
+}
+PUBLIC |= {"stores.connect": stores.connect}
+
+
+@pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_everything_public_has_an_example_that_is_true(name: str) -> None:
+    example, found = PUBLIC[name], doctest.DocTestFinder(recurse=False)
+    tests = found.find(example, name, globs=vars(inspect.getmodule(example)).copy())
+    assert tests, f"{name} has no docstring"
+    assert tests[0].examples, f"{name} has no example: lines of its docstring that begin with >>>"
+    said = io.StringIO()
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(tests[0], out=said.write).failed == 0, said.getvalue()
+
+
+def test_help_of_the_autoencoder_begins_with_an_example() -> None:
+    first, blank, example = inspect.getdoc(auxbit.BinaryAutoencoder).splitlines()[:3]  # type: ignore[union-attr]
+    assert (first[:18], blank, example[:3]) == ("Binary autoencoder", "", ">>>")

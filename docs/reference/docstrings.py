@@ -26,6 +26,8 @@ def as_markdown(text: str) -> str:
     for line in text.splitlines():
         found = PARAMETER.fullmatch(line)
         now = "code" if line.startswith((">>>", "...")) else "item" if found else ""
+        if kind == "code" and now == "" and line:  # what it prints
+            line, now = f">>> # {line}", "code"
         if kind == "item" and now == "" and line.startswith(" "):
             now = "more"
         if kind == "code" and now != "code":

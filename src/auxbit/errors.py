@@ -28,7 +28,15 @@ def printable(name: str) -> str:
 
 
 class AuxbitError(Exception):
-    """Base of all errors that auxbit raises on purpose."""
+    """Base of all errors that auxbit raises on purpose.
+
+    >>> import auxbit
+    >>> try:
+    ...     auxbit.load("nothing.safetensors")
+    ... except auxbit.AuxbitError as error:
+    ...     print(error)
+    nothing.safetensors does not exist or is not a file.
+    """
 
 
 class InvalidInput(AuxbitError, ValueError):

@@ -53,6 +53,9 @@ def ground_truth(
 ) -> Ids:  # fmt: skip
     """Row numbers, (q, k) int64, of the k nearest base rows to each query, ties by the smallest number.
 
+    >>> ground_truth([[0.0], [1.0], [5.0]], [[0.9]], k=2).tolist()
+    [[1, 0]]
+
     metric : "euclidean"; "cosine", the Euclidean distance of rows divided by their norms; "inner_product",
         the largest products first.
 
@@ -83,7 +86,11 @@ def check_metric(metric: str) -> str:
 
 
 def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
-    """Rows divided by their norms, for cosine; zero rows stay. X : (n, D) → (n, D) float64."""
+    """Rows divided by their norms, for cosine; zero rows stay. X : (n, D) → (n, D) float64.
+
+    >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
+    [[0.6, 0.8]]
+    """
     out = np.empty(X.shape)
 
     def fill(rows: slice) -> None:
@@ -97,13 +104,20 @@ def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
 
 
 def largest_norm(X: Array, *, n_jobs: int | None = None) -> float:
-    """The largest ‖x‖ of the rows, for `lift_rows`."""
+    """The largest ‖x‖ of the rows, for `lift_rows`.
+
+    >>> largest_norm(np.array([[3.0, 4.0], [1.0, 1.0]]))
+    5.0
+    """
     with Workers(n_jobs) as workers:
         return maps.largest_norm(X, workers)
 
 
 def lift_rows(X: Array, largest: float) -> Float64:
     """Rows with one more coordinate, all of length `largest`, for inner products. (n, D) → (n, D + 1).
+
+    >>> lift_rows(np.array([[3.0, 0.0]]), 5.0).tolist()
+    [[3.0, 0.0, 4.0]]
 
     With sqrt(largest² − ‖x‖²) in that place, the nearest rows to lifted queries are those of the largest
     products. largest : at least `largest_norm` of all rows.
@@ -120,6 +134,9 @@ def lift_rows(X: Array, largest: float) -> Float64:
 
 def lift_queries(X: Array, largest: float) -> Float64:
     """Queries beside `lift_rows`, with 0 in the new place. (q, D) → (q, D + 1).
+
+    >>> lift_queries(np.array([[0.0, 2.0]]), 5.0).tolist()
+    [[0.0, 5.0, 0.0]]
 
     They get the length of those rows, which changes no order: by codes, a much shorter query would be nearest
     to the shortest reconstructions, whatever their direction.
@@ -360,6 +377,11 @@ def hamming_ranking(
 ) -> Ranking:  # fmt: skip
     """Rank the base by Hamming distance to each query and find the true neighbours in it.
 
+    >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
+    >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
+    >>> ranking.ranks.tolist()  # the true neighbours come first and third
+    [[0, 2]]
+
     base_codes : (n, ceil(n_bits/8)) uint8, query_codes : (q, …) uint8, truth : (q, K) row numbers of the
     base, nearest first. Without n_bits, all bits of the bytes count.
     """
@@ -422,6 +444,9 @@ def _rank_block(
 def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
     """Rank the true neighbours by their place in lists of ids, for methods that return lists.
 
+    >>> retrieved_ranking([[4, 7, 1]], truth=[[7, 9]]).ranks.tolist()  # 9 was not retrieved
+    [[1, 3]]
+
     ids : (q, R) integers, best first, -1 if nothing was found; truth : (q, K). Metrics at k ≤ R work.
     """
     lists = np.asarray(ids)
@@ -444,6 +469,10 @@ def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
 def precision_recall_at_k(ranking: Ranking, k: int, *, ties: str = "id") -> PrecisionRecall:
     """Precision and recall of the first k of each ranking.
 
+    >>> ranking = retrieved_ranking([[4, 7, 1]], truth=[[7, 9]])
+    >>> precision_recall_at_k(ranking, k=2)
+    PrecisionRecall(precision=0.5, recall=0.5)
+
     ties="id" ranks equal distances by id; "average" is the mean over all orders of ties, which does not
     depend on the order of the rows.
     """
@@ -457,7 +486,13 @@ def precision_recall_at_k(ranking: Ranking, k: int, *, ties: str = "id") -> Prec
 
 
 def precision_recall_at_radius(ranking: Ranking, r: int) -> PrecisionRecall:
-    """Precision and recall of what lies within Hamming distance r; a query with nothing there counts as 0."""
+    """Precision and recall of what lies within Hamming distance r; a query with nothing there counts as 0.
+
+    >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
+    >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
+    >>> precision_recall_at_radius(ranking, r=1)
+    PrecisionRecall(precision=0.5, recall=0.5)
+    """
     counts, hits = _histograms(ranking, "precision_recall_at_radius")
     r = check_integer("r", r, 0, counts.shape[1] - 1, "It is a Hamming distance.")
     returned, found = counts[:, : r + 1].sum(axis=1), hits[:, : r + 1].sum(axis=1)
@@ -466,7 +501,13 @@ def precision_recall_at_radius(ranking: Ranking, r: int) -> PrecisionRecall:
 
 
 def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
-    """Precision and recall within r = 0..L, over the queries that return something; NaN if none does."""
+    """Precision and recall within r = 0..L, over the queries that return something; NaN if none does.
+
+    >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
+    >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
+    >>> precision_recall_curve(ranking).recall.tolist()  # within 0, 1, 2 and 3 bits
+    [0.5, 0.5, 0.5, 1.0]
+    """
     counts, hits = _histograms(ranking, "precision_recall_curve")
     returned, found = counts.cumsum(axis=1), hits.cumsum(axis=1)
     answered = (returned > 0).sum(axis=0)
@@ -477,14 +518,22 @@ def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
 
 
 def recall_at(ranking: Ranking, k: int, *, ties: str = "id") -> float:
-    """Recall@k: the share of the k nearest neighbours, truth's first k columns, that is in the first k."""
+    """Recall@k: the share of the k nearest neighbours, truth's first k columns, that is in the first k.
+
+    >>> recall_at(retrieved_ranking([[4, 7, 1]], truth=[[7, 9]]), k=2)
+    0.5
+    """
     most = min(ranking.n_base, ranking.ranks.shape[1])
     k = check_integer("k", k, 1, most, f"The truth has {ranking.ranks.shape[1]} neighbours per query.")
     return _share_found(ranking, k, k, ties)
 
 
 def one_recall_at(ranking: Ranking, R: int, *, ties: str = "id") -> float:
-    """1-recall@R: the share of queries whose nearest neighbour, truth's first column, is in the first R."""
+    """1-recall@R: the share of queries whose nearest neighbour, truth's first column, is in the first R.
+
+    >>> one_recall_at(retrieved_ranking([[4, 7, 1]], truth=[[7, 9]]), R=2)
+    1.0
+    """
     R = check_integer("R", R, 1, ranking.n_base, f"{ranking.n_base} rows are ranked.")
     return _share_found(ranking, 1, R, ties)
 
@@ -502,6 +551,9 @@ def _share_found(ranking: Ranking, n_true: int, k: int, ties: str) -> float:
 
 def mean_average_precision(ranking: Ranking, *, ties: str = "id") -> float:
     """Mean over the queries of the average precision at their true neighbours.
+
+    >>> mean_average_precision(retrieved_ranking([[4, 7, 1, 9]], truth=[[7, 9]]))
+    0.5
 
     ties="average" is its expectation over random orders of ties (McSherry & Najork, 2008).
     """
@@ -524,7 +576,11 @@ def mean_average_precision(ranking: Ranking, *, ties: str = "id") -> float:
 
 
 def code_counts(codes: npt.ArrayLike) -> Ids:
-    """How often each used code occurs, in falling order, int64. codes : (n, bytes) packed."""
+    """How often each used code occurs, in falling order, int64. codes : (n, bytes) packed.
+
+    >>> code_counts(np.array([[3], [5], [3]], dtype=np.uint8)).tolist()
+    [2, 1]
+    """
     packed: Packed = np.asarray(codes)
     if packed.ndim != 2 or packed.dtype != np.uint8 or 0 in packed.shape:
         raise InvalidInput(
@@ -538,14 +594,22 @@ def code_counts(codes: npt.ArrayLike) -> Ids:
 
 
 def effective_bits(codes: npt.ArrayLike) -> float:
-    """The entropy of the code distribution in bits, L_eff in the paper. codes : (n, bytes) packed."""
+    """The entropy of the code distribution in bits, L_eff in the paper. codes : (n, bytes) packed.
+
+    >>> effective_bits(np.array([[0], [1], [2], [3]], dtype=np.uint8))  # four codes, equally often
+    2.0
+    """
     counts = code_counts(codes)
     share = counts / counts.sum()
     return max(0.0, float(-(share * np.log2(share)).sum()))
 
 
 def effective_bits_bound(n_bits: int, n_codes: int) -> float:
-    """The most that `effective_bits` of n_codes codes of n_bits bits can be: min(L, log2 N)."""
+    """The most that `effective_bits` of n_codes codes of n_bits bits can be: min(L, log2 N).
+
+    >>> effective_bits_bound(n_bits=32, n_codes=1024)
+    10.0
+    """
     n_codes = check_integer("n_codes", n_codes, 1, None, "It is the number of codes.")
     return min(float(check_n_bits(n_bits)), float(np.log2(n_codes)))
 

@@ -59,13 +59,22 @@ Stopped = Callable[[int, int], object]
 class Collection:
     """Items with ids, codes, metadata and perhaps vectors, in a folder; `create` makes one.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import Collection
+    >>> X, y = load_digits(return_X_y=True)
+    >>> rows = [{"label": int(label)} for label in y]
+    >>> with Collection.create("digits.auxbit", X, bits=16, metadata=rows, vectors="float16") as digits:
+    ...     distances, ids = digits.search(X[:5], k=3)
+    ...     labels = [row["label"] for row in digits.search(X[7], k=3, where="label >= 5").metadata]
+    >>> ids[:, 0].tolist(), labels
+    ([0, 1, 2, 3, 4], [7, 7, 7])
+    >>> len(Collection("digits.auxbit"))
+    1797
+
     What a change has returned from is on disk and stays there. One process writes at a time, from its first
     change until `close`; any number search at once, each search at one committed state. Ids are integers,
     text or UUIDs, one kind in a collection.
 
-    >>> with Collection.create("papers.auxbit", X, bits=128, ids=names, metadata=rows) as papers:
-    ...     distances, ids = papers.search(x, k=10, where="year >= 2020 and lang = en")
-    >>> papers = Collection("papers.auxbit")
     """
 
     def __init__(

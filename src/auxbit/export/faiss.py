@@ -44,6 +44,18 @@ def to_faiss(
 ) -> str:  # fmt: skip
     """Write packed codes, and the model if the form holds it, as a FAISS index file, atomically.
 
+    >>> import faiss
+    >>> import numpy as np
+    >>> from auxbit import LSH
+    >>> from auxbit.export import to_faiss
+    >>> X = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    >>> model = LSH(n_bits=32, random_state=0).fit(X)
+    >>> to_faiss("items.faiss", model, model.encode(X))
+    'lsh'
+    >>> distances, ids = faiss.read_index("items.faiss").search(X[:3], 1)
+    >>> ids.ravel().tolist()
+    [0, 1, 2]
+
     model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
     codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal, by default 0 to
     n − 1. form : "lsh", "binary", "additive", or "auto": "additive" for optimal codes, else "lsh" for linear
@@ -80,6 +92,14 @@ def check_model(model: Hasher, form: str) -> str:
 
 def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", overwrite: bool = True) -> str:
     """Write the codes and ids of a HammingIndex as a FAISS index file, atomically.
+
+    >>> import numpy as np
+    >>> from auxbit import HammingIndex
+    >>> from auxbit.export import index_to_faiss
+    >>> index = HammingIndex(n_bits=16)
+    >>> index.add(np.array([[0, 1], [2, 3]], dtype=np.uint8))
+    >>> index_to_faiss("index.faiss", index)
+    'binary'
 
     form : "binary", or "additive", by the index's decoder; "auto" is what its codes are for. → the form.
     """

@@ -396,6 +396,17 @@ SCORES: dict[type, Callable[[Graph, str, Any], str]] = {
 def to_onnx(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
     """Write the hash function of a fitted hasher as an ONNX model, atomically.
 
+    >>> import numpy as np
+    >>> import onnxruntime
+    >>> from auxbit import LSH
+    >>> from auxbit.export import to_onnx
+    >>> X = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    >>> model = LSH(n_bits=32, random_state=0).fit(X)
+    >>> to_onnx(model, "hash.onnx")
+    >>> (codes,) = onnxruntime.InferenceSession("hash.onnx").run(None, {"X": X})
+    >>> np.array_equal(codes, model.encode(X))
+    True
+
     Its input `X` is (n, D) float32, its output `codes` (n, ceil(n_bits/8)) uint8, the bytes of
     model.encode(X). It cannot refuse what `encode` refuses: rows with NaN or infinity get codes that mean
     nothing. Convert rows of other types to float32 first.

@@ -59,6 +59,13 @@ class AnchorGraphEncoder(Encoder):
 class AnchorGraphHashing(Hasher):
     """Signs of the smoothest eigenfunctions of the graph A = ZΛ⁻¹Zᵀ, Z being rows' shares in near anchors.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import AnchorGraphHashing
+    >>> X = load_digits().data
+    >>> agh = AnchorGraphHashing(n_bits=16, random_state=0).fit(X)
+    >>> agh.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
+
     All is computed from the m×m matrix M = Λ^(−1/2) ZᵀZ Λ^(−1/2): its eigenvectors, without the trivial
     one of eigenvalue 1, become functions of any row. So m anchors have m − 1 of them.
 

@@ -352,6 +352,19 @@ class Stream:
 class BinaryAutoencoder(_Trained):
     """Binary autoencoder (BA): min Σ‖x − f(h(x))‖² (eq. 2) over linear hash functions h and decoders f.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import BinaryAutoencoder, HammingIndex
+    >>> X = load_digits().data
+    >>> ba = BinaryAutoencoder(n_bits=16, random_state=0).fit(X)
+    >>> codes = ba.encode(X)  # packed, two bytes per row
+    >>> codes.shape, ba.transform(X).shape, ba.decode(codes).shape
+    ((1797, 2), (1797, 16), (1797, 64))
+    >>> index = HammingIndex(model=ba)
+    >>> index.add(codes)
+    >>> distances, ids = index.search(ba.encode(X[:5]), k=3)
+    >>> distances[:, 0].tolist()
+    [0, 0, 0, 0, 0]
+
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
@@ -534,6 +547,13 @@ class BinaryAutoencoder(_Trained):
 
 class BinaryFactorAnalysis(_Trained):
     """Binary factor analysis (BFA): min Σ‖x − f(z)‖² over free codes z, then a classifier for each bit.
+
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import BinaryFactorAnalysis
+    >>> X = load_digits().data
+    >>> bfa = BinaryFactorAnalysis(n_bits=16, random_state=0).fit(X)
+    >>> bfa.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
 
     As in section 4 of the paper, MAC with a small, constant penalty: the filter approach to compare BA with.
 

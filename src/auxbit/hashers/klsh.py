@@ -55,6 +55,13 @@ class KernelEncoder(Encoder):
 class KernelizedLSH(Hasher):
     """Signs of projections on random directions of the space of a Gaussian kernel; any number of bits.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import KernelizedLSH
+    >>> X = load_digits().data
+    >>> klsh = KernelizedLSH(n_bits=16, random_state=0).fit(X)
+    >>> klsh.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
+
     A direction is the mean of a few random anchors, whitened, nearly Gaussian by the central limit theorem:
     w = K^(−1/2) (e_S/t − e/m) in terms of the m anchors' centred kernel K, S being t of them.
 

@@ -30,6 +30,13 @@ ROTATED_SHARE = 0.4  # of the budget, for the rows that a rotation is found on
 class LSH(Hasher):
     """Random hyperplanes through the mean. Data-independent; any number of bits.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import LSH
+    >>> X = load_digits().data
+    >>> lsh = LSH(n_bits=16, random_state=0).fit(X)
+    >>> lsh.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
+
     Parameters
     ----------
     n_bits : bits per code, 1 to 8192.
@@ -51,6 +58,12 @@ class LSH(Hasher):
 
 class ThresholdedPCA(Hasher):
     """The filter approach in its plainest form: relax to PCA, then threshold at the mean.
+
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import ThresholdedPCA
+    >>> X = load_digits().data
+    >>> ThresholdedPCA(n_bits=16).fit(X).encode(X).shape  # packed: two bytes per row
+    (1797, 2)
 
     Parameters
     ----------
@@ -125,6 +138,13 @@ def _with_signs(axes: Float64) -> Float64:
 
 class ITQ(Hasher):
     """min ‖B − VR‖² over B in {−1, 1} and rotations R (eq. 1 of the paper), by alternation.
+
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import ITQ
+    >>> X = load_digits().data
+    >>> itq = ITQ(n_bits=16, random_state=0).fit(X)
+    >>> itq.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
 
     With B fixed, R = U·Vᵀ from the SVD of VᵀB: the factors in that order, or it drifts away from the optimum.
 

@@ -152,6 +152,13 @@ def _imported(home: str) -> Any:
 def register(name: str, cls: Any) -> None:
     """Let `compare` know a method of your own by a name, for the length of this process.
 
+    >>> import auxbit
+    >>> class Signs:
+    ...     def __init__(self, n_bits): self.n_bits = n_bits
+    ...     def fit(self, X): return self
+    ...     def transform(self, X): return (X[:, : self.n_bits] > 0).astype("uint8")
+    >>> auxbit.register("signs", Signs)  # now compare(..., ["signs", "ba"], ...)
+
     cls : a class, or a function, that makes an estimator from n_bits (and random_state, if it takes one),
     with `fit(X)` and either `encode(X)`, packed codes as those of auxbit's own, or `transform(X)`, 0 and 1.
     """
@@ -245,7 +252,15 @@ def read_header(path: PathLike) -> dict[str, Any]:
 
 
 def load(path: PathLike) -> Hasher:
-    """Read a model file back into the estimator that was saved."""
+    """Read a model file back into the estimator that was saved.
+
+    >>> import numpy as np
+    >>> import auxbit
+    >>> X = np.random.default_rng(0).normal(size=(100, 8))
+    >>> auxbit.LSH(n_bits=16, random_state=0).fit(X).save("model.safetensors")
+    >>> auxbit.load("model.safetensors")
+    LSH(n_bits=16, random_state=0)
+    """
     import numpy as np
 
     from auxbit.core.checks import check_integer

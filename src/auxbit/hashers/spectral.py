@@ -18,6 +18,12 @@ FLAT = 1e-9  # projections that differ by no more than this share of the largest
 class SpectralHashing(Hasher):
     """Signs of the smoothest analytic eigenfunctions of rows taken as uniform in a box along their PCA axes.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import SpectralHashing
+    >>> X = load_digits().data
+    >>> SpectralHashing(n_bits=16).fit(X).encode(X).shape  # packed: two bytes per row
+    (1797, 2)
+
     Over an interval [a, b] the k-th eigenfunction is cos(kπ(x − a)/(b − a)), and its eigenvalue grows with
     the frequency k/(b − a) alone. So bits go to the smallest frequencies over all axes, several to a long
     axis, and there may be more bits than dimensions. Outside of [a, b] the cosine continues.

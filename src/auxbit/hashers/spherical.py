@@ -29,6 +29,13 @@ ROUNDING = 1e-13  # squared distances nearer than this share of the squared norm
 class SphericalHashing(Hasher):
     """Spheres that each hold half of the rows, and each two of them a quarter: balanced, independent bits.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import SphericalHashing
+    >>> X = load_digits().data
+    >>> sph = SphericalHashing(n_bits=16, random_state=0).fit(X)
+    >>> sph.encode(X).shape  # packed: two bytes per row
+    (1797, 2)
+
     Pivots start as means of a few random rows. Then, round by round, radii are set to medians of distances,
     and each two pivots push each other away if their spheres share more than a quarter of the rows, and
     pull each other nearer if they share less. It is trained on a sample, so that it scales to any number

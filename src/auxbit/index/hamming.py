@@ -335,16 +335,21 @@ def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) ->
 class HammingIndex:
     """Nearest neighbours among binary codes of `n_bits` bits. Searches are exact.
 
+    >>> import numpy as np
+    >>> from auxbit import HammingIndex
+    >>> codes = np.array([[0b0000], [0b0001], [0b0111]], dtype=np.uint8)
+    >>> index = HammingIndex(n_bits=4)
+    >>> index.add(codes, ids=[10, 11, 12])
+    >>> distances, ids = index.search(codes[:1], k=2)
+    >>> distances.tolist(), ids.tolist()
+    ([[0, 1]], [[10, 11]])
+
     kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them). decoder : a
     hasher's decoder_, for search_asymmetric. coding, mu : the codes it holds, as in `encode`; by default
     those that the decoder is fitted to, and hash codes without one. A search that means nothing for them is
     refused: optimal codes at mu = 0 have no Hamming distances. model : the fitted hasher that makes the
     codes, in place of n_bits and decoder; `model` is its fingerprint then. Any number of threads may search
     at once; one that changes the index waits for the searches under way, and later ones wait for it.
-
-    >>> index = HammingIndex(n_bits=32)
-    >>> index.add(codes)
-    >>> distances, ids = index.search(query_codes, k=10)
     """
 
     def __init__(

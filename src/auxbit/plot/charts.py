@@ -87,6 +87,13 @@ def precision(
 def recall(choice: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """Recall by the bytes of a code, and by the time of a query, one line per way to search.
 
+    >>> from sklearn.datasets import load_digits
+    >>> from auxbit import plot
+    >>> from auxbit.experiments.bits import choose_bits
+    >>> by_bytes, by_time = plot.recall(choose_bits(load_digits().data[:400], bits=[8], n_queries=50))
+    >>> by_bytes.get_ylabel()
+    'recall@10'
+
     choice : what `auxbit.experiments.bits.choose_bits` returns. axes : two.
     """
     panels = list(axes) if axes is not None else _new(8.6, 3.7, [1, 1], across=True)

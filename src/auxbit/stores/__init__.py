@@ -26,10 +26,17 @@ def connect(url: str, name: str = DEFAULT_NAME, **options: Any) -> Store:
 
     name : of the table or collection there. options : as the store's class takes them.
 
-    >>> with connect("postgresql://localhost/photos", "codes") as store:
-    ...     store.create(n_bits=64)
-    ...     store.add(codes, ids, metadata=rows)
-    ...     distances, ids = store.search(X, model=ba, k=10, where={"year": {">=": 2020}})
+    >>> import numpy as np
+    >>> from auxbit import LSH, stores
+    >>> X = np.random.default_rng(0).normal(size=(100, 8))
+    >>> model = LSH(n_bits=64, random_state=0).fit(X)
+    >>> with stores.connect("codes.sqlite", "rows") as store:
+    ...     store.create(n_bits=64, model=model)
+    ...     rows = [{"year": 1950 + i} for i in range(100)]
+    ...     store.add(model.encode(X), range(100), metadata=rows, model=model)
+    ...     distances, ids = store.search(X[:2], model=model, k=3, where={"year": {"<": 2020}})
+    >>> ids[:, 0].tolist()
+    [0, 1]
     """
     address = parse(url)
     module, _, made = CLASSES[address.kind].partition(".")
