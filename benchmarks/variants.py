@@ -1,4 +1,4 @@
-"""Variants of MAC beside the default: `python benchmarks/variants.py [penalty tables continued stream]`.
+"""Variants of MAC beside the default, all of them or those named: `python benchmarks/variants.py stream`.
 
 Rows are at most 10,000 to train on and to search, with queries apart. AUXBIT_DATA is a folder with siftsmall,
 mnist, sift_photos and wordnet.
@@ -6,8 +6,13 @@ mnist, sift_photos and wordnet.
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +21,13 @@ from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder, HammingIndex
 from auxbit.core.checks import Array, Packed
+from auxbit.core.features import choose_anchors, median_distance_to
+from auxbit.core.maps import LinearEncoder
+from auxbit.core.parallel import Workers
 from auxbit.evaluate import ground_truth
+from auxbit.mac.h_step import ridge_weights, split_weights
+from auxbit.mac.loop import DecoderSums, decoder_sums, f_step
+from auxbit.mac.z_step import ZOptions, ZSolver
 from record import Results, data_folder, run, table
 
 DATA, SEEDS, K = ("digits", "siftsmall", "mnist", "sift_photos", "wordnet"), (0, 1, 2), 50
@@ -134,7 +145,8 @@ def tables(results: Results) -> str:
 def continued(results: Results) -> str:
     """A tenth of the rows is new: from nothing, and from the model of the others."""
     for name in DATA:
-        X, _ = rows_of(name)
+        X, Q = rows_of(name)
+        truth = ground_truth(X, Q, K)
         for seed in SEEDS:
             for bits in (8, 32):
                 for validation in (None, "auto"):
@@ -146,7 +158,9 @@ def continued(results: Results) -> str:
                         data=name, seed=seed, bits=bits, validation=validation, seconds=again / seconds,
                         error=model.score(X) / fresh.score(X) - 1,
                         before=before.score(X) / fresh.score(X) - 1,
-                        precision=_precision(model) - _precision(fresh),
+                        precision=[
+                            by_hamming(each.encode(X), each.encode(Q), truth) for each in (fresh, model)
+                        ],
                     )  # fmt: skip
     lines = []
     for name in DATA:
@@ -157,27 +171,17 @@ def continued(results: Results) -> str:
                 errors = [100 * results.mean(value, **where) for value in ("before", "error")]
                 cells += [f"{each:+.2f} %" for each in errors]
                 cells.append(f"{results.mean('seconds', **where):.2f}")
-            gained = results.mean("precision", data=name, bits=bits, validation="auto")
-            lines.append([name, bits, *cells, f"{gained:+.3f}"])
-    head = [
-        "data",
-        "bits",
-        "E_BA of the old model",
-        "continued",
-        "time",
-        "the same with validation",
-        "continued",
-    ]
-    made = table([*head, "time", "validation precision"], lines)
-    return f"{made}\n\nAll against a fit from nothing to all rows; means of {len(SEEDS)} seeds."
-
-
-def _precision(model: BinaryAutoencoder) -> float:
-    return max(each.precision or 0.0 for each in model.history_)
+                found = np.mean([row["precision"] for row in results.where(**where)], axis=0)
+                cells.append(" / ".join(f"{each:.3f}" for each in found))
+            lines.append([name, bits, *cells])
+    head = ["E_BA of the old model", "continued", "time", "precision"]
+    made = table(["data", "bits", *head, "the same with validation", *head[1:]], lines)
+    about = f"precision: at {K} by Hamming distance, from nothing / continued"
+    return f"{made}\n\nAll against a fit from nothing to all rows; {about}; means of {len(SEEDS)} seeds."
 
 
 def stream(results: Results) -> str:
-    """Ten batches by partial_fit, against the first alone and against all rows at once."""
+    """Ten batches by partial_fit, and by sums of rows and codes, against all rows at once."""
     for name in DATA:
         X, Q = rows_of(name)
         truth = ground_truth(X, Q, K)
@@ -190,31 +194,145 @@ def stream(results: Results) -> str:
                 seconds += time.process_time() - start
             whole, at_once = fitted(clone(plain), X)
             first, _ = fitted(clone(plain), X[: len(X) // 10])
-            for way, model in (("stream", streamed), ("first", first), ("whole", whole)):
+            models = {"stream": streamed, "first": first, "whole": whole}
+            models |= {f"sums {decay}": by_sums(X, first, decay) for decay in DECAYS}
+            for way, model in models.items():
                 found = by_hamming(model.encode(X), model.encode(Q), truth)
                 results.add(
                     data=name, seed=seed, way=way, error=-model.score(X), precision=found,
                     seconds=seconds / at_once,
                 )  # fmt: skip
+    ways = ("first", *(f"sums {decay}" for decay in DECAYS), "stream")
     lines = []
     for name in DATA:
         whole = results.mean("error", data=name, way="whole")
-        errors = [
-            100 * (results.mean("error", data=name, way=way) / whole - 1) for way in ("first", "stream")
-        ]
-        found = [results.mean("precision", data=name, way=way) for way in ("first", "stream", "whole")]
-        seconds = results.mean("seconds", data=name, way="stream")
-        cells = [f"{each:+.1f} %" for each in errors] + [f"{each:.3f}" for each in found]
-        lines.append([name, *cells, f"{seconds:.1f}"])
-    head = [
-        "data",
-        "E_BA of the first batch",
-        "of the stream",
-        "precision of the first batch",
-        "of the stream",
-    ]
-    return table([*head, "of all rows at once", "time of the stream"], lines)
+        errors = [100 * (results.mean("error", data=name, way=way) / whole - 1) for way in ways]
+        found = [results.mean("precision", data=name, way=way) for way in (*ways, "whole")]
+        cells = [f"{p:.3f} ({e:+.1f} %)" for p, e in zip(found, errors)] + [f"{found[-1]:.3f}"]
+        lines.append([name, *cells, f"{results.mean('seconds', data=name, way='stream'):.1f}"])
+    head = ["first batch", *(f"sums, decay {decay}" for decay in DECAYS), "partial_fit", "all rows at once"]
+    made = table(["data", *head, "time of partial_fit"], lines)
+    return f"{made}\n\nPrecision at {K} by Hamming distance (E_BA beside that of all rows at once); 32 bits."
+
+
+DECAYS = (1.0, 0.7, 0.3)  # of the sums of batches before
+
+
+def by_sums(X: Array, first: BinaryAutoencoder, decay: float) -> BinaryAutoencoder:
+    """A stream by decayed sums: of old batches nothing is kept but XᵀX, ZᵀZ and ZᵀX. From the first batch on.
+
+    Codes of a batch are chosen as MAC chooses them, while μ grows; h, by least squares, and f follow from the
+    sums of all batches so far.
+    """
+    model, C = copy.deepcopy(first), 100.0
+    options = ZOptions.resolve(32, "auto", "best", 1, None)
+    h, kept = model.encoder_, None
+    with Workers(1) as workers:
+        for batch in np.array_split(X, 10):
+            rows = model.scaling_.apply(batch)
+            Z, longer = h(rows), np.hstack([rows, np.ones((len(rows), 1), np.float32)]).astype(np.float64)
+            gram = longer.T @ longer
+            for mu in [record.mu for record in first.history_]:
+                sums, whole = decoder_sums(rows, Z, workers), gram
+                if kept is not None:
+                    sums, whole = _faded(kept[0], decay) + sums, decay * kept[1] + gram
+                h = LinearEncoder(*split_weights(ridge_weights(whole, sums, C)))
+                f = f_step(sums)
+                ZSolver(f, mu, options).solve(rows, h(rows), Z, ())
+            kept = sums, whole
+    model.encoder_, model.decoder_ = h, f.in_units_of(model.scaling_)
+    return model
+
+
+def _faded(sums: DecoderSums, decay: float) -> DecoderSums:
+    return DecoderSums(*(decay * getattr(sums, each.name) for each in fields(sums)))
+
+
+def features(results: Results) -> str:
+    """What Gaussian features to 1,000 centres cost: to train, and to encode beside bare products."""
+    for name in ("siftsmall", "mnist", "wordnet"):
+        X, _ = rows_of(name)
+        D = X.shape[1]
+        for bits in (16, 64):
+            plain = BinaryAutoencoder(bits, random_state=0, n_jobs=1)
+            model = clone(plain).set_params(encoder="rbf", n_centres=1000)
+            fitted(clone(model), X[:2000])  # kernels are compiled
+            (_, linear), (model, rbf) = fitted(plain, X), fitted(model, X)
+            rows, own = model.scaling_.apply(X), model.encoder_
+            centres, W = np.ascontiguousarray(own.centres.T), own.weights
+
+            works = partial(_bare, rows, centres, W), partial(model.encode, X)
+            with Workers(1):
+                bare, encode = (min(_seconds(work) for _ in range(7)) / len(X) for work in works)
+            results.add(data=name, bits=bits, D=D, linear=linear, rbf=rbf, bare=bare, encode=encode)
+    lines = []
+    for row in results.rows:
+        ratio, longer = row["rbf"] / row["linear"], (1000 + row["D"]) / row["D"]
+        cells = [f"{row['linear']:.1f}", f"{row['rbf']:.1f}", f"{longer:.1f}", f"{ratio / longer:.2f}"]
+        cells += [f"{1e6 * row[each]:.1f}" for each in ("bare", "encode")]
+        lines.append([row["data"], row["bits"], *cells, f"{row['encode'] / row['bare']:.2f}"])
+    head = ["CPU s to train, linear", "rbf", "how much longer rows are", "rbf / linear / that"]
+    return table(["data", "bits", *head, "µs per row of bare products", "encode", "encode / bare"], lines)
+
+
+def _bare(X: Array, centres: Array, W: Array) -> None:
+    """The products of an encoder, a thousand rows at a time, and nothing else. centres : (D, m)."""
+    D = len(centres)
+    for some in np.array_split(X, len(X) // 1000):
+        some @ W[:D] + (some @ centres) @ W[D:]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+SHARES, CENTRES = (0.2, 0.35, 0.5, 0.7, 1.0), (100, 400, 1000)
+
+
+def bandwidths(results: Results) -> str:
+    """Gaussian features by bandwidth, as a share of the median distance to centres, and by their number."""
+    for name in DATA:
+        X, Q = rows_of(name)
+        X = X[:5000]
+        truth = ground_truth(X, Q, K)
+        asked = [("linear", None), *product(SHARES, [400]), *product([None], CENTRES)]
+        for seed, (share, n) in product((0, 1), asked):
+            model = BinaryAutoencoder(32, random_state=seed, n_jobs=1)
+            if share != "linear":
+                bandwidth = None if share is None else share * _distance(X, n)
+                model.set_params(encoder="rbf", n_centres=n, bandwidth=bandwidth)
+            model, _ = fitted(model, X)
+            found = {
+                "judged": max(each.precision for each in model.history_),
+                "precision": by_hamming(model.encode(X), model.encode(Q), truth),
+            }
+            results.add(data=name, seed=seed, share=share, centres=n, C=model.C_, **found)
+    lines = []
+    for name, value in product(DATA, ("judged", "precision")):
+        base = results.mean(value, data=name, share="linear")
+        asked = [*product(SHARES, [400]), *product([None], CENTRES)]
+        means = [results.mean(value, data=name, share=share, centres=n) for share, n in asked]
+        what = "validation" if value == "judged" else "queries"
+        lines.append([name, what, f"{base:.3f}", *(f"{100 * (each / base - 1):+.1f} %" for each in means)])
+    head = [*(f"{share}" for share in SHARES), *(f"chosen, {n} centres" for n in CENTRES)]
+    made = table(["data", "precision of", "linear", *head], lines)
+    return f'{made}\n\n400 centres if not said otherwise, 5,000 rows, 32 bits, C="auto", means of two seeds.'
+
+
+def _distance(X: Array, n_centres: int) -> float:
+    """The median distance of rows and centres, in the units of X."""
+    with Workers(1) as workers:
+        centres = choose_anchors(X, n_centres, workers, np.random.RandomState(0))
+    return median_distance_to(X[:2000], centres)
 
 
 if __name__ == "__main__":
-    run("variants", {"penalty": penalty, "tables": tables, "continued": continued, "stream": stream})
+    run(
+        "variants",
+        {
+            "penalty": penalty, "tables": tables, "continued": continued, "stream": stream,
+            "features": features, "bandwidths": bandwidths,
+        },
+    )  # fmt: skip

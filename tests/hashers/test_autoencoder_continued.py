@@ -72,11 +72,35 @@ def test_it_goes_on_from_a_model_that_does_not_tell_its_C():
     assert clone(before).fit(DIGITS, init=before).C_ > 0
 
 
-def test_it_goes_on_from_the_codes_of_features_whatever_the_decoder_is_now():
-    before = BinaryAutoencoder(8, encoder="rbf", n_centres=20, random_state=0).fit(OLD)
-    before.fit_decoder(OLD, "linear", lists=4, n_iter=1)
-    gone_on = clone(before).fit(DIGITS, init=before)
+@pytest.mark.parametrize("encoder", ["rbf", np.square], ids=["rbf", "own"])
+@pytest.mark.parametrize("model_class", [BinaryAutoencoder, BinaryFactorAnalysis])
+def test_it_goes_on_from_features_without_a_linear_fit(model_class, encoder):
+    seen = []
+    before = model_class(8, encoder=encoder, n_centres=20, random_state=0).fit(OLD)
+    before.fit_decoder(OLD, "linear", lists=4, n_iter=1)  # of no account
+    gone_on = clone(before).set_params(callback=seen.append).fit(DIGITS, init=before)
+    assert len(seen) == gone_on.n_iter_
     assert gone_on.score(DIGITS) > 1.05 * clone(before).fit(DIGITS).score(DIGITS)
+
+
+def test_features_are_the_same_whatever_rows_are_scaled_by():
+    model = BinaryAutoencoder(8, encoder="rbf", n_centres=20, validation=None, random_state=0).fit(OLD)
+    wider = np.vstack([DIGITS, 2 * DIGITS[:20]])
+    again = clone(model).set_params(mu0=1e6).fit(wider, init=model)  # nothing changes at such a μ
+    assert again.scaling_.scale == 2 * model.scaling_.scale
+    np.testing.assert_array_equal(again.encode(wider), model.encode(wider))
+    ours, theirs = (
+        each.encoder_.centres * each.scaling_.scale + each.scaling_.mean for each in (again, model)
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+def test_other_features_are_chosen_again_from_the_codes_of_the_model():
+    before = BinaryAutoencoder(8, encoder="rbf", n_centres=20, random_state=0).fit(OLD)
+    for options in ({"n_centres": 30}, {"bandwidth": 9.0}, {"normalize": True}, {"encoder": np.square}):
+        gone_on = clone(before).set_params(**options).fit(DIGITS, init=before)
+        assert gone_on.encoder_.features.width == (64 if "encoder" in options else gone_on.n_centres)
+    assert BinaryAutoencoder(8, random_state=0).fit(DIGITS, init=before).n_iter_
 
 
 def test_a_checkpoint_is_resumed_only_from_the_same_model(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import auxbit
@@ -27,7 +28,7 @@ from auxbit.mac.affinity import (
     neighbour_pairs,
     signs_of,
 )
-from auxbit.mac.fit import ArrayTable
+from auxbit.mac.fit import ArrayTable, SampledTable
 from auxbit.mac.steps import MemoryRows, weights_of
 from helpers.every_hasher import DEGENERATE
 
@@ -339,9 +340,23 @@ def test_of_many_rows_a_sample_is_trained_on(monkeypatch):
         model = BinaryAutoencoder(6, objective="affinity", init=init, random_state=0).fit(X, Y)
         assert 140 <= model.training_.n_rows <= 200
     with Workers(1) as workers:
-        table = ArrayTable(X, workers, np.array([3, 5, 8]))
-        rows = table.rows(table.measure(None, normalize=False, lift=False), np.array([5, 9]), 2, None, 0)
-        np.testing.assert_array_equal(rows.places(np.arange(rows.n_rows)), [3, 8])
+        whole = ArrayTable(X, workers)
+        table = SampledTable(whole, np.array([3, 5, 8, 9]), workers)
+        scaling = table.measure(None, normalize=False, lift=False)
+        np.testing.assert_array_equal(scaling.mean, X.mean(axis=0))  # that of all rows
+        rows = table.rows(scaling, np.array([1]), 2, None, 0)
+        np.testing.assert_array_equal(rows.X, scaling.apply(X[[3, 8, 9]]))
+
+
+@pytest.mark.parametrize("y", [None, Y], ids=["neighbours", "labels"])
+def test_rows_of_a_file_give_the_model_of_rows_in_memory(y, tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", X)
+    start = np.random.default_rng(0).integers(0, 2, (600, 6), dtype=np.uint8)
+    for most, init in ((10_000, None), (200, None), (200, start)):
+        monkeypatch.setattr("auxbit.hashers.autoencoder.MOST_ROWS", most)
+        model = BinaryAutoencoder(6, objective="affinity", init=init, random_state=0)
+        codes = [clone(model).fit(rows, y).encode(X) for rows in (X, tmp_path / "x.npy")]
+        np.testing.assert_array_equal(*codes)
 
 
 def test_a_model_is_saved_and_read_and_has_a_decoder(tmp_path):
@@ -375,11 +390,9 @@ def test_what_cannot_be_is_refused(parameters, match):
         BinaryAutoencoder(4, **parameters).fit(X, Y)
 
 
-def test_rows_that_are_not_in_memory_are_refused():
-    with pytest.raises(
-        InvalidParameter, match=r"objective='affinity'.*Fit to a sample of the rows in memory"
-    ):
-        BinaryAutoencoder(4, objective="affinity").fit(X, Y, memory="200MB")
+def test_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(InvalidParameter, match=r"objective='affinity'.*beside checkpoint="):
+        BinaryAutoencoder(4, objective="affinity").fit(X, Y, checkpoint=tmp_path / "state")
 
 
 def test_precision_by_labels_is_that_of_a_ranking_of_all_rows_with_the_label():

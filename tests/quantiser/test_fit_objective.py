@@ -18,7 +18,7 @@ from auxbit.errors import InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.mac.h_step import SvmOptions
 from auxbit.mac.steps import MemoryRows, Steps
-from auxbit.quantiser.fit import TableReconstruction, TableSolver
+from auxbit.quantiser.fit import TableReconstruction, TableSolver, summed_step, table_step, value_sums
 
 DIGITS = load_digits().data
 
@@ -126,6 +126,63 @@ def test_hash_codes_are_ranked_better_by_tables_than_by_a_linear_decoder():
         return np.mean([len(set(a) & set(b)) for a, b in zip(ids, truth, strict=True)])
 
     assert found("tables") > found("linear")
+
+
+@pytest.mark.parametrize("L", [3, 13])
+def test_tables_from_sums_are_those_that_conjugate_gradients_tend_to(L):
+    X, _, Z, f = problem(2, n=600, L=L)
+    with Workers(1) as workers:
+        wanted = table_step(X, pack_bools(Z), f, 1.0, workers, tolerance=1e-12)
+        sums = workers.sum(lambda rows: value_sums(5, X[rows], pack_bools(Z[rows])), len(X), 100)
+    np.testing.assert_allclose(summed_step(*sums, f, 1.0).tables, wanted.tables, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"encoder": "rbf", "n_centres": 40}], ids=["linear", "rbf"])
+@pytest.mark.parametrize("n_bits", [16, pytest.param(72, marks=pytest.mark.slow)])
+def test_rows_out_of_core_give_the_model_of_rows_in_memory(options, n_bits, tmp_path):
+    np.save(tmp_path / "x.npy", DIGITS)
+    model = BinaryAutoencoder(n_bits, decoder="tables", max_iter=3, random_state=0, **options)
+    here, there = model.fit(DIGITS), clone(model).fit(tmp_path / "x.npy")
+    if n_bits == 16:
+        np.testing.assert_array_equal(here.encode(DIGITS), there.encode(DIGITS))
+        np.testing.assert_array_equal(here.decoder_.tables, there.decoder_.tables)
+    else:  # in memory the tables are found by conjugate gradients
+        assert np.mean(here.transform(DIGITS) == there.transform(DIGITS)) > 0.99
+        assert there.score(DIGITS) == pytest.approx(here.score(DIGITS), rel=0.01)
+
+
+def test_a_fit_out_of_core_with_tables_resumes(tmp_path):
+    def stop(record):
+        if record.iteration == 3:
+            raise KeyboardInterrupt
+
+    model = BinaryAutoencoder(16, decoder="tables", random_state=0, callback=stop)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(DIGITS, checkpoint=tmp_path)
+    model.set_params(callback=None).fit(DIGITS, checkpoint=tmp_path, resume=True)
+    np.testing.assert_array_equal(model.encode(DIGITS), clone(model).fit(DIGITS).encode(DIGITS))
+
+
+def test_tables_are_fitted_to_the_rows_that_were_held_out_too():
+    """In one byte, the vector of a value is the mean of the rows that have it, but for one row."""
+    model = BinaryAutoencoder(3, decoder="tables", random_state=0).fit(DIGITS)
+    values = model.encode(DIGITS)[:, 0]
+    for value in np.unique(values):
+        own = DIGITS[values == value]
+        apart = np.abs(model.decode(np.array([[value]], np.uint8))[0] - own.mean(axis=0)).max()
+        assert apart < 40 / len(own)
+
+
+@pytest.mark.parametrize(
+    ("n_bits", "memory", "why"),
+    [
+        (136, "4GB", r"n_bits=136 is invalid: expected at most 128 .*fit_decoder\(X, 'tables'\)"),
+        (128, "512MB", r"memory=512000000 is invalid: expected at least 1074MB with decoder='tables'"),
+    ],
+)
+def test_tables_that_memory_has_no_room_for_are_refused(n_bits, memory, why):
+    with pytest.raises(InvalidParameter, match=why):
+        BinaryAutoencoder(n_bits, decoder="tables").fit(DIGITS, memory=memory)
 
 
 def test_penalties_that_tables_have_not_are_refused():

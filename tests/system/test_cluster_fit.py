@@ -59,9 +59,11 @@ def assert_same_model(one, other, X):
         pytest.param({"lift": True}, marks=pytest.mark.slow),
         {"encoder": "rbf", "n_centres": 40},
         pytest.param({"encoder": np.square}, marks=pytest.mark.slow),
+        {"decoder": "tables"},
+        pytest.param({"objective": "affinity"}, marks=pytest.mark.slow),
         {"validation": rows_of_clusters(50, seed=1), "steps_per_mu": 2},
     ],
-    ids=["tpca", "lsh", "agh", "hasher", "lifted", "rbf", "own", "queries"],
+    ids=["tpca", "lsh", "agh", "hasher", "lifted", "rbf", "own", "tables", "affinity", "queries"],
 )
 def test_every_start_and_validation_gives_the_model_of_a_fit_by_passes_here(client, path, X, options):
     here = model(**options).fit(path)

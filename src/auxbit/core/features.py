@@ -12,7 +12,7 @@ the nearest, so that a change of units or of the block cannot change which ancho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -238,6 +238,11 @@ class RbfFeatures:
         near = gaussian(squared_distances(X, self.centres), self.bandwidth)
         return np.hstack([X.astype(np.float64), near - self.means])
 
+    def rescaled(self, theirs: Scaling, ours: Scaling) -> RbfFeatures:
+        """The same features of rows that are scaled as ours, not as theirs."""
+        centres = (self.centres * theirs.scale + (theirs.mean - ours.mean)) / ours.scale
+        return RbfFeatures(centres.astype(np.float32), self.bandwidth * theirs.scale / ours.scale, self.means)
+
     def encoder(self, h: LinearEncoder) -> RbfEncoder:
         return RbfEncoder(self.centres, np.array([self.bandwidth]), self.means, h.weights, h.bias)
 
@@ -273,6 +278,11 @@ class RbfEncoder(Encoder):
     weights: Float32
     bias: Float32
 
+    @property
+    def features(self) -> RbfFeatures:
+        """Those that it is a function of, beside the row."""
+        return self._features
+
     @cached_property
     def _features(self) -> RbfFeatures:
         return RbfFeatures(self.centres, float(self.bandwidth[0]), self.means)
@@ -300,7 +310,7 @@ class RbfEncoder(Encoder):
         D = X.shape[1]
         scores = X @ self.weights[:D]
         scores += self._without_means
-        for part, near in self._features.near(X):
+        for part, near in self.features.near(X):
             some = scores[part]
             some += near @ self.weights[D:]
             doubtful = np.flatnonzero((np.abs(some) < self._margin).any(axis=1))
@@ -310,7 +320,7 @@ class RbfEncoder(Encoder):
 
     def _exact_scores(self, X: Float32) -> Float64:
         weights = self.weights.astype(np.float64)
-        scores = self._features.exactly(X) @ weights + self.bias
+        scores = self.features.exactly(X) @ weights + self.bias
         scores[np.abs(scores) <= self.rounding] = 0.0  # so that equal rows have equal bits in any block
         return scores
 
@@ -379,6 +389,10 @@ class OwnFeatures:
         if not np.isfinite(features).all():
             raise InvalidInput("encoder returned numbers that are not finite.")
         return features.astype(np.float64)
+
+    def rescaled(self, theirs: Scaling, ours: Scaling) -> OwnFeatures:
+        """The same features of rows that are scaled as ours."""
+        return replace(self, scaling=ours)
 
     def encoder(self, h: LinearEncoder) -> OwnEncoder:
         return OwnEncoder(self, h.weights, h.bias)

@@ -406,6 +406,9 @@ class Features(Protocol):
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """What files keep; InvalidInput if they cannot."""
 
+    def rescaled(self, theirs: Scaling, ours: Scaling) -> Features:
+        """The same features of rows that are scaled as ours, not as theirs."""
+
     def encoder(self, h: LinearEncoder) -> Encoder:
         """The hash function of rows without features. h : of rows with them, weights (D + m, L)."""
 

@@ -19,9 +19,9 @@ from sklearn.exceptions import ConvergenceWarning
 from auxbit.core.checks import (
     Array,
     Bits,
+    Float32,
     Float64,
     Ids,
-    Indices,
     Packed,
     PathLike,
     check_integer,
@@ -29,7 +29,7 @@ from auxbit.core.checks import (
     warn,
 )
 from auxbit.core.features import OwnFeatures, RbfFeatures, choose_anchors, median_distance_to
-from auxbit.core.maps import LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
+from auxbit.core.maps import Features, LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
 from auxbit.core.parallel import draw_rows, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.hashers.anchor_graph import AnchorGraphHashing
@@ -38,13 +38,15 @@ from auxbit.hashers.linear import leading_axes, random_rotation, rotated_axes, r
 from auxbit.mac.affinity import MOST_ROWS, Affinity, label_numbers
 from auxbit.mac.checkpoint import identity
 from auxbit.mac.fit import (
-    ArrayTable,
+    FITTED_COPIES,
     Beginning,
     Continued,
     FactorCodes,
     FeatureSample,
     Fitted,
+    Place,
     Plan,
+    SampledTable,
     Table,
     fit,
 )
@@ -114,8 +116,8 @@ class _Trained(Hasher):
             interrupted resumes from there, to the same model.
         client : a dask.distributed.Client, for a path that its workers can read.
         init : a fitted model of the same class and bits to continue from, such as one of fewer rows: its
-            codes, its C, and μ from an eighth of that at which its hash function was found. It may be this
-            model itself.
+            hash function with its features, its codes, its C, and μ from an eighth of that at which its hash
+            function was found. It may be this model itself.
 
         All or nothing: if it fails, a model fitted before stays as it was.
         """
@@ -125,18 +127,15 @@ class _Trained(Hasher):
             n_bits = self.check_bits(self.n_bits)
             self._check_kept(checkpoint)
             rng, folder = self._generator(), None if checkpoint is None else Path(checkpoint)
-            plan = self._plan(n_bits) if init is None else self._continued(self._plan(n_bits), init)
+            plan = self._plan(n_bits)
             with self._opened(X, n_bits, memory, client, checkpoint, n_features=plan.n_features) as place:
-                table: Table = place.table
-                if isinstance(table, ArrayTable):
-                    plan, sample = self._with_pairs(plan, y, len(table.raw), rng)
-                    table = ArrayTable(table.raw, place.workers, sample)
-                fitted = fit(
-                    plan, table, place.workers, rng,
-                    budget=place.budget, checkpoint=folder, resume=resume,
-                )  # fmt: skip
+                labels, table, budget = self._labels(y), place.table, place.budget
+                if isinstance(plan.objective, Affinity):
+                    plan, table, labels = self._with_pairs(plan, labels, place, rng)
+                    budget = None
+                plan = plan if init is None else self._continued(plan, init)
+                fitted = fit(plan, table, place.workers, rng, budget=budget, checkpoint=folder, resume=resume)
                 self._warn_of(fitted, continued=init is not None)
-                labels = self._labels(y)
                 labels = None if labels is None else labels[fitted.sampled]
                 self._stream = Stream(fitted.sample, labels, float(fitted.n_rows), rng)
                 self.history_, self.n_passes_ = fitted.outcome.history, fitted.n_passes
@@ -200,26 +199,48 @@ class _Trained(Hasher):
             values = plan.schedule(mu)
             return [each for each in values if each >= least] or values[-1:]
 
+        features = self._kept_features(model)
+        if features is not None:
+            plan = replace(
+                plan, features=partial(same_features, features, model.scaling_), linear_first=False
+            )
         return replace(
-            plan, schedule=rest, start=partial(continued, model), C=plan.C or model.C_ or None,
+            plan, schedule=rest, start=partial(continued, model, features), C=plan.C or model.C_ or None,
+            refines=False,
             identity=lambda: plan.identity() | {"init": model.fingerprint()},
         )  # fmt: skip
 
+    def _kept_features(self, model: Hasher) -> Features | None:
+        """Those of the model, if this one is to have such features, of rows that are scaled alike."""
+        features, theirs = getattr(model.encoder_, "features", None), model.scaling_
+        alike = not (self.lift or theirs.lift) and bool(self.normalize) == theirs.normalize
+        if isinstance(features, OwnFeatures):
+            return features if alike and not isinstance(self.encoder, str) else None
+        asked = self.n_centres in (None, model.n_centres) and self.bandwidth in (None, model.bandwidth)
+        return features if alike and asked and self.encoder == "rbf" else None
+
     def _with_pairs(
-        self, plan: Plan, y: Any, n_rows: int, rng: np.random.RandomState
-    ) -> tuple[Plan, Indices | None]:
-        """With affinity, what pairs are made by; and which rows are trained on, None for all of them."""
-        if not isinstance(plan.objective, Affinity):
-            return plan, None
-        labels = None if y is None else label_numbers(y, n_rows)
+        self, plan: Plan, labels: Array | None, place: Place, rng: np.random.RandomState
+    ) -> tuple[Plan, Table, Array | None]:
+        """With affinity: what pairs are made by, the rows that have them, in memory, and their labels."""
+        (n_rows, D), init, most = place.table.shape, self._chosen("init"), MOST_ROWS
+        if place.budget is not None:
+            most = min(MOST_ROWS, place.budget.rows_of(FITTED_COPIES * 8 * D, 1.0, MOST_ROWS))
+        numbers = None if labels is None else label_numbers(labels, n_rows)
         if labels is not None and not (plan.validation is None or isinstance(plan.validation, str)):
             raise InvalidParameter(
                 "validation", "an array", "'auto' or None beside labels",
                 "'auto' holds out rows with their labels.",
             )  # fmt: skip
-        objective = replace(plan.objective, labels=labels, seed=rng.randint(np.iinfo(np.int32).max))
-        sample = draw_rows(n_rows, MOST_ROWS, rng) if n_rows > MOST_ROWS else None
-        return replace(plan, objective=objective), sample
+        seed = rng.randint(np.iinfo(np.int32).max)
+        chosen = draw_rows(n_rows, most, rng) if n_rows > most else np.arange(n_rows)
+        if labels is not None and numbers is not None:
+            labels, numbers = labels[chosen], numbers[chosen]
+        if not isinstance(init, str | Hasher):
+            plan = replace(plan, start=partial(first_codes, _check_codes(init, n_rows, plan.n_bits)[chosen]))
+        assert isinstance(plan.objective, Affinity)
+        plan = replace(plan, objective=replace(plan.objective, labels=numbers, seed=seed))
+        return plan, SampledTable(place.table, chosen, place.workers), labels
 
     def _chosen(self, name: str) -> Any:
         """A parameter, or what the preset says if it is None."""
@@ -269,6 +290,11 @@ class _Trained(Hasher):
             raise InvalidParameter(
                 "encoder", self.encoder, "'linear' or 'rbf' beside checkpoint=",
                 "The folder of a checkpoint holds no objects of your own.",
+            )  # fmt: skip
+        if checkpoint is not None and getattr(self, "objective", None) == "affinity":
+            raise InvalidParameter(
+                "objective", "affinity", "'reconstruction' beside checkpoint=",
+                f"At most {MOST_ROWS:,} rows are trained on, in memory: begin again after a crash.",
             )  # fmt: skip
 
     def _objective(self, z: ZOptions) -> Objective:
@@ -386,8 +412,8 @@ class BinaryAutoencoder(_Trained):
     bandwidth : σ of encoder="rbf", in the units of X. None: a share of the median distance between rows and
         centres, 0.35 or 0.7, by validation precision of short fits to a sample; 0.35 without validation.
     decoder : f, "linear", or "tables", a vector for each value of each byte of a code: the Z step is over
-        bytes then, whatever the parameters z_… say, and rows must be in memory. Either way f is fitted to
-        hash codes; fit_decoder replaces it by one for codes that are chosen for it.
+        bytes then, whatever the parameters z_… say; rows that are not in memory may have 128 bits. Either way
+        f is fitted to hash codes; fit_decoder replaces it by one for codes that are chosen for it.
     normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
     lift : give rows a further coordinate, so that neighbours by inner product do; encode(X, queries=True) is
         for queries then.
@@ -421,8 +447,8 @@ class BinaryAutoencoder(_Trained):
     verbose : 1 logs each iteration.
     objective : "reconstruction", the paper's; or "affinity": codes of rows with the same label, of fit(X, y),
         become alike and those of others unlike (supervised hashing); without y, those of Euclidean
-        neighbours and of others, which seldom finds more than reconstruction (docs/training.md). For rows in
-        memory; of more than 10,000 rows a sample of as many is trained on. The parameters of the Z step,
+        neighbours and of others, which seldom finds more than reconstruction (docs/training.md). Of more than
+        10,000 rows, wherever they are, a sample of as many is trained on. The parameters of the Z step,
         z_solver to z_options, are unused; history_ has this loss instead of squared errors; with labels,
         validation="auto" counts rows of a query's label as found. The decoder is fitted after it.
     n_neighbors : with "affinity", how many rows attract each, and about as many repel it.
@@ -638,6 +664,11 @@ def own_features(encoder: Any, sample: FeatureSample) -> list[OwnFeatures]:
     return [OwnFeatures.of(clone(encoder, safe=False), sample.X, sample.scaling)]
 
 
+def same_features(features: Features, theirs: Scaling, sample: FeatureSample) -> list[Features]:
+    """Those of a model, for rows that are scaled as the sample."""
+    return [features.rescaled(theirs, sample.scaling)]
+
+
 def _show_log() -> None:
     """Let verbose=1 be seen where the program has not set up logging itself."""
     if not logger.hasHandlers():
@@ -744,14 +775,23 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
     h, (ours, theirs) = hasher.encoder_, (given.scaling, hasher.scaling_)
     if not isinstance(h, LinearEncoder) or (ours.normalize, ours.lift) != (theirs.normalize, theirs.lift):
         return HasherCodes(hasher, None)
-    weights = h.weights.astype(np.float64)
-    bias = h.bias + (ours.mean - theirs.mean) / theirs.scale @ weights
-    return LinearEncoder((weights * (ours.scale / theirs.scale)).astype(np.float32), bias.astype(np.float32))
+    return _for_scaling(h.weights, h.bias, theirs, ours)
 
 
-def continued(model: Hasher, given: Beginning) -> Continued | HasherCodes:
-    """What continues from a fitted model."""
+def _for_scaling(weights: Float32, bias: Float32, theirs: Scaling, ours: Scaling) -> LinearEncoder:
+    """For rows that are scaled as ours, from one of rows scaled as theirs; features are the same of both."""
+    D, W = len(ours.mean), weights.astype(np.float64)
+    moved = bias + (ours.mean - theirs.mean) / theirs.scale @ W[:D]
+    W[:D] *= ours.scale / theirs.scale
+    return LinearEncoder(W.astype(np.float32), moved.astype(np.float32))
+
+
+def continued(model: Hasher, features: object, given: Beginning) -> Continued | HasherCodes:
+    """What continues from a fitted model; features : its own, if they are kept."""
     found = _by_hasher(model, given)
+    if features is not None:
+        h: Any = model.encoder_
+        return Continued(_for_scaling(h.weights, h.bias, model.scaling_, given.scaling))
     return Continued(found) if isinstance(found, LinearEncoder) else found
 
 

@@ -28,7 +28,7 @@ from auxbit.core.checks import Bits, Float32, Float64, Ids, Packed
 from auxbit.core.decoders import Plain
 from auxbit.core.maps import LinearDecoder, LinearEncoder, unpack
 from auxbit.core.parallel import kernel
-from auxbit.errors import InvalidInput, InvalidParameter
+from auxbit.errors import InvalidInput
 from auxbit.evaluate import Ranking, ground_truth
 from auxbit.mac.loop import DecoderSums, Moments, f_step, neighbours_to_find
 from auxbit.mac.steps import MemoryRows, Rows, Sums
@@ -171,13 +171,12 @@ class Affinity:
     labels: Ids | None = None
     _pairs: Pairs | None = field(default=None, init=False, repr=False)
 
-    def check_elsewhere(self) -> None:
-        raise InvalidParameter(
-            "objective", "affinity", "'reconstruction' for rows that are not in memory",
-            f"Fit to a sample of the rows in memory; {MOST_ROWS:,} have pairs in any case.",
-        )  # fmt: skip
+    def check_elsewhere(self, n_bits: int, memory: int) -> None:
+        """Its rows are in memory, brought there if need be."""
 
-    def f_step(self, rows: Rows, sums: DecoderSums, h: LinearEncoder | None = None) -> LinearDecoder:
+    def f_step(
+        self, rows: Rows, sums: DecoderSums, h: LinearEncoder | None = None, more: Float32 | None = None
+    ) -> LinearDecoder:
         """Least squares, as the energy does not depend on it."""
         return f_step(sums)
 

@@ -65,9 +65,11 @@ class Plan:
     start : makes the first codes: returns the linear hash function that gives them, or what makes them of
         rows as they came. validation : "auto", None, or query rows. returns : a μ that does not raise the
         precision is undone. settled : the loop ends when E_Q falls by less than this share, and the SVMs of
-        the last codes are solved to full tolerance (BFA).
+        the last codes are solved to full tolerance (BFA). refines : without validation, so are those of a
+        path that ended in Z = h(X), as far as codes stay what they are.
     features : returns those to choose from, the first being the one if nothing is there to choose by; None: h
-        is linear. n_features : how many they are at most, as far as that is known.
+        is linear. n_features : how many they are at most, as far as that is known. linear_first : begin with
+        the fit of a linear h, unless `settled`; otherwise `start` knows of the features.
     report : is given each record and how often all rows were read by then, None for rows in memory.
     identity : returns what a fit that resumes must have in common with the one interrupted, as JSON.
     """
@@ -82,10 +84,12 @@ class Plan:
     patience: int = 3
     returns: bool = False
     settled: float | None = None
+    refines: bool = True
     normalize: bool = False
     lift: bool = False
     features: Callable[[FeatureSample], list[Features]] | None = None
     n_features: int = 0
+    linear_first: bool = True
     report: Callable[[Record, int | None], object] | None = None
     identity: Callable[[], dict[str, Any]] = dict
 
@@ -315,7 +319,7 @@ class Descent:
             self._h, Z = steps.begin(made), made(X)
             self._fitted = True
         elif isinstance(made, Continued):
-            self._h, Z = steps.begin(made.h, solved=True), made.h(X)
+            self._h, Z = steps.begin(made.h, solved=True), made.h(longer[:, : len(made.h.weights)])
             self._fitted = True
         elif isinstance(made, FactorCodes):
             self._h = made.settle(steps, sampled, X)
@@ -428,7 +432,7 @@ def _check_elsewhere(plan: Plan, table: Table, budget: Budget | None, checkpoint
             "worker had is computed again. Fit without checkpoint=, or without a client."
         )
     if budget is not None:
-        plan.objective.check_elsewhere()
+        plan.objective.check_elsewhere(plan.n_bits, budget.total)
     if plan.returns and checkpoint is not None:
         raise InvalidParameter("on_miss", "return", "'continue' with checkpoint=")
 
@@ -480,7 +484,7 @@ def _finished(plan: Plan, steps: Steps, outcome: Outcome, *, validated: bool) ->
     if plan.settled is not None:
         return steps.h_step(outcome.h, exact=True)
     last = outcome.stopped == "matched" and outcome.history[-1].kept
-    return steps.refine(outcome.h) if last and not validated else outcome.h
+    return steps.refine(outcome.h) if last and plan.refines and not validated else outcome.h
 
 
 def _measured(plan: Plan, table: Table, rng: np.random.RandomState) -> Prepared:
@@ -503,7 +507,7 @@ def _linear_first(
     checkpoint: Path | None, resume: bool,
 ) -> Fitted | None:  # fmt: skip
     """The linear fit that one with features starts from: it cannot end with more error or less precision."""
-    if plan.features is None or plan.settled is not None:
+    if plan.features is None or plan.settled is not None or not plan.linear_first:
         return None
     within = None if checkpoint is None else checkpoint / LINEAR
     options: dict[str, Any] = {"budget": budget, "checkpoint": within, "resume": resume}
@@ -589,10 +593,10 @@ class Table(Protocol):
 
 
 class ArrayTable:
-    """Rows in memory, (n, D). sample : those that may be trained on, rising; None: all."""
+    """Rows in memory, (n, D)."""
 
-    def __init__(self, raw: Array, workers: Workers, sample: Indices | None = None) -> None:
-        self.raw, self._workers, self._sample = raw, workers, sample
+    def __init__(self, raw: Array, workers: Workers) -> None:
+        self.raw, self._workers = raw, workers
         self.shape: tuple[int, int] = raw.shape
 
     def about(self) -> dict[str, Any]:
@@ -608,12 +612,21 @@ class ArrayTable:
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
         features: Features | None = None,
     ) -> MemoryRows:  # fmt: skip
-        chosen = self._sample
-        if held_out is not None:
-            chosen = np.setdiff1d(np.arange(len(self.raw)) if chosen is None else chosen, held_out)
+        chosen = None if held_out is None else np.setdiff1d(np.arange(len(self.raw)), held_out)
         X = scaling.apply_all(self.raw, self._workers, chosen)
         longer, Z = lengthened(X, features, self._workers), np.zeros((len(X), n_bits), np.uint8)
         return MemoryRows(longer, Z, self._workers, self.raw, chosen, n_decoded=X.shape[1], held_out=held_out)
+
+
+class SampledTable(ArrayTable):
+    """Some rows of a table, brought into memory, and scaled as all of its rows are. chosen : rising."""
+
+    def __init__(self, whole: Table, chosen: Indices, workers: Workers) -> None:
+        super().__init__(whole.take(chosen), workers)
+        self._whole = whole
+
+    def measure(self, held_out: Ids | None, *, normalize: bool, lift: bool) -> Scaling:
+        return self._whole.measure(None, normalize=normalize, lift=lift)
 
 
 class FileTable:

@@ -52,7 +52,7 @@ from auxbit.mac.h_step import (
     split_weights,
 )
 from auxbit.mac.loop import DecoderSums
-from auxbit.mac.steps import ByRows, CodesOf, Sample, Sums, weights_of
+from auxbit.mac.steps import BlockSums, ByRows, CodesOf, Sample, Sums, weights_of
 
 
 class Slices(Protocol):
@@ -131,6 +131,21 @@ def hash_sums(X: Slices, h: Encoder, workers: Workers) -> Sums:
     def block(rows: slice) -> Sums:
         some = X[rows]
         return *_products(some, h(some).astype(np.float32)), some.sum(axis=0, dtype=np.float64)
+
+    return workers.sum(block, X.shape[0])
+
+
+def sums_of_codes(X: Slices, Z: Packed, function: BlockSums, workers: Workers) -> Sums:
+    """What a function returns for blocks of rows and the codes that are there, added up."""
+    return workers.sum(lambda rows: function(X[rows], Z[rows]), X.shape[0])
+
+
+def sums_of_hashes(X: Slices, h: Encoder, function: BlockSums, workers: Workers) -> Sums:
+    """The same for the codes h(X)."""
+
+    def block(rows: slice) -> Sums:
+        some = X[rows]
+        return function(some, pack_bools(h(some)))
 
     return workers.sum(block, X.shape[0])
 
@@ -588,6 +603,11 @@ class StreamedRows(ABC):
     def hash_sums(self, h: Encoder) -> DecoderSums:
         ZZ, z, XZ, x = self._sums(hash_sums, h, coded=False)
         return DecoderSums(self.n_rows, ZZ, z, XZ.T, x)
+
+    def sums_of(self, function: BlockSums, h: Encoder | None) -> Sums:
+        if h is None:
+            return self._sums(sums_of_codes, function)
+        return self._sums(sums_of_hashes, h, function, coded=False)
 
     def differing(self, h: LinearEncoder) -> Ids:
         return np.asarray(self._sums(differing, weights_of(h))[0])

@@ -37,6 +37,7 @@ from auxbit.mac.z_step import ZCounts, ZOptions, ZSolver
 
 Sums = tuple[Any, ...]
 CodesOf = Callable[[Array, Ids], Packed]  # the codes of rows as they came, with their numbers in the table
+BlockSums = Callable[[Float32, Packed], Sums]  # of a block of rows, (k, D), and their codes, (k, M)
 
 
 class Sample(NamedTuple):
@@ -108,6 +109,9 @@ class Rows(SvmRows, Protocol):
     def hash_sums(self, h: Encoder) -> DecoderSums:
         """The sums of the codes h(X), which are not kept. h : of any kind, for any number of bits."""
 
+    def sums_of(self, function: BlockSums, h: Encoder | None) -> Sums:
+        """What a function returns for blocks of rows and their codes, those here or h(x), added up."""
+
     def differing(self, h: LinearEncoder) -> Ids:
         """How many rows have a bit unlike that of h(x), (L,)."""
 
@@ -130,11 +134,13 @@ class Rows(SvmRows, Protocol):
 class Objective(Protocol):
     """What MAC minimises: an energy of codes and decoder, with a penalty for codes that are not h(x)."""
 
-    def check_elsewhere(self) -> None:
-        """Refuse rows that are not in memory, if it needs them there."""
+    def check_elsewhere(self, n_bits: int, memory: int) -> None:
+        """Refuse rows that are not in memory, if it needs them there. memory : bytes for all arrays."""
 
-    def f_step(self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None) -> Plain:
-        """The best decoder for the codes that rows have, or for h(X); sums : of these codes."""
+    def f_step(
+        self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None, more: Float32 | None = None
+    ) -> Plain:
+        """The best decoder for the codes that rows have, or for h(X) and h(more); sums : of these codes."""
 
     def z_pass(self, rows: Any, h: LinearEncoder, f: Plain, mu: float, queries: Any) -> Sums:
         """New codes, as `Rows.z_pass` returns them; the energy does not rise."""
@@ -187,14 +193,16 @@ class Reconstruction(ByRows):
 
     z: ZOptions
 
-    def check_elsewhere(self) -> None:
+    def check_elsewhere(self, n_bits: int, memory: int) -> None:
         if self.z.uses_relaxed:
             raise InvalidParameter(
                 "z_options", {"admm_iterations": self.z.admm_iterations},
                 "no admm_iterations for rows that are not in memory", "Set it to 0; preset='paper' has 100.",
             )  # fmt: skip
 
-    def f_step(self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None) -> LinearDecoder:
+    def f_step(
+        self, rows: Any, sums: DecoderSums, h: LinearEncoder | None = None, more: Float32 | None = None
+    ) -> LinearDecoder:
         return f_step(sums)
 
     def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
@@ -221,7 +229,7 @@ class Augmented(Reconstruction):
     to cost more than others, without a larger μ.
     """
 
-    def check_elsewhere(self) -> None:
+    def check_elsewhere(self, n_bits: int, memory: int) -> None:
         raise InvalidParameter(
             "penalty", "augmented", "'quadratic' for rows that are not in memory",
             "Multipliers would take 32 times the memory of the codes.",
@@ -389,7 +397,7 @@ class Steps:
         if more is not None:
             with Workers(1) as workers:
                 sums = sums + decoder_sums(more, h(more), workers)
-        return self.objective.f_step(self.rows, self._cut(sums), h)
+        return self.objective.f_step(self.rows, self._cut(sums), h, more)
 
     def ranking(self, h: LinearEncoder) -> Ranking:
         """Where the true neighbours of the validation queries come among all codes h(x)."""
@@ -549,6 +557,10 @@ class MemoryRows(ArraySvmRows):
 
     def hash_sums(self, h: Encoder) -> DecoderSums:
         return decoder_sums(self.X, self.hashes(h), self.workers)
+
+    def sums_of(self, function: BlockSums, h: Encoder | None) -> Sums:
+        Z = self.Z if h is None else self.hashes(h)
+        return self.workers.sum(lambda rows: function(self.X[rows], pack_bools(Z[rows])), len(self.X))
 
     def differing(self, h: LinearEncoder) -> Ids:
         return np.asarray((self.hashes(h) != self.Z).sum(axis=0))

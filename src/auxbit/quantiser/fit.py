@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
 
 from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Packed
 from auxbit.core.decoders import ListDecoder, Plain, TableDecoder
@@ -15,10 +17,10 @@ from auxbit.core.maps import VALUES, LinearDecoder, LinearEncoder, bytes_per_cod
 from auxbit.core.parallel import Workers, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.mac.loop import DecoderSums, Moments, decoder_sums, f_step
-from auxbit.mac.steps import ByRows, MemoryRows
+from auxbit.mac.steps import ByRows, MemoryRows, Rows
 from auxbit.mac.z_step import ZCounts
 from auxbit.quantiser.coder import coder_of, optimal_codes, values_of_bytes, with_error_bits
-from auxbit.quantiser.kernels import SOLVED_DIMS, solve_tables
+from auxbit.quantiser.kernels import SOLVED_DIMS, add_values, solve_tables
 from auxbit.quantiser.lists import (
     ASKED,
     ASKED_SHARE,
@@ -63,6 +65,31 @@ def table_step(
 
     workers.run(solve, len(stored), SOLVED_DIMS)
     return TableDecoder(tables.reshape(M, VALUES, D), present.b, present.n_bits, present.normalize)
+
+
+def value_sums(D: int, X: Float32, codes: Packed) -> tuple[Array, Array]:
+    """How many rows have each pair of values, (M·256, M·256), and Σx of each value, (M·256, D).
+
+    X : (n, D or more), at most a block; codes : (n, M).
+    """
+    n_values = VALUES * codes.shape[1]
+    counts = np.zeros((n_values, n_values), dtype=np.uint16)
+    totals = np.zeros((n_values, D), dtype=np.float32)
+    add_values(X, codes, counts, totals)
+    return counts, totals
+
+
+def summed_step(counts: Float64, totals: Float64, present: TableDecoder, shrink: float) -> TableDecoder:
+    """What `table_step` tends to, from sums over rows (see `value_sums`), which may lie anywhere."""
+    n_rows = counts.diagonal().copy()
+    used = np.flatnonzero(n_rows)
+    held = present.tables.reshape(len(counts), -1)
+    wanted = totals[used] - n_rows[used, None] * present.b + shrink * held[used]
+    counts = counts[np.ix_(used, used)]
+    counts[np.diag_indices(len(used))] += shrink
+    tables = held.copy()
+    tables[used] = cho_solve(cho_factor(counts, overwrite_a=True), wanted, overwrite_b=True)
+    return replace(present, tables=tables.reshape(present.tables.shape))
 
 
 # ---- Codes and decoder in turn
@@ -636,21 +663,42 @@ def centres_of(
 # bytes instead of bits, by the coders of search; the f step is least squares over the tables. Everything else
 # of the loop is as for the linear decoder, from whose least-squares fit the tables start in every step:
 # values of bytes that no row has stay there.
+#
+# The f step needs no rows at hand: how many rows have each pair of values, and the sum of the rows of each
+# value, give it, so it is the same wherever rows are. Their matrix has (256 M)² numbers for M bytes.
+
+SUMMED_BYTES = 8  # of a code, in memory; conjugate gradients on the rows themselves are quicker beyond
+MOST_SUMMED_BYTES = 16  # if rows are elsewhere
+MATRICES = 4  # as large as that of the counts, that the f step holds
 
 
 class TableReconstruction(ByRows):
     """Σ ‖x − f(z)‖² + μ‖z − h(x)‖² with a decoder of tables; see `mac.steps.Objective`."""
 
-    def check_elsewhere(self) -> None:
-        raise InvalidParameter(
-            "decoder", "tables", "'linear' for rows that are not in memory",
-            "fit_decoder replaces the decoder afterwards, there as well.",
-        )  # fmt: skip
+    def check_elsewhere(self, n_bits: int, memory: int) -> None:
+        remedy = "fit_decoder(X, 'tables') replaces a linear decoder afterwards, there as well."
+        if bytes_per_code(n_bits) > MOST_SUMMED_BYTES:
+            allowed = f"at most {8 * MOST_SUMMED_BYTES} with decoder='tables' for rows that are not in memory"
+            raise InvalidParameter("n_bits", n_bits, allowed, remedy)
+        needed = MATRICES * 8 * (VALUES * bytes_per_code(n_bits)) ** 2
+        if needed > memory / 2:
+            allowed = f"at least {-(-2 * needed // 10**6)}MB with decoder='tables' and {n_bits} bits"
+            raise InvalidParameter("memory", memory, allowed, remedy)
 
-    def f_step(self, rows: MemoryRows, sums: DecoderSums, h: LinearEncoder | None = None) -> TableDecoder:
-        codes = pack_bools(rows.Z if h is None else rows.hashes(h))
-        X = np.ascontiguousarray(rows.X[:, : rows.n_decoded])
-        return table_step(X, codes, TableDecoder.of(f_step(sums)), SHRINK, rows.workers)
+    def f_step(
+        self, rows: Rows, sums: DecoderSums, h: LinearEncoder | None = None, more: Float32 | None = None
+    ) -> TableDecoder:
+        start, D = TableDecoder.of(f_step(sums)), rows.n_decoded
+        if isinstance(rows, MemoryRows) and len(start.tables) > SUMMED_BYTES:
+            X, Z = rows.X, rows.Z if h is None else rows.hashes(h)
+            if more is not None and h is not None:
+                X, Z = np.concatenate([X, more]), np.concatenate([Z, h(more)])
+            return table_step(np.ascontiguousarray(X[:, :D]), pack_bools(Z), start, SHRINK, rows.workers)
+        counts, totals = rows.sums_of(partial(value_sums, D), h)
+        if more is not None and h is not None:
+            for total, term in zip((counts, totals), value_sums(D, more, pack_bools(h(more)))):
+                total += term
+        return summed_step(counts, totals, start, SHRINK)
 
     def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
         return float(sums[0]), float(sums[1])

@@ -484,6 +484,19 @@ def solve_tables(X: Any, Z: Any, counts: Any, shrink: Any, pulls: Any, tolerance
 
 
 @kernel
+def add_values(X: Any, Z: Any, counts: Any, totals: Any) -> None:
+    """Add to counts, (M·256, M·256), the pairs of values of each row, and to totals, (M·256, D), the row."""
+    D = totals.shape[1]
+    for r in range(Z.shape[0]):
+        for j in range(Z.shape[1]):
+            value = j * VALUES + Z[r, j]
+            for d in range(D):
+                totals[value, d] += X[r, d]
+            for k in range(Z.shape[1]):
+                counts[value, k * VALUES + Z[r, k]] += 1
+
+
+@kernel
 def _subtract_rows(X: Any, Z: Any, T: Any, sums: Any) -> None:
     """Add what the tables leave of each row to the sums of its bytes' values."""
     rest = np.empty(SOLVED_DIMS, dtype=T.dtype)
