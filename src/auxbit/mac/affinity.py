@@ -7,7 +7,7 @@ With s = 2z − 1, in ±1, and pairs (n, m) with y = 1 for rows that attract and
 is the loss of supervised hashing with kernels (Liu et al., 2012), and MAC for it (Raziperchikolaei and
 Carreira-Perpiñán, 2016) adds μ Σ ‖z − h(x)‖² as for the autoencoder. The h step is the same; no decoder is
 needed. In the Z step rows are coupled, so it alternates over bits: with the others fixed, one bit of all rows
-is a binary quadratic problem, on which single flips descend.
+is a binary quadratic problem, on which single flips descend, and, of few rows, chains of flips.
 
 Rows attract each other that have the same label (t = 1), or that are Euclidean neighbours. Of these t = ½:
 nobody's code is that of all its neighbours and the reverse of all others, and codes that come close to it
@@ -40,6 +40,8 @@ Residuals = npt.NDArray[np.int16]  # s_nᵀs_m − L·y_nm of each pair
 MOST_ROWS = 10_000  # that have pairs: true neighbours of n rows cost n², and pairs are held in memory
 TARGETS = {"labels": 1.0, "neighbours": 0.5}  # t, by validation (docs/training.md)
 SWEEPS = 1  # over all bits in a Z step; three end no better
+CHAINED_ROWS, CHAIN = 1000, 64  # flips in chains, for up to so many rows: of more, codes find no more by them
+ROUNDING = 1e-9  # of the penalty's sums
 
 
 @dataclass(frozen=True)
@@ -317,10 +319,49 @@ def _add_products(starts: Ids, others: Any, s: Any, by: int, r: Residuals) -> No
 
 
 @kernel
-def descend(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, penalty: float) -> float:
-    """Flip rows of s, (n,), in their order while that lowers 2 Σ c s_n s_m + penalty · (rows unlike h).
+def _change(s: Any, h: Any, fields: Ids, penalty: float, i: int) -> float:
+    """What the flip of row i would change of the energy."""
+    change: float = -4.0 * s[i] * fields[i] + (penalty if s[i] == h[i] else -penalty)
+    return change
 
-    Returns that energy. Sums are of whole numbers, so a flip is made only if it does lower it.
+
+@kernel
+def _flip(starts: Ids, others: Any, c: Residuals, s: Any, fields: Ids, i: int) -> None:
+    s[i] = -s[i]
+    for e in range(starts[i], starts[i + 1]):
+        fields[others[e]] += 2 * c[e] * s[i]
+
+
+@kernel
+def _flip_chain(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, fields: Ids, penalty: float) -> bool:
+    """Flip up to CHAIN rows, each the best of those not flipped yet, and keep those to the lowest energy.
+
+    Leads out of minima over single flips, as Kernighan and Lin do for cuts of graphs. → whether it was lower.
+    """
+    n, total, lowest, kept = len(s), 0.0, 0.0, 0
+    done, order = np.zeros(n, dtype=np.bool_), np.empty(min(n, CHAIN), dtype=np.int64)
+    for k in range(len(order)):
+        best, least = -1, np.inf
+        for i in range(n):
+            if not done[i]:
+                change = _change(s, h, fields, penalty, i)
+                if change < least:
+                    best, least = i, change
+        _flip(starts, others, c, s, fields, best)
+        done[best], order[k], total = True, best, total + least
+        if total < lowest - ROUNDING * abs(least):
+            lowest, kept = total, k + 1
+    for k in range(len(order) - 1, kept - 1, -1):
+        _flip(starts, others, c, s, fields, order[k])
+    return kept > 0
+
+
+@kernel
+def descend(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, penalty: float) -> float:
+    """Flip rows of s, (n,), while that lowers 2 Σ c s_n s_m + penalty · (rows unlike h); returns that energy.
+
+    One by one in their order, then in chains. Sums are of whole numbers, so a flip is made only if it does
+    lower it.
     """
     n = len(s)
     fields = np.zeros(n, dtype=np.int64)  # Σ c s_m of each row
@@ -331,11 +372,11 @@ def descend(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, penalty: flo
     while flipped:
         flipped = False
         for i in range(n):
-            change = -4.0 * s[i] * fields[i] + (penalty if s[i] == h[i] else -penalty)
-            if change < 0:
-                s[i], flipped = -s[i], True
-                for e in range(starts[i], starts[i + 1]):
-                    fields[others[e]] += 2 * c[e] * s[i]
+            if _change(s, h, fields, penalty, i) < 0:
+                _flip(starts, others, c, s, fields, i)
+                flipped = True
+        if not flipped and n <= CHAINED_ROWS:
+            flipped = _flip_chain(starts, others, c, s, h, fields, penalty)
     energy = 0.0
     for i in range(n):
         energy += s[i] * fields[i] + (penalty if s[i] != h[i] else 0.0)
