@@ -5,6 +5,7 @@ serve       200 searches by id per second for 30 seconds, answered by `auxbit se
 precision   the class among the 10 nearest of CIFAR-10's 50,000 train images, codes against vectors
 colour      the same for GIST with a colour histogram beside it, by weight, uncompressed
 views       copies of CIFAR-10's pictures, mirrored, turned and cropped, searched with and without --views
+photographs copies of the photographs in the folder AUXBIT_PHOTOS, likewise
 duplicates  copies that were compressed, scaled or mirrored, found within a radius, and what is no copy
 
 CIFAR-10 is looked for in AUXBIT_DATA/cifar10. create keeps its collection in benchmarks/raw/ for serve.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -175,10 +177,33 @@ PARTS = (90, 75)
 
 def views(results: Results) -> str:
     """Copies of 500 of 5,000 CIFAR-10 pictures, 64 bits: is the original first, or among the first 10?"""
-    images, rng = np.asarray(datasets.load("cifar10").queries[:COPIED]), np.random.default_rng(0)
-    copies = {name: [turn(a) for a in images[:COPIES]] for name, turn in TURNS.items()}
+    images = list(np.asarray(datasets.load("cifar10").queries[:COPIED]))
+    return found_by_views(results, images, copies_of(images[:COPIES]))
+
+
+def photographs(results: Results) -> str:
+    """Copies of photographs, 64 bits, searched among these and twelve parts of each: is the original first,
+    or among the first 10? The photographs are those in the folder AUXBIT_PHOTOS, of at most 1,280 pixels.
+    """
+    files = sorted(Path(os.environ["AUXBIT_PHOTOS"]).iterdir())
+    images = [photograph(path) for path in files]
+    parts = [part for image in images for part in twelve_parts(image)]
+    half = {"half as wide, JPEG of quality 50": [half_as_wide(a) for a in images]}
+    return found_by_views(results, images + parts, copies_of(images) | half, photographs=len(images))
+
+
+def copies_of(images: list[np.ndarray]) -> dict[str, list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    copies = {name: [turn(a) for a in images] for name, turn in TURNS.items()}
     for part in PARTS:
-        copies[f"{part} % of width and height"] = [cropped(a, part, rng) for a in images[:COPIES]]
+        copies[f"{part} % of width and height"] = [cropped(a, part, rng) for a in images]
+    return copies
+
+
+def found_by_views(
+    results: Results, images: list[np.ndarray], copies: dict[str, list[np.ndarray]], **about: int
+) -> str:
+    """How often a copy of the first pictures finds its original, with and without --views."""
     with TemporaryDirectory() as folder:
         place = Path(folder)
         write_numbered(place / "in", images)
@@ -191,10 +216,29 @@ def views(results: Results) -> str:
                     found = [[int(one.file[:5]) for one in pictures.search(png(a), NEAREST)] for a in each]
                     first = float(np.mean([ids[0] == number for number, ids in enumerate(found)]))
                     ten = float(np.mean([number in ids for number, ids in enumerate(found)]))
-                    results.add(copy=name, views=with_views, first=first, ten=ten)
+                    results.add(
+                        copy=name, views=with_views, first=first, ten=ten, pictures=len(images), **about
+                    )
                     rows[name] += [f"{first:.3f}", f"{ten:.3f}"]
     head = ("copy", "first", "among 10", "first, --views", "among 10, --views")
     return table(head, list(rows.values()))
+
+
+def photograph(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        image.thumbnail((1280, 1280))
+        return np.asarray(image.convert("RGB"))
+
+
+def twelve_parts(image: np.ndarray) -> list[np.ndarray]:
+    """Side by side, four across and three down."""
+    return [part for row in np.array_split(image, 3) for part in np.array_split(row, 4, axis=1)]
+
+
+def half_as_wide(image: np.ndarray) -> np.ndarray:
+    stream, (height, width) = io.BytesIO(), image.shape[:2]
+    Image.fromarray(image).resize((width // 2, height // 2)).save(stream, "JPEG", quality=50)
+    return np.asarray(Image.open(stream))
 
 
 def duplicates(results: Results) -> str:
@@ -244,7 +288,7 @@ def copies_found(groups: list[list[Copy]], kinds: Iterable[str]) -> dict[str, in
     return found
 
 
-def write_numbered(folder: Path, images: np.ndarray) -> None:
+def write_numbered(folder: Path, images: Iterable[np.ndarray]) -> None:
     folder.mkdir()
     for number, image in enumerate(images):
         Image.fromarray(image).save(folder / f"{number:05d}.png")
@@ -252,9 +296,10 @@ def write_numbered(folder: Path, images: np.ndarray) -> None:
 
 def cropped(image: np.ndarray, percent: int, rng: np.random.Generator) -> np.ndarray:
     """That much of width and height, from anywhere."""
-    edge = round(len(image) * percent / 100)
-    top, left = rng.integers(0, len(image) - edge + 1, size=2)
-    return image[top : top + edge, left : left + edge]
+    size = np.array(image.shape[:2])
+    height, width = edges = np.rint(size * percent / 100).astype(int)
+    top, left = rng.integers(0, size - edges + 1)
+    return image[top : top + height, left : left + width]
 
 
 def png(image: np.ndarray) -> bytes:
@@ -265,4 +310,6 @@ def png(image: np.ndarray) -> bytes:
 
 if __name__ == "__main__":
     modes = (create, serve, precision, colour, views, duplicates)
+    if "AUXBIT_PHOTOS" in os.environ:
+        modes += (photographs,)
     run("images", {each.__name__: each for each in modes})
