@@ -6,10 +6,9 @@ import json
 import os
 import re
 import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer, require
+from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
 from auxbit.core.decoders import Decoder
 from auxbit.core.maps import (
     Scaling,
@@ -33,8 +32,7 @@ from auxbit.core.maps import (
 from auxbit.core.parallel import Workers, block_slices
 from auxbit.data.records import encode_metadata
 from auxbit.data.vectors import as_rows
-from auxbit.data.where import Where
-from auxbit.errors import AuxbitError, FileProblem, InvalidInput, InvalidParameter, StoreError, StoreExists
+from auxbit.errors import InvalidInput, InvalidParameter, StoreError, StoreExists
 from auxbit.index.codes import check_ids, repeats
 from auxbit.index.hamming import coding_for
 
@@ -158,16 +156,16 @@ class Rows:
         dense = 0 if self.vectors is None else self.vectors.nbytes
         return self.codes.nbytes + dense + sum(map(len, self.texts or ()))
 
-    def parts(self, size: int) -> list[Rows]:
+    def take(self, places: Array) -> Rows:
+        """Some of the rows."""
+        texts = None if self.texts is None else [self.texts[place] for place in places.tolist()]
+        vectors, norms = (None if each is None else each[places] for each in (self.vectors, self.norms))
+        return Rows(self.codes[places], self.ids[places], texts, vectors, norms)
+
+    def parts(self, size: int) -> Iterator[Rows]:
         """The same rows, at most `size` at a time."""
-        found = []
-        for first in range(0, len(self), size):
-            rows = slice(first, first + size)
-            texts = None if self.texts is None else self.texts[rows]
-            vectors = None if self.vectors is None else self.vectors[rows]
-            norms = None if self.norms is None else self.norms[rows]
-            found.append(Rows(self.codes[rows], self.ids[rows], texts, vectors, norms))
-        return found
+        for some in block_slices(len(self), size):
+            yield self.take(np.arange(some.start, some.stop))
 
 
 def checked_rows(
@@ -186,10 +184,7 @@ def checked_rows(
     if not upsert:
         raise InvalidInput(f"id {numbers[twice][0]} comes twice; nothing was added.")
     _, last = np.unique(numbers[::-1], return_index=True)
-    keep = np.sort(len(numbers) - 1 - last)
-    kept = None if texts is None else [texts[row] for row in keep.tolist()]
-    dense = None if rows.vectors is None else rows.vectors[keep]
-    return Rows(packed[keep], numbers[keep], kept, dense)
+    return rows.take(np.sort(len(numbers) - 1 - last))
 
 
 def _checked_vectors(vectors: npt.ArrayLike | None, n: int, n_features: int | None) -> Float32 | None:
@@ -455,7 +450,7 @@ class Store(ABC):
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         codes, X = self._asked(queries, model)
-        ranked, decoder = self._ranking(model, mode, rerank)
+        ranked = self.ranking(model, mode, rerank)
         if ranked == "hamming":
             if candidates is not None:
                 raise InvalidInput("candidates are ranked again: give a model, or rerank.")
@@ -468,7 +463,7 @@ class Store(ABC):
                 rerank = comparable(X, model.scaling_, queries=True)
             X = checked_floats(np.asarray(rerank), self.n_features or 0, len(codes), "rerank")
         for some in block_slices(len(codes), QUERIES_AT_ONCE):
-            if decoder is None:
+            if ranked == "vectors":
                 found += self._reranked(codes[some], X[some], k, where, most)
             else:
                 found += self._decoded(codes[some], X[some], model, k, where, most)
@@ -501,8 +496,8 @@ class Store(ABC):
                 f"the model makes codes of {model.code_bits('hash')} bits, and the store has {self.n_bits}."
             )
 
-    def _ranking(self, model: Hasher | None, mode: str | None, rerank: Any) -> tuple[str, Decoder | None]:
-        """What ranks the answers, "hamming", "vectors" or "asymmetric", and the decoder that does."""
+    def ranking(self, model: Hasher | None, mode: str | None = None, rerank: Any = None) -> str:
+        """What a search will rank by: "hamming", "vectors", or "asymmetric", the decoder."""
         if mode not in (None, *MODES):
             raise InvalidParameter("mode", mode, "'hamming' or 'asymmetric'")
         if rerank is True and model is None:
@@ -512,25 +507,20 @@ class Store(ABC):
         if rerank is not None and rerank is not False:
             if self.n_features is None:
                 raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
-            return "vectors", None
+            return "vectors"
         if mode == "asymmetric" and model is None:
             raise InvalidInput('mode="asymmetric" ranks by a decoder: give vectors as queries, and model=….')
         if model is None or mode == "hamming":
-            return "hamming", None
-        decoder, (coding, mu) = model.decoder_, self.coding
-        if suits(decoder, self.n_bits, coding, mu):
-            return "asymmetric", decoder
+            return "hamming"
+        if suits(model.decoder_, self.n_bits, *self.coding):
+            return "asymmetric"
         if mode is None:
-            return "hamming", None
+            return "hamming"
         raise InvalidInput(
             "the decoder of this model is fitted to optimal codes, and the store holds hash codes, which "
             'mean nothing to it. Search with mode="hamming", or push codes of a model whose decoder is '
             "fitted to them: --coding hash, or --coding optimal --mu 0.03, which can be searched both ways."
         )
-
-    def ranking(self, model: Hasher | None, mode: str | None = None, rerank: Any = None) -> str:
-        """What a search will rank by: "hamming", "vectors", or "asymmetric", the decoder."""
-        return self._ranking(model, mode, rerank)[0]
 
     def _ranks_by(self, model: Hasher | None) -> bool:
         """Whether the store itself can rank by the decoder of this model."""
@@ -688,14 +678,6 @@ def refuse_for_decoder(coding: str, mu: float) -> None:
     )  # fmt: skip
 
 
-COMMENT = re.compile(rf"/\* ({re.escape(MARK)}.*?) \*/")  # a mark in SQL
-
-
-def literal(text: str) -> str:
-    """A text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def mark(**about: Any) -> str:
     """The text that marks a place as ours."""
     return MARK + json.dumps(about, sort_keys=True)
@@ -710,187 +692,3 @@ def read_mark(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return about if isinstance(about, dict) and isinstance(about.get("n_bits", 0), int) else None
-
-
-# ---- Stores that this process opens itself: a file or a folder, without a server
-
-
-class EmbeddedStore(Store):
-    """A store in a file or folder, opened when it is first needed and made by `create`, of an SQL table.
-
-    Its columns are id, code, vector if there are vectors, both as bytes, and metadata, text of JSON. A
-    subclass says how statements are run, how codes are compared and how rows come in.
-    """
-
-    batch_rows = 65_536
-    program: ClassVar[str]  # its name, for people
-    distance: ClassVar[str]  # of the column code to a query, ?, as SQL
-    source: ClassVar[str] = "{table}"  # what stands after FROM
-
-    def __init__(self, url: str | Address, name: str = DEFAULT_NAME) -> None:
-        super().__init__(url if isinstance(url, Address) else parse(url), name)
-        if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
-            raise InvalidParameter("name", name, "up to 63 letters, digits and _, not a digit first")
-        self._path = Path(self.address.text).absolute()
-        if not self._path.parent.is_dir():
-            raise FileProblem(f"{self._path} cannot be made: there is no folder {self._path.parent}.")
-        self._driver()
-        self._opened: Any = None
-        self._is_new = False  # the file or folder was not there before
-
-    @property
-    def _engine(self) -> Any:
-        if self._opened is None:
-            self._is_new = not self._path.exists()
-            with self._translated():
-                self._opened = self._open()
-        return self._opened
-
-    def close(self) -> None:
-        """Close the file or folder."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise errors of ours instead of the driver's."""
-        try:
-            yield
-        except AuxbitError:
-            raise
-        except self._errors() as error:
-            text = " ".join(str(error).split())[:300]
-            raise StoreError(f"{self.address.shown}: {self.program} says: {text}") from None
-
-    def _find(self) -> dict[str, Any] | None:
-        """What is not there is not opened, since that would make it."""
-        there = self._opened is not None or (self._path.exists() and self._has_content())
-        return super()._find() if there else None
-
-    def _has_content(self) -> bool:
-        return self._path.is_dir() or self._path.stat().st_size > 0
-
-    def _drop(self, present: dict[str, Any]) -> None:
-        self._run(f"DROP TABLE {self.name}")
-        if self._is_new:
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        """Remove what was made by this object, and is empty again."""
-        self.close()
-        if self._path.is_dir():
-            shutil.rmtree(self._path)
-        else:
-            self._path.unlink(missing_ok=True)
-        self._is_new = False
-
-    def delete(self, ids: npt.ArrayLike) -> int:
-        """Delete rows by id; returns how many there were."""
-        _ = self._known()
-        unwanted = check_ids(ids)
-        there = np.array([row[0] for row in self._by_id(unwanted)], dtype=np.int64)
-        for some in block_slices(len(there), MANY_IDS):
-            self._run(f"DELETE FROM {self.name} WHERE {listed(there[some])}")
-        return len(there)
-
-    def count(self, where: Any = None) -> int:
-        """How many rows there are, or have the metadata that `where` asks for."""
-        _ = self._known()
-        condition, values = self._condition(where)
-        return int(self._run(f"SELECT count(*) FROM {self._from} WHERE {condition}", values)[0][0])
-
-    def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
-        """The metadata of rows, {} for one that has none or is not there."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        found = {row[0]: json.loads(row[1]) for row in self._by_id(wanted, ", metadata")}
-        return [found.get(each, {}) for each in wanted.tolist()]
-
-    def _by_id(self, ids: Ids, columns: str = "") -> list[tuple[Any, ...]]:
-        """The id and other columns of the rows with these ids, of which some may be missing."""
-        unique, found = np.unique(ids[ids >= 0]), list[tuple[Any, ...]]()
-        for some in block_slices(len(unique), MANY_IDS):
-            found += self._run(f"SELECT id{columns} FROM {self._from} WHERE {listed(unique[some])}")
-        return found
-
-    def _refuse_known(self, rows: Rows) -> None:
-        """Refuse rows of which one is there."""
-        if known := self._by_id(rows.ids):
-            raise InvalidInput(
-                f"id {known[0][0]} is already in {self.name!r}; nothing was added. upsert=True replaces its "
-                "row."
-            )
-
-    @property
-    def _from(self) -> str:
-        return self.source.format(table=self.name)
-
-    def _condition(self, where: Any) -> tuple[str, list[Any]]:
-        """What stands after WHERE, and its values: rows are judged as a Collection judges them, by Python."""
-        if where is None:
-            return "1 = 1", []
-        return Where.of(where).judged()
-
-    def _nearest(self, queries: Packed, k: int, where: Any, column: str = "") -> list[Found]:
-        return self._hits(queries, where, column, f"ORDER BY distance, id LIMIT {k}")
-
-    def _within(self, queries: Packed, r: int, where: Any) -> list[Found]:
-        return self._hits(queries, where, "", f"WHERE distance <= {r} ORDER BY distance, id")
-
-    def _hits(self, queries: Packed, where: Any, column: str, rest: str) -> list[Found]:
-        """What each query finds, by a scan of all codes."""
-        (condition, values), extra = self._condition(where), f", {column}" if column else ""
-        distance = self.distance.format(width=bytes_per_code(self.n_bits))
-        inner = f"SELECT id, {distance} AS distance{extra} FROM {self._from} WHERE {condition}"
-        statement = f"SELECT id, distance{extra} FROM ({inner}) AS every {rest}"
-        return [self._found(self._run(statement, [each.tobytes(), *values]), column) for each in queries]
-
-    def _found(self, rows: list[tuple[Any, ...]], column: str) -> Found:
-        ids = np.array([row[0] for row in rows], dtype=np.int64)
-        distances = np.array([row[1] for row in rows], dtype=np.int32)
-        if not column:
-            return Found(distances, ids)
-        kind, width = (np.uint8, bytes_per_code(self.n_bits)), (np.float32, self.n_features or 0)
-        dtype, size = kind if column == "code" else width
-        values = np.frombuffer(b"".join(row[2] for row in rows), dtype=dtype)
-        return Found(distances, ids, values.reshape(len(rows), size))
-
-    @abstractmethod
-    def _driver(self) -> Any:
-        """The module that opens the file, or an error that names the extra."""
-
-    @abstractmethod
-    def _errors(self) -> tuple[type[Exception], ...]:
-        """What it raises."""
-
-    @abstractmethod
-    def _open(self) -> Any:
-        """Open the file or folder, which is made if it is not there."""
-
-    @abstractmethod
-    def _run(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """Run a statement with its values; returns all rows of what it finds."""
-
-
-MANY_IDS = 8192  # in one statement
-
-
-def listed(ids: Ids) -> str:
-    """A condition for these ids, as SQL."""
-    return f"id IN ({', '.join(map(str, ids.tolist()))})"
-
-
-def arrow_rows(rows: Rows) -> Any:
-    """Rows as a pyarrow.Table of the columns of an EmbeddedStore."""
-    arrow = require("pyarrow", extra="data", purpose="this store")
-    texts = ["{}"] * len(rows) if rows.texts is None else [text.decode() for text in rows.texts]
-
-    def binary(values: Array) -> Any:
-        buffer = arrow.py_buffer(np.ascontiguousarray(values).tobytes())
-        size = values.shape[1] * values.itemsize
-        return arrow.FixedSizeBinaryArray.from_buffers(arrow.binary(size), len(values), [None, buffer])
-
-    columns = {"id": arrow.array(rows.ids), "code": binary(rows.codes)}
-    if rows.vectors is not None:
-        columns["vector"] = binary(rows.vectors)
-    return arrow.table(columns | {"metadata": arrow.array(texts, arrow.string())})

@@ -8,7 +8,8 @@ from typing import Any
 from auxbit.core.checks import require
 from auxbit.core.maps import bytes_per_code
 from auxbit.data.where import judge
-from auxbit.stores.base import EmbeddedStore, Progress, Rows, arrow_rows, literal, mark
+from auxbit.stores.base import Progress, Rows, mark
+from auxbit.stores.embedded import SqlStore, arrow_rows, literal
 
 ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\0": "\\0"})
 
@@ -24,7 +25,7 @@ def _register() -> None:
     chdb.create_function("auxbit_holds", _judge, ["String", "String"], "Bool")
 
 
-class ClickhouseStore(EmbeddedStore):
+class ClickhouseStore(SqlStore):
     """Codes in a table of ClickHouse in a folder, of which one can be open in a process.
 
     Rows of the same id replace each other when parts are merged, and while they are read (FINAL). The table's

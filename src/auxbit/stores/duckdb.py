@@ -9,10 +9,11 @@ from typing import Any
 from auxbit.core.checks import require
 from auxbit.data.where import judge
 from auxbit.errors import FileProblem
-from auxbit.stores.base import EmbeddedStore, Progress, Rows, arrow_rows, literal, mark
+from auxbit.stores.base import Progress, Rows, mark
+from auxbit.stores.embedded import SqlStore, arrow_rows, literal
 
 
-class DuckdbStore(EmbeddedStore):
+class DuckdbStore(SqlStore):
     """Codes in a table of a DuckDB file, which may have other tables; its comment is the mark."""
 
     program = "DuckDB"

@@ -7,25 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from auxbit.core.checks import Array, Ids, Packed, check_integer, require
 from auxbit.core.maps import bytes_per_code
-from auxbit.core.parallel import block_slices
 from auxbit.data.where import Where
 from auxbit.errors import InvalidParameter
-from auxbit.index.codes import check_ids
-from auxbit.stores.base import (
-    DEFAULT_NAME,
-    MANY_IDS,
-    Address,
-    EmbeddedStore,
-    Found,
-    Progress,
-    Rows,
-    listed,
-    mark,
-)
+from auxbit.stores.base import DEFAULT_NAME, Address, Found, Progress, Rows, mark
+from auxbit.stores.embedded import EmbeddedStore, listed
 
 MARK_KEY = b"auxbit"
 
@@ -56,9 +44,6 @@ class LancedbStore(EmbeddedStore):
     def _open(self) -> Any:
         return self._driver().connect(str(self._path), read_consistency_interval=timedelta(0))
 
-    def _run(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        raise NotImplementedError("LanceDB has methods, no statements")
-
     def close(self) -> None:
         """Forget the connection: LanceDB has nothing to close."""
         self._opened = None
@@ -83,15 +68,6 @@ class LancedbStore(EmbeddedStore):
         flat = require("lancedb.index", extra="lancedb", purpose="LanceDB").IvfFlat
         with self._translated():
             self._table.create_index("code", config=flat(distance_type="hamming", num_partitions=n_lists))
-
-    def delete(self, ids: npt.ArrayLike) -> int:
-        """Delete rows by id; returns how many there were."""
-        _ = self._known()
-        there = np.array([row[0] for row in self._by_id(check_ids(ids))], dtype=np.int64)
-        for some in block_slices(len(there), MANY_IDS):
-            with self._translated():
-                self._table.delete(listed(there[some]))
-        return len(there)
 
     def count(self, where: Any = None) -> int:
         """How many rows there are, or have the metadata that `where` asks for."""
@@ -118,11 +94,13 @@ class LancedbStore(EmbeddedStore):
         with self._translated():
             self._engine.create_table(self.name, schema=schema, mode="overwrite" if present else "create")
 
-    def _drop(self, present: dict[str, Any]) -> None:
+    def _drop_table(self) -> None:
         with self._translated():
             self._engine.drop_table(self.name)
-        if self._is_new:
-            self._remove_files()
+
+    def _delete(self, condition: str) -> None:
+        with self._translated():
+            self._table.delete(condition)
 
     def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
         """In one commit: all or none."""
@@ -142,14 +120,10 @@ class LancedbStore(EmbeddedStore):
                 table.add(incoming)
         progress(len(rows))
 
-    def _by_id(self, ids: Ids, columns: str = "") -> list[tuple[Any, ...]]:
-        unique, found, table = np.unique(ids[ids >= 0]), list[tuple[Any, ...]](), self._table
-        for some in block_slices(len(unique), MANY_IDS):
-            with self._translated():
-                query = table.search().where(listed(unique[some])).limit(MANY_IDS)
-                rows = query.select(["id", *columns.replace(",", " ").split()]).to_arrow()
-            found += zip(*(each.to_pylist() for each in rows.columns))
-        return found
+    def _select(self, columns: list[str], condition: str) -> list[tuple[Any, ...]]:
+        with self._translated():
+            rows = self._table.search().where(condition).select(columns).limit(None).to_arrow()
+        return list(zip(*(each.to_pylist() for each in rows.columns)))
 
     def _matching(self, where: Any) -> Ids:
         """The ids of the rows that fulfil conditions."""

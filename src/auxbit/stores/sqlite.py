@@ -6,18 +6,21 @@ the text of CREATE TABLE, which SQLite keeps.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from auxbit.core.checks import require
 from auxbit.data.where import Where, judge
 from auxbit.errors import FileProblem
-from auxbit.stores.base import COMMENT, EmbeddedStore, Progress, Rows, mark
+from auxbit.stores.base import MARK, Progress, Rows, mark
+from auxbit.stores.embedded import SqlStore
 
 BUSY_MS = 30_000  # that it waits for others who write
 INSERT_ROWS = 8192  # between two reports of progress
+COMMENT = re.compile(rf"/\* ({re.escape(MARK)}.*?) \*/")  # the mark in SQL
 
 
-class SqliteStore(EmbeddedStore):
+class SqliteStore(SqlStore):
     """Codes in a table of a SQLite file, which may have other tables; the bytes of codes are as they are."""
 
     program = "SQLite"
