@@ -169,8 +169,8 @@ def write(results: Results) -> None:
     print(text)
     about = (
         f"`{COMMAND}`: but for the last table at most {N_TRAIN:,} rows to train on and to search, means of "
-        f"{seeds} seeds, or of as many as are in brackets; an empty cell has not been run. Fits with validation, but "
-        "for the second table of E_BA."
+        f"{seeds} seeds, or of as many as are in brackets; an empty cell has not been run. Fits with "
+        "validation, but for the second table of E_BA."
     )
     fill_in("encoders", f"{text}\n\n{about}")
 
