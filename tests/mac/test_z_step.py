@@ -279,6 +279,7 @@ def test_the_reduction_changes_every_codes_energy_by_the_same_amount(case):
 
 @pytest.mark.parametrize("solver", ["exact", "enumerate", "alternating"])
 @pytest.mark.parametrize("start", STARTS)
+@settings(max_examples=20)
 @given(case=points(st.integers(1, 9)))
 def test_above_the_finite_mu_every_point_gets_its_hash_code(solver, start, case):
     residual = np.square(case.X - case.f(case.H)).sum(axis=1)
