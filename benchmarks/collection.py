@@ -332,7 +332,7 @@ def defaults(results: Results) -> str:
 
 
 def text(results: Results) -> str:
-    """Recall@10 by cosine of codes alone, and after re-ranking the best 100 by their vectors: 1,000 queries
+    """Recall@10 by cosine of codes alone → if the best 100 are ranked again by their vectors: 1,000 queries
     among 116,659 text embeddings of 256 numbers (WordNet's glosses); all are trained on 20,000 of them.
     Constants of our fit were compared on this set, too (docs/quality.md)."""
     base, queries = (np.load(data_folder() / "wordnet" / f"{name}.npy") for name in ("base", "query"))
@@ -346,17 +346,18 @@ def text(results: Results) -> str:
 
 
 def text_table(results: Results) -> str:
-    """The rows of `text`, by bytes; sign bits have one bit for each dimension."""
-    names = {"BA-optimal": "**auxbit**", "PCA-RaBitQ": "PCA and RaBitQ", "sign": "sign bits"}
-    lines = [
-        (
-            row["payload_bytes"], names.get(row["method"], row["method"]), f"{row['recall_at']:.3f}",
-            f"{row['recall_reranked']:.3f}", f"{row['search_ms']:.2f} ms",
-        )
-        for row in sorted(results.rows, key=lambda row: (row["payload_bytes"], -row["recall_at"]))
+    """One line per method, one column per number of bytes: codes alone → re-ranked."""
+    names = {"BA-optimal": "**auxbit**", "PQ": "PQ", "PCA-RaBitQ": "PCA and RaBitQ", "sign": "sign bits"}
+    cells = {
+        (row["method"], row["payload_bytes"]): f"{row['recall_at']:.3f} → {row['recall_reranked']:.3f}"
+        for row in results.rows
         if not row["skipped"]
-    ]  # fmt: skip
-    return table(("bytes per row", "codes", "codes alone", "100 re-ranked", "search, two threads"), lines)
+    }
+    sizes = sorted({n_bytes for _, n_bytes in cells})
+    lines = [
+        (label, *(cells.get((method, n_bytes), "") for n_bytes in sizes)) for method, label in names.items()
+    ]
+    return table(("recall@10", *(f"{n_bytes} bytes per row" for n_bytes in sizes)), lines)
 
 
 def fewer(results: Results) -> str:

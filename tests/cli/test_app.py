@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import auxbit
+from auxbit.cli.app import SECTIONS, app
 from auxbit.cli.reference import reference
 from helpers.cli_runner import run
 
@@ -28,6 +31,14 @@ COMMANDS = (
 def test_no_arguments_show_the_help() -> None:
     result = run(code=2)
     assert all(command.split()[0] in result.output for command in COMMANDS)
+
+
+def test_the_help_has_every_command_in_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--help").stdout
+    named = [name for names in SECTIONS.values() for name in names]
+    assert sorted(named) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert not re.search(r"\.\.\.$", shown.partition("Search:")[2], re.M)
 
 
 def test_version_is_the_version_of_the_package() -> None:

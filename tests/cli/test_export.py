@@ -88,7 +88,7 @@ def test_it_exports_a_collection(folder, n_bits):
 
 def test_it_exports_a_hash_function(folder):
     said = run("export", "m.safetensors", "h.onnx", "--to", "onnx")
-    assert "ITQ, 16 bits; X (n, 64) float32 to codes" in said.stdout
+    assert "ITQ, 16 bits; X (n, 64) float32 to hash codes" in said.stdout
     rows = np.load("queries.npy").astype(np.float32)
     (codes,) = onnxruntime.InferenceSession("h.onnx", providers=["CPUExecutionProvider"]).run(
         None, {"X": rows}
@@ -96,7 +96,8 @@ def test_it_exports_a_hash_function(folder):
     assert np.array_equal(codes, load("m.safetensors").encode(rows))
     assert "h.onnx exists" in run("export", "m.safetensors", "h.onnx", "--to", "onnx", code=1).stderr
     done = run_json("export", "m.safetensors", "h.onnx", "--to", "onnx", "--force")
-    assert done == {"out": "h.onnx", "to": "onnx", "method": "ITQ", "n_bits": 16, "n_features": 64}
+    expected = {"out": "h.onnx", "to": "onnx", "method": "ITQ", "n_bits": 16, "n_features": 64}
+    assert done == expected | {"coding": "hash"}
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_encode_writes_optimal_codes_where_asked(folder: Path, digits: Any) -> N
 
 
 def test_optimal_codes_raise_the_precision_of_asymmetric_search(folder: Path) -> None:
-    command = ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "queries.npy")
+    command = ("evaluate", "m.safetensors", "-b", "base.npy", "-q", "queries.npy", "--rerank", 0)
     (by_bits, hashed), (_, optimal) = (
         run_json(*command)["ways"],
         run_json(*command, "--coding", "optimal")["ways"],
@@ -265,6 +265,7 @@ def test_candidates_that_are_ranked_again_by_their_vectors_are_rows_of_their_own
     assert ways[1]["recall_at"] > ways[0]["recall_at"] + 0.2
     assert ways[3]["recall_at"] > ways[2]["recall_at"] + 0.2
     assert run_json(*command, "--rerank", 1497)["ways"][1]["recall_at"] == 1.0
+    assert run_json(*command)["ways"][1]["way"].endswith("100 re-ranked")
     assert "rerank=9 is invalid" in run(*command, "--rerank", 9, code=2).stderr
 
 

@@ -14,6 +14,7 @@ from langchain_tests.integration_tests import VectorStoreIntegrationTests
 
 from auxbit import Collection
 from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+from auxbit.evaluate import ground_truth, recall_at, retrieved_ranking
 from auxbit.integrations.langchain import AuxbitVectorStore
 
 # ---- the framework's own tests
@@ -208,3 +209,12 @@ def test_without_langchain_or_with_an_old_one_the_import_names_the_command(monke
         MissingExtra, match=r"needs langchain-core>=1\.0: pip install .*'auxbit\[langchain\]'"
     ):
         importlib.import_module("auxbit.integrations.langchain")
+
+
+def test_a_collection_with_the_defaults_finds_neighbours(digits):
+    items = Collection.create(None, digits[300:], metadata=[{"text": str(row)} for row in range(1497)])
+    store = AuxbitVectorStore(Axes(), items)
+    found = [store.similarity_search_by_vector(query.tolist(), k=10) for query in digits[:100]]
+    ids = [[int(each.page_content) for each in row] for row in found]
+    truth = ground_truth(digits[300:], digits[:100], 10)
+    assert recall_at(retrieved_ranking(ids, truth), 10) > 0.75

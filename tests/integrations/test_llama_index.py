@@ -22,6 +22,7 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from auxbit import Collection
 from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
+from auxbit.evaluate import ground_truth, recall_at, retrieved_ranking
 from auxbit.integrations.llama_index import AuxbitVectorStore
 
 
@@ -233,3 +234,12 @@ def test_without_llama_index_or_with_an_old_one_the_import_names_the_command(mon
     monkeypatch.setitem(sys.modules, "llama_index.core.vector_stores.types", None)
     with pytest.raises(MissingExtra, match=r"needs llama-index-core>=0\.14: .*'auxbit\[llama-index\]'"):
         importlib.import_module("auxbit.integrations.llama_index")
+
+
+def test_a_collection_with_the_defaults_finds_neighbours(digits):
+    items = Collection.create(None, digits[300:], metadata=[{"text": str(row)} for row in range(1497)])
+    store = AuxbitVectorStore(items)
+    asked = [VectorStoreQuery(query_embedding=query.tolist(), similarity_top_k=10) for query in digits[:100]]
+    ids = [[int(id_) for id_ in store.query(each).ids] for each in asked]
+    truth = ground_truth(digits[300:], digits[:100], 10)
+    assert recall_at(retrieved_ranking(ids, truth), 10) > 0.75

@@ -6,6 +6,7 @@ On handwritten digits: 1,497 to search, 300 queries. What means nothing is refus
 from __future__ import annotations
 
 import re
+import shlex
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import auxbit
 from auxbit import Collection, HammingIndex
 from auxbit.evaluate import ground_truth
+from auxbit.hashers.registry import HASHER_NAMES
 from helpers.cli_runner import run, run_json
 
 pytest_plugins = ["helpers.store_fixtures"]
@@ -236,3 +238,101 @@ def test_what_readme_and_guide_show_in_python_runs_and_finds_neighbours(
             assert recall(ids, truth) > LEAST, block
             searched += 1
     assert searched >= 2
+
+
+# ---- what they show on the command line, and what each command says to type next
+
+LINES = {
+    page: [
+        line
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)
+        for line in re.findall(r"^auxbit .*?(?=  +#|$)", block, re.M)
+        if not language
+    ]
+    for page in PAGES
+}
+ELSEWHERE = {  # which commands are walked in which tests
+    "auxbit bits": "tests/experiments/test_bits.py::test_who_follows_the_commands_finds_what_was_promised",
+    "auxbit compare": "tests/cli/test_compare.py",
+    "auxbit experiment": "tests/cli/test_experiment.py",
+    "auxbit images": "tests/cli/test_images.py",
+    "auxbit serve": "test_what_a_collection_gives_to_others_finds_neighbours, tests/serve/",
+}
+WRITE = ("encode", "store")  # hints write the same files again
+
+
+@pytest.mark.parametrize("page", LINES)
+def test_what_readme_and_guide_show_on_the_command_line_finds_neighbours(
+    page: str, folder: Path, digits: Any, truth: Any, places: Any
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    base, itself = digits[300:], ground_truth(digits[300:], digits[300:], 10)
+    pandas.DataFrame({"embedding": list(base), "year": np.arange(1497)}).to_parquet("papers.parquet")
+    for name, rows in {"vectors.npy": base, "new.npy": digits[:300]}.items():
+        np.save(name, rows)
+    truths = {"new.npy": truth, "queries.npy": truth, "vectors.npy": itself, "papers.parquet": itself}
+    walked = list[str]()
+    waiting = [line for line in LINES[page] if not line.startswith(tuple(ELSEWHERE))]
+    while waiting:
+        line = re.sub(r"postgresql://\S+", places.url("pgvector"), waiting.pop(0))
+        words = shlex.split(line)[1:]
+        walked.append(line)
+        if "search" in words[:2]:
+            assert outcome(truths[words[words.index("--queries") + 1]], *words) == "found", line
+            continue
+        if words[0] == "evaluate":
+            assert all(way["recall_at"] > LEAST for way in run_json(*words)["ways"])
+        said = run(*words, *["--force"] * (words[0] in WRITE)).stdout
+        hints = re.findall(r"^Next: (auxbit .*)$", said, re.M)
+        waiting = [hint for hint in hints if hint not in walked] + waiting
+    assert sum("search" in line for line in walked) >= 3
+
+
+# ---- every method, and what a collection gives to other programs
+
+
+@pytest.mark.parametrize("method", HASHER_NAMES)
+def test_codes_of_every_method_find_neighbours(method: str, digits: Any, truth: Any) -> None:
+    items = Collection.create(None, digits[300:], bits=BITS, method=method, coding="hash")
+    assert recall(items.search(digits[:300], 10).ids, truth) > 0.25  # two-layer AGH; chance is 0.007
+
+
+@pytest.fixture(scope="module")
+def made(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection with the defaults."""
+    path = tmp_path_factory.mktemp("made") / "c"
+    Collection.create(path, digits[300:], metadata=[{"text": f"digit {row}"} for row in range(1497)]).close()
+    return path
+
+
+def test_what_a_collection_gives_to_others_finds_neighbours(
+    made: Path, digits: Any, truth: Any, tmp_path: Path
+) -> None:
+    import faiss
+
+    from helpers.serve_cases import Client
+
+    found = {}
+    assert run_json("export", made, tmp_path / "c.faiss", "--to", "faiss")["form"] == "additive"
+    queries = np.ascontiguousarray(digits[:300], dtype=np.float32)
+    found["faiss"] = faiss.read_index(str(tmp_path / "c.faiss")).search(queries, 10)[1]
+    with Client(made) as client:
+        found["http"] = []
+        for query in digits[:300]:
+            asked = {"vector": query.tolist(), "k": 10}
+            answer = client.post("/api/v1/search/vector", json=asked).json()
+            found["http"].append([each["id"] for each in answer["results"]])
+        refused = client.post("/api/v1/search/vector", json={"vector": digits[0].tolist(), "mode": "hamming"})
+        assert refused.status_code == 422, refused.text
+    for way, ids in found.items():
+        assert recall(ids, truth) > 0.75, way  # by the decoder, which finds 0.83
+
+
+def test_the_onnx_model_gives_hash_codes_which_is_said(made: Path, digits: Any, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    told = run("export", made, tmp_path / "h.onnx", "--to", "onnx").stdout
+    assert "--coding hash" in told
+    session = onnxruntime.InferenceSession(str(tmp_path / "h.onnx"))
+    codes = session.run(None, {"X": digits[:300].astype(np.float32)})[0]
+    with Collection(made) as items:
+        np.testing.assert_array_equal(codes, items.model.encode(digits[:300]))

@@ -26,6 +26,13 @@ Command = Callable[..., None]
 class Commands(TyperGroup):
     """The group of all commands, in which errors become messages and exit codes."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands of --help, by what they are for."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                room = formatter.width - 6 - max(map(len, self.commands))
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         with warnings.catch_warnings():
@@ -46,14 +53,26 @@ class Commands(TyperGroup):
                 raise typer.Exit(130) from error
 
 
-# ---- Every command, in the order of --help
+# ---- Every command, and the order of --help
+
+SECTIONS = {
+    "Search": ("collection", "images", "serve", "store"),
+    "See what codes find": ("bits", "compare", "evaluate", "demo", "experiment"),
+    "Models and codes": ("fit", "encode", "decode", "search", "duplicates", "export", "info"),
+}
+START = """\b
+Start with:
+  auxbit demo                                    handwritten digits, no data needed
+  auxbit collection create docs.auxbit --data vectors.npy --vectors float16
+  auxbit collection search docs.auxbit --queries queries.npy
+"""
 
 COMMANDS: tuple[Command, ...] = (
     models.fit, models.encode, models.decode, models.info, search.search, search.duplicates, search.evaluate,
     images.serve, export.export, compare.compare, compare.demo, compare.bits,
 )  # fmt: skip
 GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
-    "collection": ("Keep codes, ids, metadata and vectors in a folder that survives crashes.", (
+    "collection": ("Keep vectors, as codes, in a folder, and search them.", (
         collection.create, collection.add, collection.search, collection.get, collection.list_,
         collection.update, collection.delete, collection.duplicates, collection.index, collection.stats,
         collection.compact, collection.retrain, collection.check,
@@ -61,7 +80,7 @@ GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
     "images": ("Make folders of pictures searchable by what they look like.", (
         images.create, images.add, images.search, images.duplicates, images.compare,
     )),
-    "store": ("Keep codes in PostgreSQL (pgvector) or Milvus, and search them there.", (
+    "store": ("Keep codes in a database, and search them there.", (
         store.push, store.search,
     )),
     "experiment": ("Run an experiment of the paper on your machine.", experiment.COMMANDS),
@@ -93,13 +112,13 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Start with: auxbit demo")
+@app.callback(epilog=START)
 def auxbit(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,
 ) -> None:
-    """Short binary codes for vectors: train, encode, search, evaluate."""
+    """Learn short binary codes for vectors and pictures, and search with them."""
 
 
 def main() -> None:

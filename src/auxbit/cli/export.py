@@ -35,7 +35,7 @@ def export(
     force: Force = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write codes as a FAISS index or as documents, or a hash function as an ONNX model."""
+    """Write codes for FAISS or search servers, or a model as ONNX."""
     hint = "--codes" if codes is not None else "--form"
     for_faiss = to == "onnx" and (codes is not None or form != "auto")
     refuse(for_faiss, hint, "it is for --to faiss: an ONNX model holds no codes.")
@@ -53,9 +53,13 @@ def export(
     if json:
         output.print_json({"out": out, "to": to} | done)
     elif to == "onnx":
-        output.say(
-            f"{out}: {done['method']}, {done['n_bits']} bits; X (n, {done['n_features']}) float32 to codes"
-        )
+        rows = f"X (n, {done['n_features']}) float32"
+        output.say(f"{out}: {done['method']}, {done['n_bits']} bits; {rows} to hash codes")
+        if done["coding"] == "optimal":
+            output.say(
+                "They are compared with hash codes by Hamming distance, not with the optimal codes that this "
+                "model is for:\nmake those of the rows by the same function, or by encode --coding hash."
+            )
     elif documents:
         output.say(f"{out}: {done['n_codes']:,} codes of {done['n_bits']} bits in {', '.join(done['files'])}")
     else:
@@ -75,8 +79,9 @@ def _onnx_file(source: str, out: str, force: bool) -> dict[str, Any]:
         raise InvalidInput(f"{source} is an index, which has no hash function. Export the model instead.")
     model = load_model(source)
     to_onnx(model, out, overwrite=force)
-    method, n_bits = type(model).__name__, model.decoder_.n_bits
-    return {"method": method, "n_bits": n_bits, "n_features": int(model.n_features_in_)}
+    n_bits, coding = model.decoder_.n_bits, model.decoder_.coding
+    made = {"method": type(model).__name__, "n_bits": n_bits, "n_features": int(model.n_features_in_)}
+    return made | {"coding": coding}
 
 
 def _documents(source: str, out: str, to: str, codes: str | None) -> dict[str, Any]:

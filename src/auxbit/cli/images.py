@@ -237,7 +237,7 @@ def compare(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Compare methods and numbers of bits on the pictures of a collection.
+    """Compare methods on the pictures of a collection.
 
     The table is kept with it, and shown by auxbit serve.
     """

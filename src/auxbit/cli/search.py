@@ -198,16 +198,16 @@ def evaluate(
     metric: Annotated[str | None, opt.choice(
         *opt.METRICS, show_default="that of the model", help="By which neighbours are true."
     )] = None,
-    rerank: Annotated[int | None, Option(
-        metavar="N", help="Also rank that many candidates again by their vectors; at least k."
-    )] = None,
+    rerank: Annotated[int, Option(
+        metavar="N", min=0, help="Also rank that many candidates again by their vectors; 0: do not."
+    )] = 100,
     coding: opt.Coding = None,
     mu: opt.Mu = None,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Measure precision and recall of a model, in each way to search its codes."""
+    """Measure what a model finds, in each way to search its codes."""
     _check_written(curve, plot, force)
     from auxbit.data.vectors import read_data
     from auxbit.experiments.measure import evaluate_model
@@ -219,7 +219,7 @@ def evaluate(
         result = evaluate_model(
             hasher, read_vectors_for(hasher, base), read_vectors_for(hasher, queries), K=K, k=k,
             radius=radius, truth=None if truth is None else read_data(truth), coding=coding, mu=mu,
-            metric=metric, rerank=rerank, n_jobs=jobs, progress=stages,
+            metric=metric, rerank=rerank or None, n_jobs=jobs, progress=stages,
         )  # fmt: skip
         if truth is not None:
             result["neighbours"] = f"from {truth}"

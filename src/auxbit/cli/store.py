@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from typer import Option
@@ -133,6 +134,10 @@ def push(
     output.say(f"{facts['store']}: {done.rows:,} rows pushed{before}; {facts['items']:,} items.")
     if not facts["exact"]:
         output.say("Searches use the approximate index, and may miss neighbours; --exact searches all rows.")
+    encoder = source if is_collection and rows.model is not None else model
+    if encoder is not None:
+        where = ["--to", "URL" if urlsplit(to).password else to, *(["--name", name] if name else [])]
+        output.say_next("store", "search", *where, "--queries", "queries.npy", "--model", encoder)
 
 
 def search(
