@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes experiments figures reference docs clean
+.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -74,6 +74,10 @@ bench-stores: $(VENV)/test  ## push a million codes to PostgreSQL and Milvus (ha
 crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of times
 	$(BIN)/python benchmarks/crashes.py kill
 	$(BIN)/python benchmarks/crashes.py power
+
+fuzz: $(VENV)/test  ## try every reader with changed inputs, chosen by the branches they reach (15 minutes; docs/results/fuzz.jsonl)
+	$(PIP) atheris || echo "atheris is not to be had for this Python: mutations alone"
+	$(BIN)/python benchmarks/fuzz.py
 
 experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets, into docs/ (an hour; AUXBIT_DATA/cifar10 too)
 	$(BIN)/auxbit experiment all --preset paper --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments

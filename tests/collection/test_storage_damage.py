@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auxbit import Collection
-from auxbit.collection.storage import DATABASE
-from auxbit.core.files import CHUNK
+from auxbit.collection.storage import DATABASE, State, write_state
+from auxbit.core.files import CHUNK, integers
 from auxbit.errors import AuxbitError, CollectionError, Damaged, InvalidInput
+from auxbit.index.codes import runs_check
 from auxbit.index.lists import map_arrays, write_arrays
 from helpers.collection_truth import Contents, D, difference, model
 
@@ -438,3 +439,38 @@ def test_crafted_lists_are_not_searched(tmp_path, coding):
             found = collection.search(ROWS[:9], k=3)
             np.testing.assert_array_equal(found.ids, truth.ids)
             np.testing.assert_array_equal(found.distances, truth.distances)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"codes": "../other"}, {"vectors_file": "/etc/passwd"}, {"model": "../m.safetensors"}, {"n_bits": 2**40},
+     {"positions": -1}, {"positions": 2**62}, {"ids": "float"}, {"coding": 7}, {"vectors": "object"}],
+)  # fmt: skip
+def test_crafted_settings_lead_to_no_other_file_and_to_no_memory(tmp_path, change, little_memory):
+    Collection.create(tmp_path / "c", bits=16).close()
+    with closing(sqlite3.connect(tmp_path / "c" / DATABASE)) as connection, connection:
+        found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+        del found["checksum"]
+        write_state(connection, State(**found | change))
+    with pytest.raises(Damaged, match=r"in the settings in|do not fit each other"):
+        Collection.open(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE stretches SET count = 1 << 40", "UPDATE stretches SET first_number = -5",
+     "UPDATE deleted SET count = 1 << 50", "DELETE FROM stretches"],
+)  # fmt: skip
+def test_crafted_runs_of_items_are_refused_before_they_take_memory(tmp_path, change, little_memory):
+    with Collection.create(tmp_path / "c", bits=16) as made:
+        made.add(codes=np.zeros((100, 2), np.uint8))
+        made.delete([3])
+    with closing(sqlite3.connect(tmp_path / "c" / DATABASE)) as connection, connection:
+        connection.execute(change)
+        found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
+        del found["checksum"]
+        gone = integers(connection, "SELECT in_commit, first_number, count FROM deleted")
+        rows = integers(connection, "SELECT first_position, count, first_number FROM stretches")
+        write_state(connection, State(**found | {"layout": runs_check(rows, runs_check(gone))}))
+    with Collection.open(tmp_path / "c") as crafted, pytest.raises(Damaged, match="are not the items"):
+        crafted.search(codes=np.zeros((1, 2), np.uint8))

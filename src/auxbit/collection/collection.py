@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
     from auxbit.hashers.drift import Statistics
 
-VECTORS = (None, "float32", "float16")
+
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
@@ -146,7 +146,7 @@ class Collection:
             source = source if codes is None else codes
             rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         trains = rows is not None and model is None and not are_codes
-        if vectors not in VECTORS:
+        if vectors not in storage.VECTORS:
             raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
         X, name = (None, "") if rows is None else (rows.X, rows.name)
         model, made_by = model_for(

@@ -47,6 +47,7 @@ APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose
 LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
+VECTORS, CODINGS, IDS = (None, "float32", "float16"), ("hash", "optimal"), (None, "integer", "text", "uuid")
 OLDER = "was made by an older auxbit; make it again from your vectors."
 MADE_BY = "Collections are made by Collection.create or `auxbit collection create`."
 
@@ -198,7 +199,33 @@ def read_state(connection: sqlite3.Connection, before: State | None = None) -> S
     found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
     if found.pop("checksum", None) != _settings_check(found):
         raise Damaged(f"the settings in {DATABASE} do not match their checksum. Restore it from a copy.")
-    return State(**found)
+    try:
+        state = State(**found)
+    except TypeError as error:
+        raise Damaged(f"the settings in {DATABASE} are others: {error}. Restore it from a copy.") from error
+    _check_state(state)
+    return state
+
+
+def _check_state(state: State) -> None:
+    """Refuse settings that nothing of ours writes: a checksum keeps nobody from crafting them.
+
+    Names of files lead nowhere but into the folder, and numbers to no memory that is not there.
+    """
+    kinds = {"int": int, "float": (int, float), "str": str, "bytes": bytes}
+    names = {"codes": r"codes\.\d+", "vectors_file": r"vectors\.\d+", "model": r"model\.\d+\.safetensors"}
+    among = {"vectors": VECTORS, "ids": IDS, "coding": CODINGS}
+    for field in fields(state):
+        value, (kind, _, other) = getattr(state, field.name), str(field.type).partition(" | ")
+        fine = (value is None and other == "None") or isinstance(value, kinds[kind])  # type: ignore[arg-type]
+        if fine and isinstance(value, int | float):
+            fine = 0 <= value < 2**63
+        if fine and field.name in names and value is not None:
+            fine = re.fullmatch(names[field.name], value) is not None
+        if not fine or value not in among.get(field.name, (value,)):
+            raise Damaged(f"{field.name} in the settings in {DATABASE} is {value!r}. {FROM_COPY}")
+    if not (1 <= state.n_bits < 2**16 and state.deleted <= state.positions <= state.next_number):
+        raise Damaged(f"the settings in {DATABASE} do not fit each other. {FROM_COPY}")
 
 
 def write_state(connection: sqlite3.Connection, state: State) -> None:

@@ -503,6 +503,8 @@ def database_errors(place: object, name: str) -> Iterator[None]:
     """Say what an error of SQLite means for whoever uses the database `name` of a place."""
     try:
         yield
+    except (UnicodeDecodeError, OverflowError) as error:  # of text that is none, and of numbers
+        raise Damaged(f"{place}: {name} is damaged ({error}). Restore it from a copy.") from error
     except sqlite3.Error as error:
         text, code = str(error), _name_of(error)
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -736,9 +738,9 @@ class Format:
             raise self.error(f"{path} is damaged: its checksum does not match. Restore it from a copy.")
         try:
             header: dict[str, Any] = dict(json.loads(metadata[self.key]))
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise self.error(f"{path} has no readable header: {error!r}.") from error
-        made = {"format_version": int(version), "auxbit_version": metadata["auxbit_version"]}
+        made = {"format_version": int(version), "auxbit_version": metadata.get("auxbit_version", "?")}
         return header | made, tensors
 
 

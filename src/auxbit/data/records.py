@@ -1081,7 +1081,7 @@ def _csv_value(cell: str | None) -> Any:
         return None if cell is None else _cell(cell)
     try:
         return json.loads(cell)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:  # as NumPy prints short vectors, and so pandas writes them: [0.1 0.2]
         return [float(number) for number in cell.removeprefix("[").removesuffix("]").split()]

@@ -290,7 +290,15 @@ def load(path: PathLike) -> Hasher:
             model._restore_attributes(header["attributes"])
     except InvalidInput as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error}.") from error
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        IndexError,
+        ArithmeticError,
+        MemoryError,
+    ) as error:
         raise ModelFileError(f"{path} is not a complete auxbit model: {error!r}.") from error
     return model
 

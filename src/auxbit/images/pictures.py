@@ -90,7 +90,7 @@ class About:
         """What `text` made. place : where it is kept, for errors."""
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Damaged(f"{place} is damaged: it is not JSON. Restore it, or {MAKE_AGAIN}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise Damaged(f"{place} is not what it should be. Restore it, or {MAKE_AGAIN}")

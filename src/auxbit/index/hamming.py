@@ -674,7 +674,7 @@ class HammingIndex:
                 store.ids.next_id = max(store.ids.next_id, int(header["next_id"]))
         except InvalidInput as error:
             raise IndexFileError(f"{path} is not a complete auxbit index: {error}.") from error
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
             raise IndexFileError(f"{path} is not a complete auxbit index: {error!r}.") from error
         return index
 
