@@ -163,7 +163,9 @@ def find_candidates(methods: Iterable[str] | Mapping[str, Any]) -> dict[str, Can
 def _candidate(label: str, own: Any) -> Candidate:
     if isinstance(own, Candidate):
         return own
-    return _named(own) if isinstance(own, str) else Candidate(label, None, True, check_n_bits, own)
+    if isinstance(own, str):
+        return _named(own) if label == own else _named(own)._replace(label=label)
+    return Candidate(label, None, True, check_n_bits, own)
 
 
 def _named(name: str) -> Candidate:
