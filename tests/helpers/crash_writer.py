@@ -83,7 +83,7 @@ def killed_writer(path: Path, contents: Contents | None, seed: int, number: int,
     by_itself, call, before = rng.random() < 0.5, int(rng.expovariate(1 / 150)), rng.random() < 0.5
     child = os.fork()
     if not child:
-        signal.alarm(20)
+        signal.alarm(300)  # a writer that hangs; a busy machine may stop one for long
         try:
             if by_itself:
                 be_killed_at(call, before)
