@@ -399,6 +399,14 @@ Plain = LinearDecoder | TableDecoder
 Decoder = Plain | ListDecoder
 
 
+def squared_distances(decoder: Decoder, x: npt.NDArray[Any], codes: Packed) -> Float64:
+    """‖x − f(z)‖² of a row, (D,), for each of a few codes, (n, bytes) → (n,); of decoders without lists."""
+    tables, offset = decoder.query_tables(x[None])[0], decoder.query_offsets(x[None])[0]
+    terms = tables[np.arange(codes.shape[1]), codes].sum(axis=1, dtype=np.float64)
+    squared: Float64 = offset + terms + decoder.squared_norms(codes)
+    return squared
+
+
 def for_mu(decoder: Decoder, mu: float) -> Decoder:
     """The same decoder, for optimal codes at this μ."""
     if isinstance(decoder, ListDecoder):

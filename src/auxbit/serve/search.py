@@ -13,6 +13,7 @@ import numpy as np
 
 from auxbit.collection.storage import State
 from auxbit.core.checks import Array, Packed
+from auxbit.core.decoders import squared_distances
 from auxbit.core.maps import pack
 from auxbit.data.where import Where
 from auxbit.errors import AuxbitError, InvalidInput
@@ -291,12 +292,8 @@ class _Search:
 
     def _to_reconstructions(self, x: Array, ids: Array) -> Array:
         """‖x − f(z)‖² for the codes z of these items."""
-        decoder, codes = self.collection.model.decoder_, self.collection.codes(ids)
         with np.errstate(over="ignore", invalid="ignore"):
-            tables, offset = decoder.query_tables(x)[0], decoder.query_offsets(x)[0]
-            terms = tables[np.arange(codes.shape[1]), codes].sum(axis=1, dtype=np.float64)
-            squared: Array = offset + terms + decoder.squared_norms(codes)
-        return squared
+            return squared_distances(self.collection.model.decoder_, x[0], self.collection.codes(ids))
 
     def _to_vectors(self, x: Array, ids: Array) -> Array:
         """By the metric, ‖x − y‖² or −xᵀy for the vectors y of these items."""

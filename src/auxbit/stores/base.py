@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from auxbit.core import files
 from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
-from auxbit.core.decoders import Decoder
+from auxbit.core.decoders import Decoder, squared_distances
 from auxbit.core.maps import (
     Scaling,
     bytes_per_code,
@@ -251,13 +251,9 @@ def joined(found: list[Found]) -> tuple[Ids, Distances, Ids]:
 
 def by_decoder(decoder: Decoder, X: Array, found: list[Found], k: int) -> list[Found]:
     """Each query's k nearest by ‖x − f(z)‖², of what was found with codes. X : (q, D), not scaled."""
-    tables, offsets, best = decoder.query_tables(X), decoder.query_offsets(X), []
-    for query, (_, ids, codes) in enumerate(found):
-        if codes is None or not len(ids):
-            best.append(Found(np.zeros(0), ids))
-            continue
-        terms = tables[query][np.arange(codes.shape[1]), codes].sum(axis=1, dtype=np.float64)
-        squared = offsets[query] + terms + decoder.squared_norms(codes)
+    best = []
+    for x, (_, ids, codes) in zip(X, found):
+        squared = np.zeros(0) if codes is None else squared_distances(decoder, x, codes)
         best.append(Found(np.maximum(squared, 0).astype(np.float32), ids).sorted(k))
     return best
 
