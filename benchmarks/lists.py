@@ -8,7 +8,7 @@ large    a hundred million codes
 Each cell (data, bytes per row, method) runs in a process of its own, with one thread and a limit of time. Its
 rows are recorded when it ends, and a cell that is recorded is not run again: delete its rows to repeat it.
 Our models and codes are kept among temporary files, to search them again without another fit.
-ScaNN and USearch are found on PYTHONPATH; what cannot be imported is recorded as such.
+ScaNN, USearch and RaBitQ-Library are found on PYTHONPATH; what cannot be imported is recorded as such.
 """
 
 from __future__ import annotations
@@ -213,6 +213,30 @@ def scann(data: Data, n_bytes: int) -> Built:
     return Built(0.0, built - start, n_bytes + 4, version("scann"), search, _probes(data.lists))
 
 
+def rabitqlib(data: Data, n_bytes: int) -> Built:
+    """RaBitQ by its authors, a bit per dimension; its answers are ranked again as ours are."""
+    from rabitqlib import FinalAssignmentMode, IvfIndex, RaBitQKMeans
+
+    dim = data.X.shape[1]
+    start = time.process_time()
+    means = RaBitQKMeans(dim, data.lists, num_threads=1, final_assignment=FinalAssignmentMode.Exact)
+    means.train(data.X)
+    trained = time.process_time()
+    index = IvfIndex(dim=dim, max_elements=len(data.X), num_clusters=data.lists, nbits=1, metric="l2")
+    index.build(data.X, means.centroids, means.assignments)
+    built = time.process_time()
+
+    def search(probes: int, candidates: int) -> np.ndarray:
+        ids = index.search(data.Q, candidates or K, probes)[0].astype(np.int64)
+        return data.rank(ids) if candidates else ids
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index"
+        index.save(str(path))
+        size = path.stat().st_size / len(data.X)
+    return Built(trained - start, built - trained, size, version("rabitqlib"), search, _probes(data.lists))
+
+
 def usearch(data: Data, n_bytes: int) -> Built:
     """A graph over 8-bit numbers: SIFT's own, or those of unit vectors."""
     from usearch.index import Index
@@ -242,6 +266,7 @@ METHODS: dict[str, Callable[[Data, int], Built]] = {
     "faiss_residual_pq": partial(faiss_lists, factory="IVF{lists},PQ{halves}x4fsr"),  # of rows less centres
     "faiss_hnsw": faiss_hnsw,
     "faiss_rabitq": partial(faiss_lists, factory="RR{dim},IVF{lists},RaBitQfs"),  # a bit per dimension
+    "rabitqlib": rabitqlib,
     "scann": scann,
     "usearch": usearch,
     "faiss_lsq": partial(faiss_lists, factory="IVF{lists},LSQ{bytes}x8"),
@@ -249,8 +274,8 @@ METHODS: dict[str, Callable[[Data, int], Built]] = {
 GRAPHS = ("faiss_hnsw", "usearch")  # without a limit of bytes
 NAMES = {"ours": "auxbit", "faiss_pq": "FAISS PQ fast scan",
          "faiss_residual_pq": "FAISS PQ fast scan, residuals", "faiss_hnsw": "FAISS HNSW, float32",
-         "faiss_rabitq": "FAISS RaBitQ fast scan", "scann": "ScaNN", "usearch": "USearch HNSW, 8 bits",
-         "faiss_lsq": "FAISS LSQ"}  # fmt: skip
+         "faiss_rabitq": "FAISS RaBitQ fast scan", "rabitqlib": "RaBitQ-Library", "scann": "ScaNN",
+         "usearch": "USearch HNSW, 8 bits", "faiss_lsq": "FAISS LSQ"}  # fmt: skip
 
 
 def cells() -> Iterator[tuple[str, int, str]]:
@@ -261,7 +286,7 @@ def cells() -> Iterator[tuple[str, int, str]]:
         for method in methods:
             for name in names:
                 sizes = (0,) if method in GRAPHS else (8, 16, 32) if name in real else (8, 16)
-                if method == "faiss_rabitq":  # a bit per dimension
+                if method in ("faiss_rabitq", "rabitqlib"):  # a bit per dimension
                     sizes = (32,) if name == "wordnet" else (16,)
                 yield from ((name, n_bytes, method) for n_bytes in sizes)
 

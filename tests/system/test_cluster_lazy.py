@@ -51,12 +51,14 @@ def test_transform_and_encode_of_a_dask_array_are_lazy_and_those_of_its_rows(mod
 
 
 def test_workers_sort_rows_into_lists_and_code_them(X):
-    model = LSH(16, random_state=0).fit(X)
+    model, here = (LSH(16, random_state=0).fit(X) for _ in range(2))
     rows = da.from_array(X, chunks=(200, 12))
-    model.fit_decoder(rows[:600].compute(scheduler="synchronous"), "tables", lists=8, n_iter=2)
+    here.fit_decoder(X, "tables", lists=8, n_iter=2)
     with local_cluster(2):
+        model.fit_decoder(rows, "tables", lists=8, n_iter=2)
         codes = model.encode(rows, coding="optimal").compute()
-    assert np.array_equal(codes, model.encode(X, coding="optimal"))
+    assert np.array_equal(model.decoder_.centroids, here.decoder_.centroids)
+    assert np.array_equal(codes, here.encode(X, coding="optimal"))
     index = HammingIndex(model=model)
     index.add(codes)
     assert np.mean(index.search_asymmetric(X, 5, probes=4)[1] == np.arange(900)[:, None]) > 0.1
