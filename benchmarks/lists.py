@@ -228,6 +228,7 @@ def rabitqlib(data: Data, n_bytes: int) -> Built:
 
     def search(probes: int, candidates: int) -> np.ndarray:
         ids = index.search(data.Q, candidates or K, probes)[0].astype(np.int64)
+        ids = np.where(ids < len(data.X), ids, -1)  # where lists hold fewer
         return data.rank(ids) if candidates else ids
 
     with tempfile.TemporaryDirectory() as folder:
