@@ -19,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FROM_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name the page about security in the navigation, if there is one."""
+    if (ROOT / "SECURITY.md").is_file() and config.nav is not None:
+        config.nav[-1]["Project"].append({"Security": "security.md"})
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to those of docs/."""
     made: dict[str, str | bytes] = {

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from auxbit.cli.reference import reference
 from auxbit.hashers.registry import COMPARED_METHODS, HASHER_NAMES, METHODS
+from helpers.cli_runner import run
 
 
 def test_the_reference_in_docs_is_up_to_date() -> None:
@@ -36,3 +39,10 @@ def test_a_default_that_is_no_value_is_told_in_words() -> None:
     assert "| `--jobs` | Threads. Default: all cores. |" in text
     assert "| `--k`, `-k` | How many neighbours. Default: `10`. |" in text
     assert "unless given" not in text
+
+
+@pytest.mark.parametrize("group", ["", "collection", "images", "store", "experiment"])
+def test_no_line_of_a_list_of_commands_is_cut_at_80_columns(group, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*[group] * bool(group), "--help").stdout.splitlines()
+    assert [line for line in lines if line.endswith("...") and "Usage" not in line] == []

@@ -41,7 +41,7 @@ def test_fit_file_writes_the_model_that_fit_makes_of_the_rows(folder: Path, digi
     np.testing.assert_array_equal(auxbit.load("ba").encode(digits), wanted.encode(digits))
     assert summary["reconstruction_error"] == pytest.approx(-wanted.score(digits[300:]))
     assert (summary["n_rows"], summary["n_features"], summary["iterations"]) == (1497, 64, 2)
-    assert told.stages == [("fitting ba", 2)]
+    assert told.stages == [("fitting ba", None)]  # it may end before max_iter
     assert told.steps == 2
     assert told.details[0].startswith("iteration 1  μ 0.01  E_BA ")
 

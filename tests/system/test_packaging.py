@@ -14,7 +14,7 @@ import pytest
 import auxbit
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # pip fetches what the package needs
 
 
 @pytest.fixture(scope="module")

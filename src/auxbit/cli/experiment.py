@@ -23,13 +23,13 @@ Writes report.html, which needs nothing else: every figure and table, and the pa
 found. --data may be given several times. A run that was stopped resumes from its raw results.
 """
 SHOWN = {
-    "wrapper": "Reconstruction error and precision of tPCA, ITQ, BFA and BA by bits (figure 3).",
-    "altopt": "E_BA by iteration and time, by groups of bits, warm and relaxed starts (figure 4).",
+    "wrapper": "Error and precision of tPCA, ITQ, BFA and BA (figure 3).",
+    "altopt": "E_BA over time, by groups of bits and starts (figure 4).",
     "samples": "Query images beside what each method retrieves (figure 9).",
     "entropy": "Effective bits of all methods, and rows per code (figure 11).",
     "path": "E_Q, E_BFA and E_BA from BFA to BA as μ grows (figure 2).",
     "solvers": "The relaxed Z step by ADMM against general QP solvers.",
-    "retrieval": "Precision by bits and precision/recall curves of all methods (figures 6 to 8, 10).",
+    "retrieval": "Precision and recall of all methods (figures 6 to 8, 10).",
     "all": ALL,
 }
 ONE_SEED = ("seeds", "caption")

@@ -54,7 +54,7 @@ def fit(
         help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes."
     )] = None,
     before: Annotated[str | None, Option(
-        "--from", metavar="MODEL", help="ba and bfa: go on from this model, say one of fewer rows."
+        "--from", metavar="MODEL", help="ba and bfa: continue from this model, such as one of fewer rows."
     )] = None,
     labels: Annotated[str | None, Option(
         metavar="FILE", help="ba: a file with a label for each row (.npy, or .txt, one per line); rows of "

@@ -214,7 +214,7 @@ class Coverage:
     """Which part of the nearest neighbours of queries lies in their first lists, on average.
 
     parts : (ks, K) float64, rising along a row; each row is for another number of neighbours, the first of
-    LEARNED_KS; n_rows : among so many rows. Of more rows, fewer neighbours are as far away.
+    LEARNED_KS; n_rows : among that many rows. Of more rows, fewer neighbours are as far away.
     """
 
     parts: Float64
@@ -241,7 +241,7 @@ class Coverage:
         return min(int(np.searchsorted(self.parts[row], recall - 1e-9)) + 1, n_lists)
 
     def recall(self, probes: int, k: float, n_rows: int) -> float | None:
-        """The part of k neighbours among n_rows in so many lists; None: it is not known."""
+        """The part of k neighbours among n_rows in that many lists; None: it is not known."""
         row, n_lists = self._row(k, n_rows), int(self.parts.shape[1])
         if probes >= n_lists:
             return 1.0

@@ -28,7 +28,7 @@ from auxbit.plot import figures
 FEWEST, MOST_PER_DIMENSION = 32, 8
 ROWS, QUERIES, LEAST_ROWS = 40_000, 500, 20
 MOST_NUMBERS = 2**27  # in rows among which true neighbours are looked for: of more, every second, third …
-ENOUGH = 0.99  # recall from which on more bits are not tried if none is asked for
+ENOUGH = 0.99  # recall from which on more bits are not tried if none is requested
 TRAINED = 10_000  # rows at most
 CODINGS = {"BA": "hash", "BA-optimal": "optimal", "BA-linear": "optimal"}
 

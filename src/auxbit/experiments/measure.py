@@ -308,7 +308,7 @@ def evaluate_model(
         is that of the model.
     coding, mu : how the base is encoded for the decoder; None: as the decoder was fitted for. Hamming
         distances are those of these codes only if they have a meaning: not for optimal codes with mu = 0.
-    rerank : so many candidates are ranked again by their vectors.
+    rerank : how many candidates are ranked again by their vectors.
 
     "ways" has one row per way, "curve" precision and recall for each radius.
     """

@@ -156,14 +156,14 @@ def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -
         elif np.ptp(X, axis=0).max() < 1 / FAR:
             why = f"They lie within 1/{FAR:.0f} of the range of all rows. Find those that are far away."
         elif rank < n_bits:
-            why = f"They have rank {rank}, for which so many bits are of no use."
+            why = f"They have rank {rank}, so more bits than that are of no use."
         warn(f"{n_rows:,} different rows have only {n_codes} different codes of {n_bits} bits. {why}")
 
 
 # ---- The base class
 
 CODINGS = ("hash", "optimal")
-DECODER_ROWS = 200_000  # of rows that are not in memory, so many are enough for a decoder (docs/scale.md)
+DECODER_ROWS = 200_000  # enough for a decoder, if rows are not in memory (docs/scale.md)
 LEARNED_BITS = 1024  # the most that most methods are good for
 
 

@@ -217,7 +217,7 @@ def fit_reporting(
         figures = f"iteration {record.iteration}  μ {record.mu:.3g}  E_BA {record.E_BA:.4g}"
         told.say(figures + precision + passes)
 
-    told.stage(stage, int(parameters["max_iter"]) if reports else None)
+    told.stage(stage, None)  # a fit ends by itself, long before max_iter
     if reports:
         model.set_params(callback=report)
     try:

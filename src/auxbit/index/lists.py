@@ -684,7 +684,7 @@ def empty_heaps(n_queries: int, k: int) -> Heaps:
 
 # ---- Searches
 
-RECALL = 0.98  # part of the nearest that the lists searched hold, if nothing else is asked for
+RECALL = 0.98  # part of the nearest that the lists searched hold, by default
 MERGED = 8  # a segment with more than an eighth of the codes of the one before it is merged with it
 AT_ONCE = 512  # queries that are compared with the centroids together
 QUERY_BLOCK = 256  # queries that a thread takes at a time
@@ -697,7 +697,7 @@ MOST_PAIRS = 2**24  # of queries and lists that a thread holds
 
 
 class ListSearch:
-    """Searches the lists of an index. decoder : with lists; or None: hash codes, in so many `lists`."""
+    """Searches the lists of an index. decoder : with lists; or None: hash codes, in that many `lists`."""
 
     def __init__(self, n_bits: int, decoder: ListDecoder | None, lists: str | int | None) -> None:
         self.n_bits, self.decoder, self.lists = n_bits, decoder, lists

@@ -28,7 +28,7 @@ from auxbit.quantiser.lists import Centroids
 #
 # With one or two bytes all values are tried; with more tabu search changes one byte at a time. It reads
 # what values of two bytes cost each other, M²·256² numbers; beyond PAIRED_BYTES bytes these are too many for
-# the cache, and so many bytes at a time are searched for what the others leave of the row.
+# the cache, and that many bytes at a time are searched for what the others leave of the row.
 
 PAIRED_BYTES = 16  # 34 MB of pairs
 EXACT_BYTES = 2

@@ -101,13 +101,13 @@ KINDS = ("linear", "tables", "auto")
 TURNS = 15
 EFFORT, TABLES_EFFORT = 0.5, 0.3  # of the search for codes while the decoder is not settled, as a share
 SHRINK = 1.0  # rows by which each vector of a table is held where it is
-TABLE_ROWS = 50_000  # of more rows, so many are enough for a decoder with lists
+TABLE_ROWS = 50_000  # enough for a decoder with lists
 COPIES = 6  # that a fit makes of rows, and of those that it searches for neighbours as many again
 LEAST_ROWS = 1000
 
 
 def rows_of_decoder(memory: int, D: int) -> int:
-    """How many rows, of D numbers, a decoder can be fitted to in so many bytes."""
+    """How many rows, of D numbers, a decoder can be fitted to in that many bytes."""
     row = COPIES * 4 * D
     searched = row + 3 * JUDGES  # neighbours by truth, and distances on a few threads
     n = memory // (row + searched)
@@ -261,7 +261,7 @@ LAST_TURNS = 2  # in which rows held out are trained on, too
 NOISE = 0.7  # of what codes leave of rows, to begin with
 COOLED = 0.8  # part of the turns after which tables are no longer shaken
 ERROR_BITS = 2  # of a code, which tell how large the error of a row is
-SHORTENED_TURNS = 3  # after which tables for so many bits fewer are compared
+SHORTENED_TURNS = 3  # after which tables for that many bits fewer are compared
 ERROR_ROWS = 30.0  # by which the error of a value is held at the mean
 ERROR_WEIGHTS = (0.0, 0.2, 0.35, 0.5, 0.7, 1.0)
 MOST_LEVEL_TURNS = 100
@@ -419,7 +419,7 @@ class _Errors:
         workers.run(search, n_asked, ASKED_AT_ONCE)
 
     def added(self, f: TableDecoder, codes: Packed, error_bits: int) -> tuple[TableDecoder, int]:
-        """The decoder with errors, for codes with so many more bits, and how many neighbours it finds.
+        """The decoder with errors, for codes with that many more bits, and how many neighbours it finds.
 
         codes : (n, M) of X. What each value of each byte adds to the squared error is found by least squares;
         the bits tell how far a row is from that.
@@ -533,7 +533,7 @@ class _Tables:
         return f, self.codes[np.argsort(self.order)]
 
     def shorten(self, n_bits: int) -> None:
-        """Go on with so many bits fewer, taken from the last byte."""
+        """Continue with that many bits fewer, taken from the last byte."""
         tables, last = self.f.tables.copy(), self.codes[:, -1]
         self.n_bits -= n_bits
         rest = (self.Y - self.f.decode(self.codes) + tables[-1, last]).astype(np.float32)
