@@ -111,20 +111,25 @@ def gains(
             way: {row["seed"]: row[value] for row in results.where(data=data, bits=bits, way=way, **where)}
             for way in ways
         }
-        base = held.pop("linear")
+        base = held.pop("linear", {})
         if base:
-            mean = float(np.mean(list(base.values())))
+            mean = f"{np.mean(list(base.values())):{'.3f' if absolute else '.4g'}}"
             cells = [_gain(found, base) for found in held.values()]
-            lines.append([data, bits, f"{mean:.3f}" if absolute else f"{mean:.4g}", *cells])
+            lines.append([data, bits, f"{mean}{_seeds(base, rows)}", *cells])
     return table(["data", "bits", *ways], lines)
 
 
 def _gain(found: dict[int, float], base: dict[int, float]) -> str:
-    """In percent, and over how many seeds if not over all."""
+    """In percent, and over how many seeds if not over as many as linear's."""
     if not found:
         return ""
     mean = np.mean([value / base[seed] - 1 for seed, value in found.items()])
     return f"{100 * mean:+.1f} %" + ("" if len(found) == len(base) else f" ({len(found)})")
+
+
+def _seeds(found: dict[int, float], rows: int) -> str:
+    """How many, if not all."""
+    return "" if len(found) == len(SEEDS) or rows == MORE_ROWS else f" ({len(found)})"
 
 
 def costs(results: Results) -> str:
