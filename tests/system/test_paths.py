@@ -74,7 +74,7 @@ def some(kinds: Any, *usual: str) -> list[Any]:
     return [each if each in usual else pytest.param(each, marks=pytest.mark.slow) for each in kinds]
 
 
-@pytest.mark.parametrize("kind", some(MODELS, "hash", "tables", "both", "optimal, inner product"))
+@pytest.mark.parametrize("kind", some(MODELS, "both", "optimal, inner product"))
 def test_files_are_searched_in_a_way_that_means_something(
     folder: Path, digits: Any, truth: Any, kind: str
 ) -> None:
@@ -112,9 +112,7 @@ def truth_for(options: tuple[object, ...], digits: Any, truth: Any) -> Any:
     return truth if metric is None else ground_truth(digits[300:], digits[:300], 10, metric=str(metric))
 
 
-@pytest.mark.parametrize(
-    "kind", some(COLLECTIONS, "defaults", "with vectors", "hash", "inner product with vectors")
-)
+@pytest.mark.parametrize("kind", some(COLLECTIONS, "defaults", "hash", "inner product with vectors"))
 def test_collections_and_stores_are_searched_in_a_way_that_means_something(
     folder: Path, digits: Any, places: Any, truth: Any, kind: str
 ) -> None:
