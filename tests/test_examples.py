@@ -28,7 +28,7 @@ QUICK = {
     "read_history": r"yes",
     "own_estimator": r"validation precision: 0\.\d+ at first",
     "faiss_index": r"form 'additive': recall@10 = 0\.8\d",
-    "duplicates": r"of 100 copies",
+    "duplicates": r"radius 8: 100 of 100 copies, and 0 other pairs",
     "paper_in_numpy": r"bits that differ: 0\n(.*\n)*auxbit, preset='default'",
 }
 
