@@ -54,7 +54,7 @@ def test_what_is_not_rows_to_learn_from_is_refused(rows, why):
     ("parameters", "why"),
     [
         ({"decoder": "table"}, "decoder='table' is invalid: expected 'linear' or 'tables'"),
-        ({"decoder": "tables"}, "decoder='tables'.*fit_decoder replaces"),
+        ({"n_bits": 136, "decoder": "tables"}, "n_bits=136 is invalid.*fit_decoder.* replaces"),
         ({"n_bits": 20, "z_options": {"admm_iterations": 5}}, "no admm_iterations for rows that are not in"),
         ({"init": "pca"}, "init='pca' is invalid: expected one of itq, agh"),
         ({"init": ITQ(16)}, "init has 16 bits, but n_bits=8"),
