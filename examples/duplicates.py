@@ -15,8 +15,8 @@ X = load_digits().data
 copied = rng.choice(len(X), 100, replace=False)
 rows = np.vstack([X, X[copied] + rng.normal(scale=0.1, size=(100, X.shape[1]))])
 
-# %% Long codes of random hyperplanes: a row and its copy differ in a few bits of 256, different digits in many.
-# For codes as short as those of a search, near and same are hard to tell apart.
+# %% Long codes of random hyperplanes: a row and its copy differ in a few bits of 256, different digits in
+# many. For codes as short as those of a search, near and same are hard to tell apart.
 lsh = LSH(256, random_state=0).fit(X)
 index = HammingIndex(model=lsh)
 index.add(lsh.encode(rows))
