@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz experiments figures reference docs clean
+.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit coverage experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -78,6 +78,16 @@ crashes: $(VENV)/test  ## kill writers and simulate power losses thousands of ti
 fuzz: $(VENV)/test  ## try every reader with changed inputs, chosen by the branches they reach (15 minutes; docs/results/fuzz.jsonl)
 	$(PIP) atheris || echo "atheris is not to be had for this Python: mutations alone"
 	$(BIN)/python benchmarks/fuzz.py
+
+audit: $(VENV)/test  ## known weaknesses of what is installed (asks a server for them), and its licences
+	$(PIP) pip-audit pip-licenses
+	$(BIN)/pip-licenses --order=license --partial-match --fail-on 'AGPL;GPLv2;GPLv3;GNU General Public'
+	$(BIN)/pip-audit --skip-editable
+
+coverage: $(VENV)/test  ## branches of src that the tests reach (half an hour; compiled kernels are not seen)
+	$(PIP) coverage
+	$(BIN)/coverage run --branch --source=auxbit -m pytest -q
+	$(BIN)/coverage report --skip-covered
 
 experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets, into docs/ (an hour; AUXBIT_DATA/cifar10 too)
 	$(BIN)/auxbit experiment all --preset paper --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments

@@ -177,3 +177,37 @@ def test_a_size_that_newton_oversteps_is_looked_for_by_halves():
     fine = np.linspace(0, 0.1, 100_001)[:, None]
     least = min(value(each)[0] for each in fine)
     assert value(size)[0] <= least * 1.001
+
+
+def test_slope_and_curvature_along_a_step_are_halves_of_the_derivatives_of_the_slack(workers):
+    rows = ArraySvmRows(X, Z, workers)
+    rows.note(W)
+    step = Problem(workers).step
+    rows.aim(step, BITS)
+    at, off = np.full(L, 0.3), 1e-3
+    below, above = (rows.along(at + by, BITS)[0].copy() for by in (-off, off))
+    _, half_slope, curvature = rows.along(at, BITS)
+    np.testing.assert_allclose(2 * half_slope, (above - below) / (2 * off), rtol=1e-2)
+    slopes = [2 * rows.along(at + by, BITS)[1].copy() for by in (-off, off)]
+    np.testing.assert_allclose(2 * curvature, (slopes[1] - slopes[0]) / (2 * off), rtol=5e-2)
+
+
+@pytest.mark.parametrize(("known", "tries"), [(2.0, 1), (6.0, 2)])
+def test_newton_steps_of_a_line_search_use_the_whole_curvature(known, tries):
+    """On a parabola the first step ends at its minimum if the curvature is known, else the second does."""
+    taken = []
+
+    class Parabola:
+        def aim(self, step, bits):
+            return np.full(L, known)  # of the slack's curvature the half is 2
+
+        def along(self, size, bits):
+            taken.append(size.copy())
+            return 2 * size**2 - 8 * size + 9, 2 * size - 4, np.full(L, 2.0)
+
+    gradient, step = np.full((1, L), -8.0 * C), np.ones((1, L))
+    found = line_search(Parabola(), BITS, np.zeros((1, L)), step, gradient, np.full(L, 9.0), C)
+    np.testing.assert_allclose(taken[0], 8 * C / (1 + 2 * C * known))
+    least = 8 * C / (1 + 4 * C)  # of ½ s² + C (2 s² − 8 s + 9)
+    np.testing.assert_allclose(taken[tries - 1], least)
+    np.testing.assert_allclose(found, least)
