@@ -141,14 +141,14 @@ def test_tables_from_sums_are_those_that_conjugate_gradients_tend_to(L):
 @pytest.mark.parametrize("n_bits", [16, pytest.param(72, marks=pytest.mark.slow)])
 def test_rows_out_of_core_give_the_model_of_rows_in_memory(options, n_bits, tmp_path):
     np.save(tmp_path / "x.npy", DIGITS)
-    model = BinaryAutoencoder(n_bits, decoder="tables", max_iter=3, random_state=0, **options)
+    model = BinaryAutoencoder(n_bits, decoder="tables", init="lsh", max_iter=3, random_state=0, **options)
     here, there = model.fit(DIGITS), clone(model).fit(tmp_path / "x.npy")
     if n_bits == 16:
         np.testing.assert_array_equal(here.encode(DIGITS), there.encode(DIGITS))
         np.testing.assert_array_equal(here.decoder_.tables, there.decoder_.tables)
     else:  # in memory the tables are found by conjugate gradients
-        assert np.mean(here.transform(DIGITS) == there.transform(DIGITS)) > 0.99
-        assert there.score(DIGITS) == pytest.approx(here.score(DIGITS), rel=0.01)
+        assert np.mean(here.transform(DIGITS) == there.transform(DIGITS)) > 0.97
+        assert there.score(DIGITS) == pytest.approx(here.score(DIGITS), rel=0.05)
 
 
 def test_a_fit_out_of_core_with_tables_resumes(tmp_path):
