@@ -73,7 +73,7 @@ def test_search_writes_all_answers(made: Path) -> None:
 
 def test_one_query_is_shown_a_line_an_answer(made: Path) -> None:
     shown = c("search", "papers", "--id", 12, "--k", 3).stdout
-    assert "label=2  name=item 12  even=True …" in shown
+    assert "label=2  name=item 12  even=true …" in shown
     assert len([line for line in shown.splitlines() if "name=item" in line]) == 3
     assert "metadata" not in c("search", "papers", "--id", 12, "--where", "nothing?").stdout
     assert "… and 6 items more" in c("search", "papers", "--id", 12, "--k", 16).stdout

@@ -452,7 +452,7 @@ def test_crafted_settings_lead_to_no_other_file_and_to_no_memory(tmp_path, chang
         found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
         del found["checksum"]
         write_state(connection, State(**found | change))
-    with pytest.raises(Damaged, match=r"in the settings in|do not fit each other"):
+    with pytest.raises(Damaged, match=r"the settings in collection.sqlite cannot be understood"):
         Collection.open(tmp_path / "c")
 
 
@@ -472,5 +472,5 @@ def test_crafted_runs_of_items_are_refused_before_they_take_memory(tmp_path, cha
         gone = integers(connection, "SELECT in_commit, first_number, count FROM deleted")
         rows = integers(connection, "SELECT first_position, count, first_number FROM stretches")
         write_state(connection, State(**found | {"layout": runs_check(rows, runs_check(gone))}))
-    with Collection.open(tmp_path / "c") as crafted, pytest.raises(Damaged, match="are not the items"):
+    with Collection.open(tmp_path / "c") as crafted, pytest.raises(Damaged, match="or the items"):
         crafted.search(codes=np.zeros((1, 2), np.uint8))

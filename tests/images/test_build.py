@@ -75,7 +75,8 @@ def test_progress_is_told_of_every_stage_with_its_length(tmp_path: Path) -> None
     assert [each.what for each in told.stages] == ["finding", "reading", "training", "decoder", "encoding"]
     assert all(each.done == each.total for each in told.stages if each.what not in ("finding", "training"))
     training = next(each for each in told.stages if each.what == "training")
-    assert 1 <= training.done <= training.total
+    assert training.done >= 1
+    assert training.total is None  # nobody knows how many iterations it takes
     assert list(report.seconds) == [each.what for each in told.stages]
 
 

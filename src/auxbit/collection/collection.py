@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from auxbit.hashers.base import Hasher
     from auxbit.hashers.drift import Statistics
 
-
 BATCH_ROWS = 131_072  # of a file: each batch is on disk before the next begins
 TRIES = 100  # at a state whose files a compaction removes while they are opened
 LISTED = 100  # items that `list` returns by default
@@ -74,7 +73,6 @@ class Collection:
     What a change has returned from is on disk and stays there. One process writes at a time, from its first
     change until `close`; any number search at once, each search at one committed state. Ids are integers,
     text or UUIDs, one kind in a collection.
-
     """
 
     def __init__(
@@ -146,7 +144,7 @@ class Collection:
             source = source if codes is None else codes
             rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         trains = rows is not None and model is None and not are_codes
-        if vectors not in storage.VECTORS:
+        if vectors not in (None, "float32", "float16"):
             raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
         X, name = (None, "") if rows is None else (rows.X, rows.name)
         model, made_by = model_for(
@@ -201,9 +199,7 @@ class Collection:
     def _editing(self, what: str, *, repairs: bool = False) -> Iterator[Edit]:
         """A change, which is committed at the end of the block."""
         if self._lenient and not repairs:
-            raise InvalidInput(
-                f'{self._storage.place} was opened with damaged="skip": compact it, or open it without that.'
-            )
+            raise InvalidInput(f'{self._storage.place} was opened with damaged="skip": compact it first.')
         with self._storage.changing(what, Edit) as edit:
             while True:
                 self._bring_up(edit.connection, edit.before)
@@ -377,14 +373,14 @@ class Collection:
             meanwhile.
         """
         from auxbit.core.parallel import sample_rows
-        from auxbit.hashers.files import TRAINING_ROWS, model_again
+        from auxbit.hashers.files import TRAINING_ROWS, check_retraining, model_again
 
         told, place = progress or Silent(), self._storage.place
         with self._editing("retrained") as edit:
             view, state = edit.now.view, edit.state
             positions = view.store.present()
             given = None if X is None else np.asarray(records_of(X).X[:])
-            _check_retraining(place, state, given, len(positions))
+            check_retraining(place, given, len(positions), kept=state.vectors is not None)
 
             def rows_of(some: Any) -> Array:
                 return given[some] if given is not None else view.vectors(positions[some])
@@ -510,9 +506,8 @@ class Collection:
 
     def __iter__(self) -> Iterator[Row]:
         for batch in self.batches():
-            yield from (
-                {"id": id_, "metadata": row} for id_, row in zip(batch["ids"].tolist(), batch["metadata"])
-            )
+            for id_, row in zip(batch["ids"].tolist(), batch["metadata"]):
+                yield {"id": id_, "metadata": row}
 
     def metadata(self, ids: Any) -> Items:
         """The metadata of items, {} for one without."""
@@ -601,13 +596,12 @@ class Collection:
         """Sizes, and how what was added differs from what the model was trained on."""
         from auxbit.hashers.drift import Statistics
 
-        n_bytes = self._storage.bytes()
+        place, n_bytes = self._storage.place, self._storage.bytes()
         with self._reading() as now:
             state, view, present = now.state, now.view, now.view.store.present()
             found = Statistics(
-                self._storage.place, len(present), state.positions - len(present),
-                state.n_bits - state.list_bits, state.n_features, state.coding, state.vectors, state.ids,
-                n_bytes,
+                place, len(present), state.positions - len(present), state.n_bits - state.list_bits,
+                state.n_features, state.coding, state.vectors, state.ids, n_bytes,
             )  # fmt: skip
             if state.model is None:
                 return found
@@ -758,19 +752,3 @@ def _first_state(
     state = State(key=key, vectors=vectors, model=model, auxbit_version=__version__, **made_by)
     # of codes that Hamming distances mean something for; others have those of their model
     return replace(state, lists=lists) if isinstance(lists, int) and not state.by_decoder else state
-
-
-def _check_retraining(place: str, state: State, X: Array | None, n: int) -> None:
-    if not n:
-        raise InvalidInput(f"{place} is empty: there is nothing to train on, nor to encode.")
-    if X is not None and (X.ndim != 2 or len(X) != n):
-        raise InvalidInput(
-            f"X must have a row for each of the {n:,} items, in the order of ids; got {len(X):,}."
-        )
-    if X is None and state.vectors is None:
-        raise InvalidInput(
-            f"{place} keeps no vectors to make new codes from. Give X (--data FILE), with a row for each of "
-            f'its {n:,} items in the order they were added in; or create it with vectors="float16".'
-        )
-    if X is not None and state.vectors is not None:
-        raise InvalidInput(f"{place} keeps its vectors: leave X (--data) out.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage
+from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage, understood
 from auxbit.core.checks import Array, Ids, Packed, Positions, check_mapped
 from auxbit.core.files import Checked, Kept, append_checked, integers
 from auxbit.core.maps import check_packed
@@ -110,10 +110,8 @@ class View:
 
     def is_at(self, state: State, *, or_further: bool = False) -> bool:
         """Whether it shows this state, or one that was committed later and has the same positions."""
-        same = self.state.files_key == state.files_key
-        return same and (
-            self.state.commit == state.commit or (or_further and self.state.commit > state.commit)
-        )
+        same, ahead = self.state.files_key == state.files_key, self.state.commit - state.commit
+        return same and (ahead >= 0 if or_further else ahead == 0)
 
     def advance(self, connection: sqlite3.Connection, state: State) -> None:
         """Take in what was added and deleted since, at the state that the connection sees."""
@@ -126,12 +124,14 @@ class View:
         query = "SELECT in_commit, first_number, count FROM deleted WHERE in_commit > ?"
         gone = integers(connection, query, before.commit)
         self._deleted = runs_check(gone, self._deleted)
-        if runs_check(self.stretches.rows, self._deleted) != state.layout:
+        # a checksum keeps nobody from crafting what it is of
+        fewer = (gone[:, 2] > 0).all() and gone[:, 2].sum(dtype=np.float64) <= state.next_number
+        same = runs_check(self.stretches.rows, self._deleted) == state.layout
+        if not (same and fewer and self.stretches.cover(state.positions)):
             raise Damaged(
                 f"{self.place}: {DATABASE} is damaged: `stretches` and `deleted` do not match their "
-                f"checksum. {FROM_COPY}"
+                f"checksum, or the items. {FROM_COPY}"
             )
-        self._check_runs(state, gone)
         self._codes.grow(connection, state.code_bytes, LANES * state.width)
         last = np.frombuffer(state.last_codes, dtype=np.uint8)  # behind the mapped ones, for us alone
         self._codes.content[state.code_bytes :][: len(last)] = last
@@ -148,18 +148,6 @@ class View:
         self.store.alive.take_out(self.stretches.find(every))
         if self._lenient:
             self._lose_damaged(connection)
-
-    def _check_runs(self, state: State, gone: Ids) -> None:
-        """Refuse runs of items that do not make up the positions: a checksum keeps nobody from crafting."""
-        firsts, counts, numbers = self.stretches.rows.T
-        whole = np.array_equal(firsts[1:], (firsts + counts)[:-1]) and (counts > 0).all()
-        ends = (int(firsts[0]), int(firsts[-1] + counts[-1])) if len(firsts) else (0, 0)
-        rising = (numbers >= 0).all() and (numbers[1:] >= (numbers + counts)[:-1]).all()
-        fewer = (gone[:, 2] > 0).all() and gone[:, 2].sum(dtype=np.float64) <= state.next_number
-        if not (whole and ends == (0, state.positions) and rising and fewer):
-            raise Damaged(
-                f"{self.place}: `stretches` or `deleted` in {DATABASE} are not the items. {FROM_COPY}"
-            )
 
     def _lose_damaged(self, connection: sqlite3.Connection) -> None:
         """Leave out what has a part in damaged 64 KB of a flat file, or a damaged row, or lacks its row."""
@@ -352,12 +340,8 @@ class Snapshot(NamedTuple):
                 known = self.view.known_ids = {}
                 unknown = listed
             own = {number: id_ for number, id_, _ in self._all_rows(unknown) if id_ is not None}
-            try:
+            with understood(f"{self.view.place}: an id"):
                 ids = ids_array([own.get(number, number) for number in unknown], self.state.ids)
-            except (TypeError, ValueError, AttributeError, OverflowError) as error:
-                raise Damaged(
-                    f"{self.view.place}: an id in {DATABASE} is none: {error}. {FROM_COPY}"
-                ) from error
             known.update(zip(unknown, ids.tolist()))
         found = np.empty(len(listed), dtype=np.int64 if self.state.ids == "integer" else object)
         found[:] = [known[number] for number in listed]
@@ -394,12 +378,8 @@ class Snapshot(NamedTuple):
         """The metadata of items at these positions, {} if there are none."""
         numbers = self.view.stretches.ids_at(positions).tolist()
         found = {number: text for number, _, text in self._all_rows(numbers)}
-        try:
+        with understood(f"{self.view.place}: the metadata of an item"):
             return [json.loads(found.get(number) or "{}") for number in numbers]
-        except (TypeError, ValueError, RecursionError) as error:
-            raise Damaged(
-                f"{self.view.place}: metadata in {DATABASE} are no JSON: {error}. {FROM_COPY}"
-            ) from error
 
     def items(self, positions: Positions, *, vectors: bool = False, codes: bool = False) -> list[Row]:
         """Items as dicts of id and metadata, and of vector and code if wanted."""

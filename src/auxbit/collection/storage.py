@@ -10,7 +10,6 @@ again: a compaction changes positions, not numbers, and leaves all SQL tables bu
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sqlite3
@@ -18,7 +17,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.files import (
-    Connections,
-    Flat,
-    WriterLock,
-    connect,
-    database_errors,
-)
+from auxbit.core.files import Connections, Flat, WriterLock, connect, database_errors, unlike_fields
 from auxbit.core.maps import only_for_decoder
 from auxbit.core.parallel import unforked
 from auxbit.data import where
@@ -47,7 +40,10 @@ APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose
 LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
-VECTORS, CODINGS, IDS = (None, "float32", "float16"), ("hash", "optimal"), (None, "integer", "text", "uuid")
+SETTINGS = {  # what they are like: names of files lead nowhere but into the folder
+    "vectors": "float32|float16", "ids": "integer|text|uuid", "coding": "hash|optimal",
+    "codes": r"codes\.\d+", "vectors_file": r"vectors\.\d+", "model": r"model\.\d+\.safetensors",
+}  # fmt: skip
 OLDER = "was made by an older auxbit; make it again from your vectors."
 MADE_BY = "Collections are made by Collection.create or `auxbit collection create`."
 
@@ -115,8 +111,7 @@ class State:
     trained : the model was fitted to the items with smaller numbers. updated : the last commit that changed
     metadata of items. lists : into which an index divides codes for Hamming distances; those of codes for the
     decoder are the model's, and take list_bits of the n_bits. last_codes : the codes of the last block, which
-    is not full, in planes.
-    about : a JSON object of whoever uses the collection, such as the recipe of pictures.
+    is not full, in planes. about : a JSON object of whoever uses the collection, as for pictures.
     """
 
     n_bits: int
@@ -199,33 +194,21 @@ def read_state(connection: sqlite3.Connection, before: State | None = None) -> S
     found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
     if found.pop("checksum", None) != _settings_check(found):
         raise Damaged(f"the settings in {DATABASE} do not match their checksum. Restore it from a copy.")
-    try:
+    with understood("the settings"):
         state = State(**found)
-    except TypeError as error:
-        raise Damaged(f"the settings in {DATABASE} are others: {error}. Restore it from a copy.") from error
-    _check_state(state)
-    return state
+        wrong = unlike_fields(state, SETTINGS)
+        if wrong or not (1 <= state.n_bits < 2**16 and state.deleted <= state.positions <= state.next_number):
+            raise ValueError(wrong or "numbers do not fit each other")
+        return state
 
 
-def _check_state(state: State) -> None:
-    """Refuse settings that nothing of ours writes: a checksum keeps nobody from crafting them.
-
-    Names of files lead nowhere but into the folder, and numbers to no memory that is not there.
-    """
-    kinds = {"int": int, "float": (int, float), "str": str, "bytes": bytes}
-    names = {"codes": r"codes\.\d+", "vectors_file": r"vectors\.\d+", "model": r"model\.\d+\.safetensors"}
-    among = {"vectors": VECTORS, "ids": IDS, "coding": CODINGS}
-    for field in fields(state):
-        value, (kind, _, other) = getattr(state, field.name), str(field.type).partition(" | ")
-        fine = (value is None and other == "None") or isinstance(value, kinds[kind])  # type: ignore[arg-type]
-        if fine and isinstance(value, int | float):
-            fine = 0 <= value < 2**63
-        if fine and field.name in names and value is not None:
-            fine = re.fullmatch(names[field.name], value) is not None
-        if not fine or value not in among.get(field.name, (value,)):
-            raise Damaged(f"{field.name} in the settings in {DATABASE} is {value!r}. {FROM_COPY}")
-    if not (1 <= state.n_bits < 2**16 and state.deleted <= state.positions <= state.next_number):
-        raise Damaged(f"the settings in {DATABASE} do not fit each other. {FROM_COPY}")
+@contextmanager
+def understood(what: str) -> Iterator[None]:
+    """Say that something in the database is nothing of ours: a checksum keeps nobody from crafting it."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise Damaged(f"{what} in {DATABASE} cannot be understood: {error}. {FROM_COPY}") from error
 
 
 def write_state(connection: sqlite3.Connection, state: State) -> None:
@@ -427,22 +410,22 @@ class Storage:
                 del kept[name]
         if self.folder is not None and self._lock is not None and self._lock.held:
             ours = re.compile(r"(codes|vectors|lists)\.\d+|model\.\d+\.safetensors|\..*\.part")
-            with contextlib.suppress(OSError, sqlite3.Error), self.reading() as (_, state):
+            with suppress(OSError, sqlite3.Error), self.reading() as (_, state):
                 for path in self.folder.iterdir():
                     if ours.fullmatch(path.name) and path.name not in state.files:
-                        with contextlib.suppress(OSError):  # Windows keeps what somebody has mapped
+                        with suppress(OSError):  # Windows keeps what somebody has mapped
                             path.unlink()
 
     def bytes(self) -> dict[str, int]:
         """Bytes on disk or in memory by what they hold; the room behind the end is not counted."""
         with self.reading() as (connection, state):
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            size = connection.execute("PRAGMA page_size").fetchone()[0]
+            sql = "SELECT page_count, page_size FROM pragma_page_count, pragma_page_size"
+            pages, size = connection.execute(sql).fetchone()
         vectors = state.positions * state.row_bytes
         found = {"codes": state.code_bytes, "vectors": vectors, "ids and metadata": pages * size}
         for what, name in (("model", state.model), ("sorted by list", state.lists_file)):
             if self.folder is not None and name is not None:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     found[what] = (self.folder / name).stat().st_size
         return found | {"total": sum(found.values())}
 
@@ -472,7 +455,7 @@ def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
     what, near = "is not a collection", ""
     if not folder.exists():
         what = "does not exist"
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             others = [each.name for each in folder.absolute().parent.iterdir() if is_collection(each)]
             near = nearest(folder.name, others)
     raise CollectionError(f"{folder} {what}.{near} {made_by}")
@@ -513,7 +496,7 @@ def make_folder(folder: Path, state: State, save_model: Callable[[Path], object]
             durable = (where.register, "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
             with (
                 database_errors(folder, DATABASE),
-                contextlib.closing(connect(temporary / DATABASE, *durable, options="mode=rwc")) as made,
+                closing(connect(temporary / DATABASE, *durable, options="mode=rwc")) as made,
             ):
                 lay_out(made, state)
     except FileProblem:
@@ -524,7 +507,7 @@ def make_folder(folder: Path, state: State, save_model: Callable[[Path], object]
 
 def _replace(folder: Path, state: State, save_model: Callable[[Path], object] | None) -> None:
     storage = Storage(folder, read_only=False)
-    with contextlib.closing(storage), storage.changing("created in place of another", Change) as change:
+    with closing(storage), storage.changing("created in place of another", Change) as change:
         number = change.before.generation + 1
         model = None if state.model is None else f"model.{number}.safetensors"
         if save_model is not None and model is not None:

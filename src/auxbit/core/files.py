@@ -21,7 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -671,6 +671,26 @@ def integers(connection: sqlite3.Connection, query: str, *parameters: Any) -> Id
         return np.array(found.fetchall(), dtype=np.int64).reshape(-1, len(found.description))
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(f"the database is damaged: {error}. Restore it from a copy.") from error
+
+
+def unlike_fields(record: Any, patterns: Mapping[str, str]) -> str | None:
+    """The first field of a dataclass whose value is of another type than it says, or unlike its pattern.
+
+    Numbers are 0 and up, and fit into 64 bits.
+    """
+    kinds: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bytes": bytes}
+    for field in fields(record):
+        value, (kind, _, other) = getattr(record, field.name), str(field.type).partition(" | ")
+        if value is None and other == "None":
+            continue
+        fine = isinstance(value, kinds[kind])
+        if fine and isinstance(value, int | float):
+            fine = 0 <= value < 2**63
+        if fine and field.name in patterns:
+            fine = re.fullmatch(patterns[field.name], value) is not None
+        if not fine:
+            return field.name
+    return None
 
 
 # ---- Files of arrays with a JSON header: safetensors with a format, a version and a checksum

@@ -495,6 +495,23 @@ def model_for(
     return model, codes_by(model, coding, mu)
 
 
+def check_retraining(place: str, X: Array | None, n: int, *, kept: bool) -> None:
+    """Refuse to retrain a collection of n items without rows to make codes from. kept : it has vectors."""
+    if not n:
+        raise InvalidInput(f"{place} is empty: there is nothing to train on, nor to encode.")
+    if X is not None and (X.ndim != 2 or len(X) != n):
+        raise InvalidInput(
+            f"X must have a row for each of the {n:,} items, in the order of ids; got {len(X):,}."
+        )
+    if X is None and not kept:
+        raise InvalidInput(
+            f"{place} keeps no vectors to make new codes from. Give X (--data FILE), with a row for each of "
+            f'its {n:,} items in the order they were added in; or create it with vectors="float16".'
+        )
+    if X is not None and kept:
+        raise InvalidInput(f"{place} keeps its vectors: leave X (--data) out.")
+
+
 def model_again(
     present: Hasher | None, model: Hasher | None, X: Array, name: str, *, method: str | None, bits: int,
     coding: str | None, mu: float, metric: str, random_state: int | None, n_jobs: int | None,

@@ -416,6 +416,14 @@ class Stretches:
         kept = np.searchsorted(self.rows[:, 0], rows[0, 0]) if len(rows) else len(self.rows)
         return Stretches(np.concatenate([self.rows[:kept], rows]))
 
+    def cover(self, n: int) -> bool:
+        """Whether they are rising ids of positions 0 to n - 1, each of them once."""
+        firsts, counts, first_ids = self.rows.T
+        ends = (int(firsts[0]), int(firsts[-1] + counts[-1])) if len(firsts) else (0, 0)
+        whole = np.array_equal(firsts[1:], (firsts + counts)[:-1]) and bool((counts > 0).all())
+        rising = (first_ids >= 0).all() and (first_ids[1:] >= (first_ids + counts)[:-1]).all()
+        return ends == (0, n) and whole and bool(rising)
+
     def ids_at(self, positions: Positions) -> Ids:
         """The ids at these positions, which are there."""
         if self._counts:
