@@ -131,6 +131,21 @@ def test_greedy_binarisation_goes_from_the_first_bit_to_the_last():
         assert z.tolist() == wanted
 
 
+@pytest.mark.parametrize(("kind", "mu"), [("random", 0.01), ("random", 1.0), ("correlated", 0.1)])
+def test_the_relaxed_start_leads_where_its_definition_does(kind, mu):
+    """The free minimiser moved into the box, made binary bit by bit, if that is lower than the old code."""
+    case = make_points(kind, 20, 16, mu, seed=3, n=80)
+    found, _ = case.solve("alternating", "relaxed", 1, theorem_4_3=False, optimality=False)
+    G, C = case.problem.G, linear_terms(case)
+    inside = np.clip(np.linalg.solve(G, C.T).T, 0, 1)
+    binary = np.array([greedy_bits(G, c, x) for c, x in zip(C, inside, strict=True)], dtype=np.uint8)
+    lower = case.energies(binary) < case.energies(case.Z)
+    assert lower.any()
+    case.Z = np.where(lower[:, None], binary, case.Z)
+    wanted, _ = case.solve("alternating", "warm", 1, theorem_4_3=False, optimality=False)
+    np.testing.assert_array_equal(found, wanted)
+
+
 @given(points(st.integers(1, 10), mus))
 def test_the_inverse_leads_to_where_the_gradient_is_zero(case):
     problem, C = case.problem, linear_terms(case)
