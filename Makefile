@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
 .PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit coverage experiments figures reference docs clean
 

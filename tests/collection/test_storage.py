@@ -96,3 +96,16 @@ def test_a_collection_that_could_not_be_made_leaves_nothing(tmp_path):
     with pytest.raises(InvalidInput, match="twice"):
         Collection.create(tmp_path / "c", X, bits=8, method="lsh", ids=[1] * len(X))
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_files_that_a_killed_writer_left_are_removed_by_the_next_and_others_stay(tmp_path, model, digits):
+    Collection.create(tmp_path / "c", model).close()
+    left = [".tmpTRUKGX", ".model.1.safetensors.part", "codes.7"]  # the first is safetensors' own
+    for name in [*left, "notes.txt", ".tmp"]:
+        (tmp_path / "c" / name).write_bytes(b"")
+    with Collection(tmp_path / "c") as collection:
+        collection.add(digits[:5])
+        collection.compact()
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert not names & set(left)
+    assert {"notes.txt", ".tmp"} <= names

@@ -409,7 +409,7 @@ class Storage:
             for name in set(kept) - named:
                 del kept[name]
         if self.folder is not None and self._lock is not None and self._lock.held:
-            ours = re.compile(r"(codes|vectors|lists)\.\d+|model\.\d+\.safetensors|\..*\.part")
+            ours = re.compile(r"(codes|vectors|lists)\.\d+|model\.\d+\.safetensors|\..*\.part|\.tmp\w{6}")
             with suppress(OSError, sqlite3.Error), self.reading() as (_, state):
                 for path in self.folder.iterdir():
                     if ours.fullmatch(path.name) and path.name not in state.files:
