@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage, understood
-from auxbit.core.checks import Array, Ids, Packed, Positions, check_mapped
+from auxbit.core.checks import Array, Ids, Packed, Positions
 from auxbit.core.files import Checked, Kept, append_checked, integers
 from auxbit.core.maps import check_packed
 from auxbit.core.parallel import block_slices
@@ -210,7 +210,7 @@ class View:
     def index(self, decoder: Decoder | None = None) -> HammingIndex:
         """The index over the codes, by positions; with a decoder, ready for asymmetric search."""
         made = self._index
-        check_mapped(self._codes.content, self._codes.flat.path, Damaged)
+        self._codes.check_length()
         if made is not None and (decoder is None or made.decoder is decoder):
             return made
         from auxbit.index.hamming import HammingIndex
@@ -343,9 +343,8 @@ class Snapshot(NamedTuple):
             with understood(f"{self.view.place}: an id"):
                 ids = ids_array([own.get(number, number) for number in unknown], self.state.ids)
             known.update(zip(unknown, ids.tolist()))
-        found = np.empty(len(listed), dtype=np.int64 if self.state.ids == "integer" else object)
-        found[:] = [known[number] for number in listed]
-        return found.reshape(positions.shape)
+        kind = np.int64 if self.state.ids == "integer" else object
+        return np.array([known[number] for number in listed], dtype=kind).reshape(positions.shape)
 
     def queries(self, X: Any, codes: Any, like: Any, column: str | None) -> Queries:
         """What is searched for: X, codes, or an item, by its vector if that is kept, else by its code."""

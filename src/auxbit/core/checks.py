@@ -115,12 +115,17 @@ def first_unusable(X: Any, workers: Workers) -> tuple[int, int, float] | None:
     return None
 
 
-def check_mapped(X: Any, name: object, error: type[FileProblem] = DataFileError) -> None:
-    """Refuse an array in a mapped file that was cut short since: to read past its end ends the process."""
+def mapped_file(X: Any) -> mmap.mmap | None:
+    """The mapped file that an array lies in, if it does."""
     base = X
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
-    if isinstance(base, mmap.mmap):
+    return base if isinstance(base, mmap.mmap) else None
+
+
+def check_mapped(X: Any, name: object, error: type[FileProblem] = DataFileError) -> None:
+    """Refuse an array in a mapped file that was cut short since: to read past its end ends the process."""
+    if (base := mapped_file(X)) is not None:
         first = getattr(X, "offset", 0) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         if (size := base.size()) < first + len(base):
             raise error(

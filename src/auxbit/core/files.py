@@ -31,7 +31,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions, check_mapped
+from auxbit.core.checks import Array, Bytes, Ids, Mask, PathLike, Positions, check_mapped, mapped_file
 from auxbit.core.parallel import unforked
 from auxbit.errors import AuxbitError, Damaged, FileExists, FileProblem, InUse, InvalidInput, InvalidParameter
 
@@ -404,6 +404,7 @@ class Checked:
         """Begin with none; lenient : note what is damaged, rather than raise an error."""
         self.flat, self.name, self._lenient, self.length = flat, name, lenient, 0
         self.content: Bytes = np.zeros(0, dtype=np.uint8)
+        self._mapped: mmap.mmap | None = None  # what the content lies in
         self._sums: Ids = np.zeros(0, dtype=np.int64)
         self._fine: Mask = np.zeros(0, dtype=np.bool_)
         self.damage: list[int] = []  # chunks that do not match, if that is to be survived
@@ -422,13 +423,19 @@ class Checked:
                 f"the database lacks checksums of {self.flat.path or self.name}. {self.flat.remedy}"
             )
         self.content = self.flat.content(length, room, lenient=self._lenient)
+        self._mapped = mapped_file(self.content)
         self._sums = np.concatenate([self._sums[: self.n_full], sums])
         self._fine = np.concatenate([self._fine[: self.n_full], np.zeros(len(sums), dtype=np.bool_)])
         self.length = length
 
+    def check_length(self) -> None:
+        """Refuse a file that was cut short since; every search passes here."""
+        if self._mapped is not None and self._mapped.size() < len(self._mapped):
+            check_mapped(self.content, self.flat.path, Damaged)
+
     def check(self, chunks: Positions | None = None) -> None:
         """Compare chunks, by default all, with their checksums, if the file is still as long."""
-        check_mapped(self.content, self.flat.path, Damaged)
+        self.check_length()
         wanted = np.arange(len(self._fine)) if chunks is None else chunks
         for chunk in wanted[~self._fine[wanted]].tolist():
             content = self.content[chunk * CHUNK : min((chunk + 1) * CHUNK, self.length)]

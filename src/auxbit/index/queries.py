@@ -242,7 +242,8 @@ class Answers:
         if distances.shape != ids.shape or not fits:
             raise InvalidInput(f"distances of shape {distances.shape} are not those of ids of {ids.shape}.")
         self.distances, self.ids, self.lims = distances, ids, lims
-        self.about = {**(about or {}), "retrieved": ids.size}
+        self.about = {} if about is None else about
+        self.about["retrieved"] = ids.size
         self._metadata_of = metadata_of
 
     @classmethod
