@@ -461,12 +461,12 @@ class Collection:
         lims: Array | None = None,
     ) -> Answers:  # fmt: skip
         """What was found, by positions, as answers by ids."""
-        ids, state = now.ids_at(positions), now.state
-        about = {
-            "collection": self._storage.place, "items": now.view.store.alive.count,
-            "bits": state.n_bits - state.list_bits, "queries": len(asked), **asked.how,
-            "where": None if where is None else str(where),
-        }  # fmt: skip
+        ids, how, items = now.ids_at(positions), asked.how, now.view.store.alive.count
+        bits, name = now.state.n_bits - now.state.list_bits, None if where is None else str(where)
+
+        def about() -> dict[str, Any]:  # only if asked: every search passes here
+            return {"collection": self._storage.place, "items": items, "bits": bits, **how, "where": name}
+
         if asked.single and lims is None:
             distances, ids = distances[0], ids[0]
         return Answers(distances, ids, lims, self.metadata, about)

@@ -330,10 +330,10 @@ class Snapshot(NamedTuple):
 
         Without a connection KeyError, if one has not been looked up before.
         """
-        numbers = self.view.stretches.ids_at(positions.ravel())
+        numbers = self.view.stretches.ids_at(positions)
         if not self.state.own_ids:
-            return numbers.reshape(positions.shape)
-        listed, known = numbers.tolist(), self.view.known_ids
+            return numbers
+        listed, known = numbers.ravel().tolist(), self.view.known_ids
         unknown = [] if self.connection is None else [each for each in listed if each not in known]
         if unknown:
             if len(known) > MOST_KNOWN:

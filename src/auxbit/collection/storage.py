@@ -37,6 +37,7 @@ from auxbit.index.codes import LANES
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
 FORMAT, OLDEST = 4, 3  # that is written, and the oldest that is read
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
+LAST_COMMIT = "SELECT value FROM settings WHERE name = 'commit'"
 LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
@@ -188,7 +189,7 @@ class State:
 
 def read_state(connection: sqlite3.Connection, before: State | None = None) -> State:
     """What the settings say; `before` itself if nothing was committed since."""
-    commit = connection.execute("SELECT value FROM settings WHERE name = 'commit'").fetchone()
+    commit = connection.execute(LAST_COMMIT).fetchone()
     if before is not None and commit == (before.commit,):
         return before
     found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
@@ -327,10 +328,11 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        if self._state is not None and self._sole == files.process:
+        known, ask = self._state, self.connections.glance
+        if known is not None and (self._sole == files.process or ask(LAST_COMMIT) == (known.commit,)):
             if time.monotonic() > self._looked + LOOK_SECONDS:
                 self._check_usable()
-            return self._state
+            return known
         with self.reading() as (_, state):
             return state
 
@@ -419,8 +421,7 @@ class Storage:
     def bytes(self) -> dict[str, int]:
         """Bytes on disk or in memory by what they hold; the room behind the end is not counted."""
         with self.reading() as (connection, state):
-            sql = "SELECT page_count, page_size FROM pragma_page_count, pragma_page_size"
-            pages, size = connection.execute(sql).fetchone()
+            pages, size = (connection.execute(f"PRAGMA page_{x}").fetchone()[0] for x in ("count", "size"))
         vectors = state.positions * state.row_bytes
         found = {"codes": state.code_bytes, "vectors": vectors, "ids and metadata": pages * size}
         for what, name in (("model", state.model), ("sorted by list", state.lists_file)):

@@ -312,6 +312,8 @@ class IdTable:
 
     def at(self, positions: npt.NDArray[np.int64]) -> Ids:
         """The ids at these positions; NO_ID for a position of -1."""
+        if self._first == 0:
+            return positions  # NO_ID is -1, too
         if not self.size:
             return np.full(positions.shape, NO_ID, dtype=np.int64)
         places = np.maximum(positions, 0)

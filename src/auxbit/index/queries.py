@@ -153,7 +153,7 @@ class Queries:
     ) -> tuple[Array, Positions, Ids]:
         """All codes within a Hamming distance: distances, positions and lims, as Answers takes them."""
         check_hamming(self.of)
-        self.how = {"k": None, "radius": r, "mode": "hamming", "rerank": None}
+        self.how = {"queries": len(self), "k": None, "radius": r, "mode": "hamming", "rerank": None}
         search = self.of.index().search_radius
         lims, distances, found = search(self.codes, r, among=among, probes=probes, recall=recall)
         return distances, found, lims
@@ -168,11 +168,14 @@ class Queries:
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         mode, n_candidates = self._ways(mode, rerank, k)
-        self.how = {"k": k, "radius": None, "mode": mode, "rerank": n_candidates or None}
+        self.how = {
+            "queries": len(self), "k": k, "radius": None, "mode": mode, "rerank": n_candidates or None
+        }  # fmt: skip
         X = self.rows if mode == "asymmetric" or n_candidates else None
         how: dict[str, Any] = {"among": among, "probes": probes, "recall": recall}
         if mode == "hamming":
-            check_hamming(self.of)
+            if self.of.coding != "hash":
+                check_hamming(self.of)
             asked, index = self.codes, self.of.index()
             search: Any = index.search
         else:
@@ -226,7 +229,7 @@ class Answers:
 
     distances, ids : of one query (n,), nearest first; of several queries (q, n); with `lims`, (q+1,), as in a
     search by radius, those of query i are from lims[i] up to lims[i+1]. Ids are integers, text or UUIDs.
-    metadata_of : ids, (n,), to metadata. about : what was searched, and how, for JSON.
+    metadata_of : ids, (n,), to metadata. about : what was searched, and how; or a function that tells it.
 
     >>> answers = papers.search(x)
     >>> distances, ids = answers
@@ -236,15 +239,19 @@ class Answers:
 
     def __init__(
         self, distances: Array, ids: Array, lims: Ids | None = None, metadata_of: MetadataOf | None = None,
-        about: dict[str, Any] | None = None,
+        about: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         fits = ids.ndim in (1, 2) if lims is None else ids.ndim == 1 and lims[-1] == len(ids)
         if distances.shape != ids.shape or not fits:
             raise InvalidInput(f"distances of shape {distances.shape} are not those of ids of {ids.shape}.")
         self.distances, self.ids, self.lims = distances, ids, lims
-        self.about = {} if about is None else about
-        self.about["retrieved"] = ids.size
-        self._metadata_of = metadata_of
+        self._metadata_of, self._about = metadata_of, about
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What was searched, and how, for JSON."""
+        told = self._about() if callable(self._about) else self._about or {}
+        return {**told, "retrieved": self.ids.size}
 
     @classmethod
     def of(
