@@ -178,8 +178,8 @@ def dial(results: Results) -> str:
             codes = ba.encode(X, coding="optimal", mu=mu)
         index = HammingIndex(32, decoder=ba.decoder_)
         index.add(codes)
-        asked = ba.encode(Q)
-        differing = float(np.bitwise_count(codes ^ ba.encode(X)).sum(axis=1).mean())
+        asked, hashed = (ba.encode(rows, coding="hash") for rows in (Q, X))
+        differing = float(np.bitwise_count(codes ^ hashed).sum(axis=1).mean())
         found = [
             search(answers, truth, {})
             for answers in (

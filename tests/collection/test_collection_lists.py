@@ -195,7 +195,7 @@ def test_hash_codes_of_a_collection_with_lists_are_pushed(tmp_path):
         source = of_collection(items)
         batch = source.read(slice(0, 5))
         assert source.n_bits == 32
-        assert np.array_equal(batch["codes"], items.model.encode(X[:5]))
+        assert np.array_equal(batch["codes"], items.model.encode(X[:5], coding="hash"))
 
 
 def test_a_create_that_is_stopped_goes_on_where_it_was(tmp_path, monkeypatch):

@@ -194,7 +194,7 @@ def test_rows_of_any_size_get_the_answers_of_float64_or_are_refused(power, norma
         too_small = power == -160 and not normalize
         with pytest.raises(InvalidInput, match="which float32 cannot hold") if too_small else nullcontext():
             hasher.fit_decoder(X, "tables", n_iter=1)
-    index, codes = HammingIndex(12, decoder=hasher.decoder_), hasher.encode(X)
+    index, codes = HammingIndex(12, decoder=hasher.decoder_), hasher.encode(X, coding="hash")
     if power == 70 and not normalize:
         with pytest.raises(InvalidInput, match="reconstructions are too large to be squared in float32"):
             index.add(codes)

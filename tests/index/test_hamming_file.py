@@ -117,7 +117,7 @@ def test_a_tensor_of_another_shape_or_type_is_refused_whatever_its_checksum(tmp_
     if decoder == "tables":
         hasher.fit_decoder(X, "tables", n_iter=1)
     index = HammingIndex(11, decoder=hasher.decoder_)
-    index.add(hasher.encode(X), ids=np.arange(300) + 5)
+    index.add(hasher.encode(X, coding="hash"), ids=np.arange(300) + 5)
     index.save(path)
     header, tensors = INDEX.read(path)
     changes = [

@@ -113,7 +113,9 @@ def test_lists_tell_more_of_a_row_at_the_same_bits(base):
 
 def test_hash_codes_stay_those_of_h(base):
     model = fitted()
-    assert np.array_equal(model.encode(base), LSH(24, random_state=0).fit(clustered(2000)).encode(base))
+    assert np.array_equal(
+        model.encode(base, coding="hash"), LSH(24, random_state=0).fit(clustered(2000)).encode(base)
+    )
     assert model.transform(base).shape == (700, 24)
     with pytest.raises(InvalidInput, match="has lists, and bits alone have none"):
         model.inverse_transform(model.transform(base))
@@ -551,7 +553,7 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
     with pytest.raises(InvalidInput, match="there are none for this search"):
         hashed.search_asymmetric(queries, 3, probes=2)  # its lists are for Hamming distances
     with pytest.raises(InvalidInput, match="takes no query_codes"):
-        index.search_asymmetric(queries, 3, query_codes=model.encode(queries))
+        index.search_asymmetric(queries, 3, query_codes=model.encode(queries, coding="hash"))
     with pytest.raises(InvalidInput, match="mean nothing"):
         index.search(model.encode(queries, coding="optimal"), 3)
     with pytest.raises(InvalidInput, match="number of list 255, and there are 12"):

@@ -175,7 +175,7 @@ def test_products_of_rows_are_those_of_numpy_and_the_same_beside_any_rows(kind):
 
 
 def test_the_dial_goes_from_the_best_reconstruction_to_the_hash_codes(fitted, digits):
-    H = fitted.encode(digits)
+    H = fitted.encode(digits, coding="hash")
     errors, distances = [], []
     for mu in (0.0, 0.01, 0.1, 1.0, 1e3):
         codes = fitted.encode(digits, coding="optimal", mu=mu)
@@ -235,13 +235,24 @@ def test_what_was_derived_for_coding_is_not_pickled_or_copied(fitted, digits):
         assert np.array_equal(other.encode(digits, coding="optimal"), codes)
 
 
-@pytest.mark.parametrize("coding", ["best", "", None, 3, ["hash"]])
+@pytest.mark.parametrize("coding", ["best", "", 3, ["hash"]])
 def test_an_unknown_coding_is_refused(coding, fitted, digits):
     with pytest.raises(InvalidParameter, match="coding="):
         fitted.encode(digits, coding=coding)
 
 
-@pytest.mark.parametrize("mu", [-1.0, np.nan, np.inf, "0", None, True, 1e13])
+def test_codes_are_named_if_the_decoder_is_fitted_to_optimal_codes_alone(digits):
+    model = ITQ(16, random_state=0).fit(digits)
+    assert np.array_equal(model.encode(digits), model.encode(digits, coding="hash"))
+    model.fit_decoder(digits, "linear", mu=0.05, n_iter=1)
+    assert np.array_equal(model.encode(digits), model.encode(digits, coding="hash"))
+    model.fit_decoder(digits, "linear", n_iter=1)
+    with pytest.raises(InvalidInput, match=r'encode\(X, coding="optimal"\)'):
+        model.encode(digits)
+    assert np.array_equal(model.encode(digits, queries=True), model.encode(digits, coding="hash"))
+
+
+@pytest.mark.parametrize("mu", [-1.0, np.nan, np.inf, "0", True, 1e13])
 def test_a_mu_that_is_no_penalty_is_refused(mu, fitted, digits):
     with pytest.raises(InvalidParameter, match="mu="):
         fitted.encode(digits, coding="optimal", mu=mu)
@@ -284,7 +295,7 @@ def test_a_fitted_decoder_reconstructs_the_optimal_codes_better(digits):
     model.fit_decoder(train, "linear")
     errors.append(np.square(new - model.decode(model.encode(new, coding="optimal"))).sum())
     assert errors[1] < 0.95 * errors[0]
-    assert np.array_equal(model.encode(new), hashed)
+    assert np.array_equal(model.encode(new, coding="hash"), hashed)
 
 
 def test_a_fitted_decoder_is_the_same_for_any_number_of_threads(digits):
@@ -324,7 +335,7 @@ def test_a_decoder_for_rows_divided_by_their_norms_codes_such_rows(digits, tmp_p
     assert np.array_equal(model.encode(digits * 7.0, coding="optimal"), codes)
     unit = digits / np.linalg.norm(digits, axis=1, keepdims=True)
     error = np.square(unit - model.decode(codes)).sum()
-    assert error < np.square(unit - model.decode(model.encode(digits))).sum()
+    assert error < np.square(unit - model.decode(model.encode(digits, coding="hash"))).sum()
     model.save(tmp_path / "m")
     loaded = auxbit.load(tmp_path / "m")
     assert loaded.decoder_.normalize

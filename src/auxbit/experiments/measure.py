@@ -323,7 +323,7 @@ def evaluate_model(
     hashed = Hashed(model, model.n_bits, n_jobs=n_jobs, fitted=True)
     decoded = ByDecoder(model, model.n_bits, coding=coding, mu=mu, n_jobs=n_jobs, fitted=True)
     codes, asked = decoded.add(task.base), model.encode(task.queries, queries=True)
-    comparable = codes if coding == "hash" or mu > 0 else model.encode(task.base)
+    comparable = codes if coding == "hash" or mu > 0 else model.encode(task.base, coding="hash")
     hashed._fill(comparable)
     ranking = evaluate.hamming_ranking(comparable, asked, task.truth, model.n_bits, n_jobs=n_jobs)
     searched = {

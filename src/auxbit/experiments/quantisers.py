@@ -131,6 +131,8 @@ class Hashed(Quantiser):
         self.model_bytes = sum(each.nbytes for part in parts if part for each in part.tensors().values())
 
     def _codes(self, X: Array) -> Packed:
+        if isinstance(self.model, Hasher):
+            return self.model.encode(X, coding="hash")
         if hasattr(self.model, "encode"):
             return check_packed(self.model.encode(X), self.bits)
         bits = np.asarray(self.model.transform(X))

@@ -367,27 +367,45 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return unpack(self._hash_codes(self._rows(X)), self._n_features_out)
 
     def encode(
-        self, X: npt.ArrayLike, *, coding: str = "hash", mu: float = 0.0, queries: bool = False
+        self, X: npt.ArrayLike, *, coding: str | None = None, mu: float | None = None, queries: bool = False
     ) -> Packed:
         """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
             f = `decoder_`, for search by ‖query − f(z)‖, in which the query needs no code. Up to 16 bits it
             is the very best; above, the best that tabu search finds in about 30 µs per row at 64 bits.
+            None: "hash", but refused if the decoder is fitted to optimal codes alone (`fit_decoder`), for
+            which h(x) would find little.
         mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
-            best ranking by f) to large (h(x) itself); unused for coding="hash".
+            best ranking by f) to large (h(x) itself); None: what the decoder is fitted to. Unused for
+            coding="hash".
         queries : rows to search for. Only with `lift` do they have other codes than rows to be found.
         """
-        if not isinstance(coding, str) or coding not in CODINGS:
-            raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
+        check_is_fitted(self)
+        coding, mu = self._wanted_codes(coding, mu, queries)
         if is_dask_array(X):
-            codes: Packed = self._by_blocks(X, "encode", coding=coding, mu=check_mu(mu), queries=queries)
+            codes: Packed = self._by_blocks(X, "encode", coding=coding, mu=mu, queries=queries)
             return codes
         rows = self._rows(X)
         if queries and self.scaling_.lift:
             check_finite(rows)
             rows = lifted_queries(rows, self.scaling_.lift)
-        return self._hash_codes(rows) if coding == "hash" else self._optimal_codes(rows, check_mu(mu))
+        return self._hash_codes(rows) if coding == "hash" else self._optimal_codes(rows, mu)
+
+    def _wanted_codes(self, coding: str | None, mu: float | None, queries: bool) -> tuple[str, float]:
+        """Which codes `encode` makes; hash codes that the decoder knows nothing of must be named."""
+        fitted_to = self.decoder_.mu
+        if coding is None:
+            if fitted_to == 0 and not queries:
+                raise InvalidInput(
+                    "the decoder is fitted to optimal codes, so say which codes you want: "
+                    'encode(X, coding="optimal") for search by the decoder, or encode(X, coding="hash") for '
+                    "Hamming distance."
+                )
+            coding = "hash"
+        if not isinstance(coding, str) or coding not in CODINGS:
+            raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
+        return coding, (fitted_to or 0.0) if mu is None else check_mu(mu)
 
     def _by_blocks(self, X: Any, method: str, **options: Any) -> Any:
         """What a method returns for the blocks of a dask array; only what it needs of the model travels."""

@@ -109,7 +109,7 @@ def fit_file(
         "coding": model.decoder_.coding,
         "mu": model.decoder_.mu or 0.0,
         "metric": model.scaling_.metric,
-        "effective_bits": effective_bits(model.encode(some)),
+        "effective_bits": effective_bits(model.encode(some, coding="hash")),
         "effective_bits_bound": effective_bits_bound(n_bits, len(some)),
         "history": history,
     }

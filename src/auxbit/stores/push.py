@@ -89,7 +89,7 @@ def of_collection(collection: Collection, *, vectors: bool = False, metadata: bo
     def read(rows: slice) -> dict[str, Any]:
         some = ids[rows]
         X = collection.vectors(some).astype(np.float32) if vectors or encodes else np.zeros((0, 0))
-        codes = collection.model.encode(X) if encodes else collection.codes(some)
+        codes = collection.model.encode(X, coding="hash") if encodes else collection.codes(some)
         batch: dict[str, Any] = {"codes": codes}
         if metadata:
             batch["metadata"] = collection.metadata(some)
