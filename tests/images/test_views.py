@@ -126,6 +126,18 @@ def test_what_was_deleted_elsewhere_is_not_found_by_its_views(out: Path, pets: P
     assert 7 * PLACES not in seen_in(out)
 
 
+@pytest.mark.parametrize("mode", ["hamming", "asymmetric"])
+def test_a_view_is_found_behind_those_of_all_pictures_that_are_not_wanted(out: Path, mode: str) -> None:
+    with Pictures.open(out) as pictures:
+        views, asked = pictures.views(), pictures.collection.vectors([3])[0]
+        assert views is not None
+        every = views.search(asked, 20, mode=mode) + pictures.nearest(asked, 20, mode=mode)
+        for id_ in range(20):
+            (found,) = pictures.nearest(asked, 1, mode=mode, where=f"file = img{id_}.png")
+            assert found.id == id_
+            assert found.distance == min(each.distance for each in every if each.id == id_)
+
+
 def test_views_may_be_wanted_later_and_stay_when_it_is_run_again(tmp_path: Path, pets: Path) -> None:
     place = tmp_path / "out"
     create(pets, place, **FULL | {"views": None})

@@ -363,8 +363,7 @@ class Pictures:
     ) -> list[Seen]:  # fmt: skip
         """The k nearest to a vector, (D,), by the best of their views: distances in bits, or squared.
 
-        codes, where : as in Collection.search. Of views as many are looked through as there are for k
-        pictures, and those of pictures that `where` leaves out are dropped.
+        codes, where : as in Collection.search.
         """
         if mode is not None and mode not in MODES:
             raise InvalidParameter("mode", mode, f"one of {', '.join(MODES)}")
@@ -377,15 +376,25 @@ class Pictures:
         views = self.views()
         if views is None:
             return found
+        wanted, enough = None if where is None else Where.of(where), k
+        while True:  # views of pictures that are not wanted may come first
+            seen = views.search(vector, enough, **how)
+            nearest = self._best(found + seen, wanted)[:k]
+            is_all = len(seen) < enough * len(NAMES)
+            if is_all or (len(nearest) == k and nearest[-1].distance <= seen[-1].distance):
+                return nearest
+            enough *= 8
+
+    def _best(self, seen: list[Seen], wanted: Where | None) -> list[Seen]:
+        """Of each picture that is there, and wanted, the nearest view, nearest first."""
         best: dict[int, Seen] = {}
-        for each in sorted(found + views.search(vector, k, **how), key=lambda each: each.distance):
+        for each in sorted(seen, key=lambda each: each.distance):
             best.setdefault(each.id, each)
         ids = np.array(list(best), dtype=np.int64)
         ids = ids[self.collection.holds(ids)]
-        if where is not None and len(ids):
-            wanted = Where.of(where)
+        if wanted is not None and len(ids):
             ids = ids[[wanted.matches(row) for row in self.collection.metadata(ids)]]
-        return [best[id_] for id_ in ids[:k].tolist()]
+        return [best[id_] for id_ in ids.tolist()]
 
     def vectors_of(self, texts: Sequence[str]) -> Float32:
         """Texts as vectors, (n, D), by the collection's network for them."""
