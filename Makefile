@@ -79,10 +79,11 @@ fuzz: $(VENV)/test  ## try every reader with changed inputs, chosen by the branc
 	$(PIP) atheris || echo "atheris is not to be had for this Python: mutations alone"
 	$(BIN)/python benchmarks/fuzz.py
 
-audit: $(VENV)/test  ## known weaknesses of what is installed (asks a server for them), and its licences
+# strict: without a server that answers, pip-audit would call what it could not look up free of weaknesses
+audit: $(VENV)/test  ## known weaknesses of what is pinned (asks a server for them), and licences of what is installed
 	$(PIP) pip-audit pip-licenses
 	$(BIN)/pip-licenses --order=license --partial-match --fail-on 'AGPL;GPLv2;GPLv3;GNU General Public'
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/pip-audit --strict --disable-pip -r requirements-dev.lock
 
 lock: $(VENV)/bin/python  ## choose versions of all that `test` needs again: requirements-dev.lock, with hashes
 	$(PIP) uv
