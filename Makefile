@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit coverage experiments figures reference docs clean
+.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit lock release-check coverage experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -79,10 +79,19 @@ fuzz: $(VENV)/test  ## try every reader with changed inputs, chosen by the branc
 	$(PIP) atheris || echo "atheris is not to be had for this Python: mutations alone"
 	$(BIN)/python benchmarks/fuzz.py
 
-audit: $(VENV)/test  ## known weaknesses of what is installed (asks a server for them), and its licences
+# strict: without a server that answers, pip-audit would call what it could not look up free of weaknesses
+audit: $(VENV)/test  ## known weaknesses of what is pinned (asks a server for them), and licences of what is installed
 	$(PIP) pip-audit pip-licenses
 	$(BIN)/pip-licenses --order=license --partial-match --fail-on 'AGPL;GPLv2;GPLv3;GNU General Public'
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/pip-audit --strict --disable-pip -r requirements-dev.lock
+
+lock: $(VENV)/bin/python  ## choose versions of all that `test` needs again: requirements-dev.lock, with hashes
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra test --generate-hashes \
+		--no-annotate --custom-compile-command 'make lock' pyproject.toml -o requirements-dev.lock
+
+release-check:  ## refuse a release whose tag (TAG=v1.2.3, or that of the current commit) is not that of the version
+	@.ci/release-check $(TAG)
 
 coverage: $(VENV)/test  ## branches of src that the tests reach (half an hour; compiled kernels are not seen)
 	$(PIP) coverage

@@ -45,7 +45,9 @@ async def app(scope, receive, send):
 def running(**changes):
     """A server of that app in a thread: the server, and its port."""
     http = partial(Connection, limits=replace(LIMITS, **changes))
-    config = uvicorn.Config(app, http=http, lifespan="off", log_level="warning", timeout_keep_alive=1)
+    config = uvicorn.Config(
+        app, http=http, lifespan="off", log_level="warning", timeout_keep_alive=1, ws="none"
+    )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
@@ -151,6 +153,34 @@ def test_a_body_that_nobody_reads_does_not_hold_the_connection(port):
     assert status == 200
 
 
+def test_an_empty_line_after_an_answer_does_not_hold_the_connection(port):
+    with connected(port, HEAD + b"\r\n") as client:
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        client.sendall(b"\r\n")
+        start = time.monotonic()
+        while client.recv(65536):
+            pass
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01 hello\r\n\r\n", HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n"],
+    ids=["not HTTP", "two lengths"],
+)
+def test_what_is_not_http_gets_an_error_like_all_others(port, sent):
+    with connected(port, sent) as client:
+        status, body = received(client)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "bad_request")
+
+
+def test_an_upgrade_to_what_is_not_spoken_is_answered_and_ends_the_connection(port):
+    with connected(port, HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n") as client:
+        head = b"".join(iter(partial(client.recv, 65536), b"")).lower()
+    assert head.startswith(b"http/1.1 200")
+    assert b"connection: close" in head
+
+
 def test_an_answer_that_is_not_taken_is_given_up():
     with running() as (server, port), connected(port) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -161,6 +191,21 @@ def test_an_answer_that_is_not_taken_is_given_up():
         while server.server_state.connections and time.monotonic() < until:
             time.sleep(0.02)
         assert not server.server_state.connections
+
+
+def test_of_answers_that_nobody_takes_only_some_are_kept():
+    with running(write_seconds=60, held_bytes=120_000_000) as (server, port):
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(5)]
+        for n, each in enumerate(clients):
+            each.sendall(HEAD.replace(b"GET /", b"GET /large") + b"\r\n")
+            while server.server_state.total_requests <= n:
+                time.sleep(0.01)
+        until = time.monotonic() + 10
+        while len(server.server_state.connections) > 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(server.server_state.connections) == 2
+        for each in clients:
+            each.close()
 
 
 def test_with_too_many_connections_whoever_has_waited_longest_goes():

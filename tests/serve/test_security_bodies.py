@@ -6,8 +6,11 @@ import asyncio
 import json
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-from auxbit.serve.security import Gate, Limits
+from auxbit.serve.app import lines_of
+from auxbit.serve.security import Body, Gate, Limits, Room
 from helpers.serve_cases import Client, digits
 
 
@@ -79,3 +82,65 @@ def test_a_stream_may_be_of_any_length_but_not_of_any_slowness(client):
     assert status == 200  # and each line is told what is wrong with it
     status, code = call(client, "/api/v1/search/stream", [b"{}\n", None], lines, seconds=0.05)
     assert (status, code) == (408, "too_slow")
+
+
+# ---- all bodies together
+
+
+def body_of(room, parts, most=10**6):
+    """A body that brings these parts."""
+    waiting = iter(parts)
+
+    async def receive():
+        part = next(waiting)
+        return {"type": "http.request", "body": part, "more_body": part != b""}
+
+    return Body(receive, most, 120.0, room)
+
+
+def test_bodies_that_together_take_too_much_memory_are_refused_but_small_ones_are_read():
+    room = Room(200_000)
+
+    async def main():
+        large, second, small = (body_of(room, [b"x" * n, b""]) for n in (150_000, 100_000, 60_000))
+        await large.receive()
+        with pytest.raises(HTTPException, match="take all memory") as refused:
+            await second.receive()
+        assert refused.value.status_code == 503
+        second.hold(0)
+        await small.receive()
+        assert room.used == 210_000
+        for each in (large, small):
+            each.hold(0)
+        assert room.used == 0
+        await body_of(room, [b"x" * 300_000, b""]).receive()  # alone it may be larger
+
+    asyncio.run(main())
+
+
+def test_a_client_gives_back_its_room_however_its_request_ends(client):
+    gate = client.app.middleware_stack or client.app.build_middleware_stack()
+    while not isinstance(gate, Gate):
+        gate = gate.app
+    before = gate.room.used
+    assert call(client, "/api/v1/search/vector", [b"[" * 1000, b""], JSON) == (400, "bad_request")
+    assert call(client, "/api/v1/search/vector", [b"[" * 1000, None], JSON, seconds=0.05) == (408, "too_slow")
+    assert gate.room.used == before == 0
+
+
+def test_long_lines_of_a_stream_are_not_gathered_without_end():
+    room, longest = Room(10**9), 5_000
+    parts = [b"x" * 4_000 + b"\n"] * 100
+
+    async def main():
+        body = body_of(room, [*parts, b""], most=None)
+        request = Request({"type": "http", "auxbit.body": body, "headers": []}, body.receive)
+        sizes = []
+        async for lines in lines_of(request, 256, longest):
+            assert sum(map(len, lines)) <= 5 * longest
+            assert room.used <= 5 * longest
+            sizes.append(len(lines))
+        assert sum(sizes) == 100
+        assert max(sizes) > 1
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from helpers.hostile_clients import crowd, half_a_request, heavy_body, held, says_nothing, slow
 from helpers.serve_cases import N, digit_pixels, digits, png
 
 COMMAND = [sys.executable, "-m", "auxbit", "serve"]
@@ -159,6 +161,31 @@ def test_an_upload_that_is_too_large_gets_a_413_that_can_be_read(server, announc
         assert (response.status, json.load(response)["error"]["code"]) == (413, "too_large")
     finally:
         connection.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no /proc to see what a process holds")
+def test_a_hostile_crowd_leaves_nothing_behind_while_searches_are_answered(server):
+    """The small form of `python benchmarks/http_load.py hostile`."""
+
+    async def some(port, requests, seed):
+        beside = (says_nothing, 50), (half_a_request, 50), (heavy_body, 10)
+        waiting = asyncio.gather(*(slow(port, client, n, 30) for client, n in beside))
+        seen = await crowd(port, requests, seed=seed)
+        waiting.cancel()  # these clients leave, too
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(2.5)  # whoever was refused has two seconds to read why
+        return seen
+
+    process, port = server  # its log must be empty at the end
+    asyncio.run(some(port, 100, 0))  # starts threads and decoders, which are kept
+    before = held(process.pid)
+    seen = asyncio.run(some(port, 300, 1))
+    after = held(process.pid)
+    assert seen.unexpected == {}
+    assert seen.outcomes["search", 200] > 100
+    assert after.files <= before.files + 1
+    assert after.databases <= 100
+    assert after.memory < before.memory + 60
 
 
 def test_a_decoder_that_is_killed_is_replaced(server):

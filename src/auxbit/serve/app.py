@@ -38,6 +38,7 @@ from auxbit.serve.security import (
     MAX_ITEMS,
     MAX_K,
     MAX_TEXT,
+    NO_ROOM,
     Gate,
     Limits,
     Problem,
@@ -81,6 +82,7 @@ MEANINGS = {
     415: "Not a picture",
     422: "Values that cannot be used",
     502: "The function that makes vectors of texts failed",
+    503: "Too many connections, or bodies of others that fill the memory: try again",
 }
 LINES = "application/x-ndjson"
 PICTURE = {"content": {"image/png": {}, "image/jpeg": {}}, "description": "A PNG or JPEG"}
@@ -143,6 +145,7 @@ def reconstruction_answer(site: Site, request: Request, code: Packed) -> Respons
 # ---- Streams of lines, in and out
 
 SEARCHED = 256  # lines that are searched for together
+LONG_LINES = 4  # as long as they may be, are worked on together at most
 
 
 class Lines(Response):
@@ -163,7 +166,7 @@ class Lines(Response):
 
 
 async def lines_of(request: Request, at_once: int, longest: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a body, some at once; empty ones are left out."""
+    """The lines of a body, some at once, but not many long ones; empty ones are left out."""
     rest, lines = b"", list[bytes]()
     async for part in request.stream():
         first, *more = part.split(b"\n")
@@ -174,9 +177,13 @@ async def lines_of(request: Request, at_once: int, longest: int) -> AsyncIterato
         if len(rest) > longest:
             raise Problem(413, "too_large", f"A line is larger than {longest:,} bytes.")
         lines = [line for line in lines if line.strip()]
-        while len(lines) >= at_once:
-            yield lines[:at_once]
-            lines = lines[at_once:]
+        n_bytes = sum(map(len, lines))
+        if not request.scope["auxbit.body"].hold(len(rest) + n_bytes):
+            raise Problem(503, "busy", NO_ROOM)
+        while len(lines) >= at_once or n_bytes > LONG_LINES * longest:
+            some, lines = lines[:at_once], lines[at_once:]
+            yield some
+            n_bytes = sum(map(len, lines))
     if some := [line for line in [*lines, rest] if line.strip()]:
         yield some
 
@@ -401,7 +408,7 @@ def item_routes(site: Site) -> APIRouter:
 
         return json_answer(consistently(collection, found))
 
-    @router.post("/items/get", response_model=schemas.Got, responses=errors(400, 404, 408, 413, 422))
+    @router.post("/items/get", response_model=schemas.Got, responses=errors(400, 404, 408, 413, 422, 503))
     def items(wanted: schemas.ItemIds) -> Response:
         """All about some items, in the order of their ids."""
         ids = [site.parse_id(each) for each in wanted.ids]
@@ -453,7 +460,7 @@ def change_routes(site: Site) -> APIRouter:
         n = collection.delete(**what)
         return json_answer({"deleted": n, "items": len(collection)})
 
-    @router.post("/items", response_model=schemas.Added, responses=errors(400, 408, 409, 413, 422))
+    @router.post("/items", response_model=schemas.Added, responses=errors(400, 408, 409, 413, 422, 503))
     def add(given: schemas.NewItems) -> Response:
         """Add items, all or none; they are on disk when it answers."""
         site.check_writable()
@@ -462,7 +469,7 @@ def change_routes(site: Site) -> APIRouter:
 
     @router.post(
         "/items/stream", response_class=Response, openapi_extra=STREAM,
-        responses=STREAMED | errors(400, 408, 409, 413, 422),
+        responses=STREAMED | errors(400, 408, 409, 413, 422, 503),
     )  # fmt: skip
     async def add_stream(request: Request, upsert: bool = False) -> Response:
         """Add items, one JSON object per line, 1000 at a time; a line of the answer tells of each thousand.
@@ -490,7 +497,7 @@ def change_routes(site: Site) -> APIRouter:
         return deleted(ids=[known])
 
     @router.post(
-        "/items/delete", response_model=schemas.Deleted, responses=errors(400, 404, 408, 409, 413, 422)
+        "/items/delete", response_model=schemas.Deleted, responses=errors(400, 404, 408, 409, 413, 422, 503)
     )
     def delete_some(given: schemas.Unwanted) -> Response:
         """Delete items by their ids, all or none, or what conditions find."""
@@ -562,7 +569,7 @@ def search_routes(site: Site) -> APIRouter:
             return json_answer(await run_in_threadpool(work))
         return json_answer(await site.soon(work, mode))
 
-    @router.post("/search/vector", response_model=schemas.Answer, responses=errors(400, 408, 413, 422))
+    @router.post("/search/vector", response_model=schemas.Answer, responses=errors(400, 408, 413, 422, 503))
     async def search_by_vector(query: schemas.VectorQuery) -> Response:
         """The nearest to a vector, of as many numbers as those of the collection have, or to a code."""
         vector = None if query.vector is None else np.array(query.vector, dtype=np.float64)
@@ -580,7 +587,7 @@ def search_routes(site: Site) -> APIRouter:
 
     @router.post(
         "/search/stream", response_class=Response, openapi_extra=STREAM,
-        responses=STREAMED | errors(400, 408, 413, 422, 502),
+        responses=STREAMED | errors(400, 408, 413, 422, 502, 503),
     )  # fmt: skip
     async def search_stream(
         request: Request, k: K = 20, mode: Mode = None, where: Conditions = None
@@ -601,7 +608,7 @@ def search_routes(site: Site) -> APIRouter:
 
     @router.post(
         "/search/upload", response_model=schemas.Answer, openapi_extra=FORM,
-        responses=errors(400, 404, 408, 413, 415, 422),
+        responses=errors(400, 404, 408, 413, 415, 422, 503),
     )  # fmt: skip
     async def search_by_upload(
         request: Request, k: K = 20, mode: Mode = None, radius: Radius = None, where: Conditions = None

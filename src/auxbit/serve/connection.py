@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import os
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +29,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes, self._in_head, self._has_body, self._refused = 0, True, True, False
         self._since = self.loop.time()  # nothing is asked since
         self._timer: asyncio.TimerHandle | None = None  # for the head, or for a body that nobody reads
-        self._writing: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None  # for what the client does not take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody has come; with too many of them, whoever has asked nothing for longest must go."""
@@ -68,7 +69,8 @@ class Connection(HttpToolsProtocol):
                 if self._head_bytes > self.limits.head_bytes:
                     text = f"The address and headers are larger than {self.limits.head_bytes:,} bytes."
                     self._refuse(431, "too_large", text)
-        if self._in_head and self._timer is None:
+        # whatever came has ended uvicorn's wait for a next request, even if it was an empty line
+        if self._timer is None and (self._in_head or (self._has_body and self.is_idle)):
             self._limit_head()
 
     def on_message_begin(self) -> None:
@@ -81,14 +83,22 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._head_bytes = False, 0
         self._stop_timer()
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # to what is not spoken here: nothing after it can be understood
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """The body is there, too."""
         self._has_body = True
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """What came is not HTTP."""
+        self._refuse(
+            400, "bad_request", "This is not a request of HTTP/1.1, or its headers contradict each other."
+        )
+
     def _limit_head(self) -> None:
-        self._timer = self.loop.call_later(self.limits.head_seconds, self._head_too_slow)
+        self._after(self.limits.head_seconds, self._head_too_slow)
 
     def _head_too_slow(self) -> None:
         if not self.is_idle:  # the request before is being answered
@@ -98,6 +108,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(408, "too_slow", text)
         else:
             self.transport.abort()
+
+    def _after(self, seconds: float, then: Callable[[], object]) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, then)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -111,23 +125,36 @@ class Connection(HttpToolsProtocol):
         self._since = self.loop.time()
         super().on_response_complete()
         if self.transport.is_closing() or not self._has_body:
-            self._stop_timer()
-            self._timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+            self._after(self.limits.write_seconds, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing more is asked; what was answered is sent to its end, if the client takes it."""
         super().timeout_keep_alive_handler()
-        self._timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        self._after(self.limits.write_seconds, self.transport.abort)
 
     def pause_writing(self) -> None:
         """The client does not take what is sent."""
         super().pause_writing()
         self._writing = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        self._limit_answers()
+
+    def _limit_answers(self) -> None:
+        """If answers that nobody takes fill the memory, whoever has not taken theirs for longest must go."""
+        clients = [each for each in self.connections if isinstance(each, Connection)]
+        slow = [(each._writing.when(), each.transport) for each in clients if each._writing is not None]
+        slow.sort(key=lambda pair: pair[0])
+        n_bytes = sum(transport.get_write_buffer_size() for _, transport in slow)
+        for _, transport in slow[:-1]:
+            if n_bytes <= self.limits.held_bytes:
+                return
+            n_bytes -= transport.get_write_buffer_size()
+            transport.abort()
 
     def resume_writing(self) -> None:
         """It does again."""
         if self._writing is not None:
             self._writing.cancel()
+            self._writing = None
         super().resume_writing()
 
     # ---- the end
@@ -157,7 +184,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.message_event.set()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._after(LINGER_SECONDS, self.transport.abort)
 
 
 def most_connections(limits: Limits) -> int:

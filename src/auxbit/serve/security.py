@@ -8,6 +8,7 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -34,7 +35,7 @@ logger = logging.getLogger("auxbit.serve")
 
 CODES = {
     400: "bad_request", 404: "not_found", 405: "method_not_allowed", 408: "too_slow", 410: "gone",
-    413: "too_large", 415: "not_a_picture", 422: "invalid",
+    413: "too_large", 415: "not_a_picture", 422: "invalid", 503: "busy",
 }  # fmt: skip
 
 
@@ -89,7 +90,8 @@ def install(app: FastAPI, folder: Callable[[], str]) -> None:
     folder : what messages must not tell: where on this machine the collection is
     """
 
-    def ours(request: Request, error: Exception) -> Response:
+    # asynchronous, else each would be run in another thread
+    async def ours(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem is None:
             raise error
@@ -100,7 +102,7 @@ def install(app: FastAPI, folder: Callable[[], str]) -> None:
     app.add_exception_handler(HTTPException, _of_http)
 
 
-def _not_valid(request: Request, error: Any) -> Response:
+async def _not_valid(request: Request, error: Any) -> Response:
     found: Sequence[Any] = error.errors()
     if any(each["loc"][:1] == ("path",) for each in found):  # no item or upload has such an id
         return not_found("What the address names").response()
@@ -116,7 +118,7 @@ def sentence_of(found: Sequence[Any], skip: int = 1) -> str:
     return "; ".join(sentences) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
 
 
-def _of_http(request: Request, error: Any) -> Response:
+async def _of_http(request: Request, error: Any) -> Response:
     texts = {
         404: "There is nothing at this address. /api/v1/openapi.json lists what there is.",
         405: f"{request.method} is not allowed here. /api/v1/openapi.json lists what is.",
@@ -142,6 +144,7 @@ class Limits:
     head_bytes, head_seconds : of the address and headers of a request; a client that asks nothing for that
     long is sent away. write_seconds : for a client to take an answer. end_seconds : for a body that is on its
     way when the server ends. connections : at most, and at most half of the files that may be open.
+    held_bytes : of all bodies together that are read or answered, and of all answers that are not taken.
     """
 
     upload_bytes: int = 20_000_000
@@ -155,12 +158,16 @@ class Limits:
     write_seconds: float = 60.0
     end_seconds: float = 3.0
     connections: int = 1000
+    held_bytes: int = 2**28
 
 
 # ---- The gate
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SMALL_BYTES = 2**16  # a body of that size is read even if others hold all that may be held
 DRAINED_BYTES = 2**28  # read and thrown away, of a body that is too large
+DRAINED_SECONDS = 5.0  # for a body that there is no room for
+NO_ROOM = "The bodies of other requests take all memory that there is for them: try again."
 UPLOAD_PATH = "/api/v1/search/upload"
 STREAM_PATHS = ("/api/v1/search/stream", "/api/v1/items/stream")  # bodies of any length
 STREAM_RATE = 10_000  # bytes per second that one must bring, beside the seconds of any body
@@ -191,6 +198,7 @@ class Gate:
         self.app, self.limits = app, limits
         self.allowed_hosts = None if allowed_hosts is None else {each.lower() for each in allowed_hosts}
         self.pass_ = None if token is None else Pass(token)
+        self.room = Room(limits.held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -199,6 +207,7 @@ class Gate:
                 await self.app(scope, receive, send)
             return  # a web socket is closed by the server
         started, empty = False, scope["method"] == "HEAD"
+        body = Body(receive, self._most_bytes(scope["path"]), self.limits.body_seconds, self.room)
 
         async def answer(message: Message) -> None:
             nonlocal started
@@ -210,15 +219,13 @@ class Gate:
                 message = {**message, "body": b""}
             await send(message)
 
-        if empty:
-            scope = {**scope, "method": "GET"}
+        scope = {**scope, "auxbit.body": body, "method": "GET" if empty else scope["method"]}
         try:
             headers = Headers(scope=scope)
             entered = self._let_in(scope, headers)
             if entered is not None:
                 await entered(scope, receive, answer)
                 return
-            body = Body(receive, self._most_bytes(scope["path"]), self.limits.body_seconds)
             await body.check_announced(headers.get("content-length"))
             await self.app(scope, body.receive, answer)
         except ClientDisconnect:
@@ -230,6 +237,8 @@ class Gate:
                 problem = Problem(500, "internal", "The server failed; its log says where.")
             if not started:
                 await problem.response()(scope, receive, answer)
+        finally:
+            body.hold(0)
 
     def _most_bytes(self, path: str) -> int | None:
         if path in STREAM_PATHS:
@@ -304,15 +313,23 @@ class Pass:
         return response
 
 
+@dataclass
+class Room:
+    """Memory that all bodies share. most, used : bytes."""
+
+    most: int
+    used: int = 0
+
+
 class Body:
     """The body of a request, counted as it comes: too much or too slow ends it.
 
-    most : bytes; None for a stream. seconds : that may be waited for it. What it raises is an HTTPException,
-    which passes through readers of bodies unchanged.
+    most : bytes; None for a stream. seconds : that may be waited for it. room : for all bodies together.
+    What it raises is an HTTPException, which passes through readers of bodies unchanged.
     """
 
-    def __init__(self, receive: Receive, most: int | None, seconds: float) -> None:
-        self._receive, self._most, self._seconds = receive, most, seconds
+    def __init__(self, receive: Receive, most: int | None, seconds: float, room: Room) -> None:
+        self._receive, self._most, self._seconds, self._room, self._held = receive, most, seconds, room, 0
         self._size, self._waited, self._complete = 0, 0.0, False
 
     async def check_announced(self, length: str | None) -> None:
@@ -320,16 +337,32 @@ class Body:
         if self._most is None or length is None or not length.isdecimal():
             return
         if int(length[:20]) > self._most:
-            await self._refuse()
+            await self._refuse_size()
 
     async def receive(self) -> Message:
         """The next part."""
         if self._complete:
             return await self._receive()  # waits for the client to leave
         message = await self._next()
-        if self._most is not None and self._size > self._most:
-            await self._refuse()
+        if self._most is not None:
+            if self._size > self._most:
+                await self._refuse_size()
+            if not self.hold(self._size):
+                self._seconds = min(self._seconds, self._waited + DRAINED_SECONDS)
+                with suppress(HTTPException):  # too slow
+                    await self._drain()
+                raise HTTPException(503, NO_ROOM)
         return message
+
+    def hold(self, n_bytes: int) -> bool:
+        """Take that many bytes of the room in place of those before; whether there are as many.
+
+        The reader of a stream tells how many it holds.
+        """
+        self._room.used += n_bytes - self._held
+        self._held = n_bytes
+        alone = self._room.used == n_bytes
+        return n_bytes <= SMALL_BYTES or alone or self._room.used <= self._room.most
 
     async def _next(self) -> Message:
         time, allowed = asyncio.get_running_loop().time, self._seconds
@@ -346,8 +379,11 @@ class Body:
         self._complete = not message.get("more_body", False)
         return message
 
-    async def _refuse(self) -> NoReturn:
-        """Answer once the client has sent its body: most clients do not listen before."""
+    async def _refuse_size(self) -> NoReturn:
+        await self._drain()
+        raise HTTPException(413, f"The body is larger than {self._most:,} bytes, the most that is read.")
+
+    async def _drain(self) -> None:
+        """Let the client send its body before it is refused: most clients do not listen before."""
         while not self._complete and self._size < DRAINED_BYTES:
             await self._next()
-        raise HTTPException(413, f"The body is larger than {self._most:,} bytes, the most that is read.")

@@ -195,7 +195,8 @@ def _run(app: Any, listening: socket.socket, listens: Callable[[], None], limits
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # the sender of a bad form is told
     http: Any = partial(Connection, limits=limits)
     config = uvicorn.Config(
-        app, http=http, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        # below errors there are only warnings of what clients send, of whom each could fill the log
+        app, http=http, lifespan="on", log_level="error", access_log=False, server_header=False, ws="none",
         proxy_headers=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     # requests run side by side: one that took all cores for its products would slow down the others
