@@ -345,7 +345,7 @@ def text(results: Results) -> str:
     base, queries = base.astype(np.float32), queries.astype(np.float32)
     rows = base[np.random.RandomState(0).permutation(len(base))[:20_000]]
     compare(
-        rows, base, queries, ("ba-optimal", "pq", "pca-rabitq", "sign"), (64, 128), metric="cosine",
+        rows, base, queries, ("ba-optimal", "pq", "pca-rabitq", "sign"), (64, 128, 256), metric="cosine",
         rerank=100, seeds=(0,), limit=None, on_row=lambda row: results.add(**row),
     )  # fmt: skip
     return text_table(results)
