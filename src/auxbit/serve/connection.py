@@ -14,6 +14,7 @@ from auxbit.serve.security import HEADERS, Limits, Problem
 
 SLICE = 16_384  # bytes given to the parser at once: what comes in one read may be larger than a head may be
 LINGER_SECONDS = 2.0  # for a client that was refused to read why
+OWN_FILES = 128  # of the collection, of SQLite for each thread (at most 98), of decoders
 
 
 class Connection(HttpToolsProtocol):
@@ -188,10 +189,10 @@ class Connection(HttpToolsProtocol):
 
 
 def most_connections(limits: Limits) -> int:
-    """How many clients there may be at once: half of the files that this process may open, at most."""
+    """How many clients there may be at once: each may need two files, one of them for its upload."""
     if os.name != "posix":
         return limits.connections
     import resource
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limits.connections if files < 0 else max(8, min(limits.connections, files // 2))
+    return limits.connections if files < 0 else max(8, min(limits.connections, (files - OWN_FILES) // 2))

@@ -143,7 +143,7 @@ class Limits:
 
     head_bytes, head_seconds : of the address and headers of a request; a client that asks nothing for that
     long is sent away. write_seconds : for a client to take an answer. end_seconds : for a body that is on its
-    way when the server ends. connections : at most, and at most half of the files that may be open.
+    way when the server ends. connections : at most, and less than half of the files that may be open.
     held_bytes : of all bodies together that are read or answered, and of all answers that are not taken.
     """
 
