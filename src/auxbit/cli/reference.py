@@ -18,10 +18,16 @@ HEAD = """# The command line
 
 <!-- Written by `python -m auxbit.cli.reference docs/cli.md`; a test keeps it up to date. -->
 
-Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine; 1 the work
-failed, because of files or data; 2 wrong usage, which includes a value that an option never has, whatever the
-data; 130 interrupted. `error: …` says what is wrong and how to correct it. Files that exist are overwritten
-only with `--force`, and written to a temporary name first.
+Results go to stdout; messages, warnings and progress go to stderr. `error: …` says what is wrong and how to
+correct it. Existing files are overwritten only with `--force`. Files are written under a temporary name and
+renamed.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | the command failed, because of files or data |
+| 2 | wrong usage, such as a value that an option cannot have |
+| 130 | interrupted |
 """
 
 
@@ -33,7 +39,8 @@ def reference() -> str:
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         options = [param for param in command.params if param.param_type_name == "option"]
         needed = [f"{param.opts[0]} {param.name.upper()}" for param in options if param.required]
-        given = [param.metavar if param.required else f"[{param.metavar}]" for param in arguments]
+        names = [(param.metavar.strip("[]"), param.required) for param in arguments]
+        given = [name if required else f"[{name}]" for name, required in names]
         usage = " ".join([f"auxbit {name}", *given, *needed, "[OPTIONS]"])
         lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
         lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
