@@ -332,7 +332,7 @@ def duplicates(
 
 def get(
     folder: opt.Folder,
-    ids: Annotated[list[str], Argument(metavar="ID…", help="The ids of items.")],
+    ids: Annotated[list[str], Argument(metavar="ID", help="The ids of items.")],
     json: opt.JsonLines = False,
 ) -> None:
     """Show items by their ids, with all of their metadata."""

@@ -39,8 +39,7 @@ def reference() -> str:
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         options = [param for param in command.params if param.param_type_name == "option"]
         needed = [f"{param.opts[0]} {param.name.upper()}" for param in options if param.required]
-        names = [(param.metavar.strip("[]"), param.required) for param in arguments]
-        given = [name if required else f"[{name}]" for name, required in names]
+        given = [_argument(param) if param.required else f"[{_argument(param)}]" for param in arguments]
         usage = " ".join([f"auxbit {name}", *given, *needed, "[OPTIONS]"])
         lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
         lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
@@ -57,6 +56,11 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
+def _argument(param: Any) -> str:
+    """The name of an argument, with … if it can be repeated."""
+    return str(param.metavar.strip("[]…")) + "…" * bool(param.nargs == -1)
+
+
 def _line(param: Any) -> str:
     is_option = param.param_type_name == "option"
     name = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len, reverse=True)) if is_option else ""
@@ -69,7 +73,7 @@ def _line(param: Any) -> str:
         default = param.show_default if isinstance(param.show_default, str) else param.default
         if param.show_default and default not in (None, False, ""):
             notes.append(f"Default: {default}." if " " in str(default) else f"Default: `{default}`.")
-    return f"| {name or '`' + param.metavar.replace('|', chr(92) + '|') + '`'} | {' '.join(notes)} |"
+    return f"| {name or f'`{_argument(param)}`'} | {' '.join(notes)} |"
 
 
 if __name__ == "__main__":
