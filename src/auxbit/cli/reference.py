@@ -42,7 +42,7 @@ def reference() -> str:
         given = [_argument(param) if param.required else f"[{_argument(param)}]" for param in arguments]
         usage = " ".join([f"auxbit {name}", *given, *needed, "[OPTIONS]"])
         lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
-        lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
+        lines += ["| name | meaning |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
         parts.append("\n".join(lines))
     return "\n".join(parts)
 
@@ -64,9 +64,12 @@ def _argument(param: Any) -> str:
 def _line(param: Any) -> str:
     is_option = param.param_type_name == "option"
     name = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len, reverse=True)) if is_option else ""
-    if is_option and param.metavar:
-        name += " " + param.metavar.replace("|", "\\|")
+    choices = (param.metavar or "").split("|")
+    if is_option and param.metavar and len(choices) == 1:
+        name += " " + param.metavar
     notes = [param.help.replace("|", "\\|")]
+    if len(choices) > 1:  # too long for the first column
+        notes.append(f"Values: {', '.join(choices)}.")
     if param.required:
         notes.append("Required.")
     else:
