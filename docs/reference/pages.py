@@ -40,6 +40,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Keep "96 %", and in tables "0.2 → 0.3", on one line."""
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.S | re.M)
+    for place in range(0, len(parts), 2):  # the others are code
+        text = re.sub(r"(?<=\d) %", "\u00a0%", parts[place])
+        parts[place] = re.sub(r"(?<=\d) → (?=\d)", "\u00a0→\u00a0", text)
+    return "".join(parts)
+
+
 # ---- files of the root
 
 

@@ -28,7 +28,7 @@ def test_the_reference_is_written_to_docs_by_default(tmp_path: Path) -> None:
 
 def test_the_methods_in_the_help_are_those_of_the_registry() -> None:
     text = reference()
-    assert f"`--method` {'|'.join(HASHER_NAMES)} ".replace("|", "\\|") in text
+    assert f"| `--method` | How codes are learned. Values: {', '.join(HASHER_NAMES)}. " in text
     assert f"Default: `{','.join(COMPARED_METHODS)}`." in text
     listed = next(line for line in text.splitlines() if line.startswith("| `--methods`"))
     assert all(f" {name}" in listed for name in METHODS)

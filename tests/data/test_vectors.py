@@ -83,7 +83,7 @@ def test_a_broken_npy_header_is_explained(tmp_path):
 )
 def test_what_is_not_rows_of_numbers_is_refused(tmp_path, suffix, array, problem):
     path = tmp_path / f"a{suffix}"
-    (np.save if suffix == ".npy" else np.savez)(path, array, allow_pickle=True)
+    (np.save if suffix == ".npy" else np.savez)(path, array)
     with pytest.raises(DataFileError, match=problem) as caught:
         read_vectors(path)
     assert str(path) in str(caught.value)

@@ -27,7 +27,8 @@ def test_with_a_tenth_of_the_rows_new_it_reaches_the_error_of_a_fresh_fit_in_few
     options = {"validation": None, "random_state": seed, "n_jobs": 1}
     before, fresh = (BinaryAutoencoder(n_bits, **options).fit(X) for X in (OLD, DIGITS))
     gone_on = clone(before).fit(DIGITS, init=before)
-    assert gone_on.score(DIGITS) >= 1.02 * fresh.score(DIGITS)  # both are negative; seeds differ by as much
+    # both are negative; twelve seeds of a fresh fit with 32 bits differ by 2.4 %
+    assert gone_on.score(DIGITS) >= 1.03 * fresh.score(DIGITS)
     assert gone_on.n_iter_ < fresh.n_iter_
     assert gone_on.history_[0].mu >= before.history_[-1].mu / (1.5 * autoencoder.GONE_BACK)
 

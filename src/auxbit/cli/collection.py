@@ -25,7 +25,7 @@ SHOWN_ITEMS, SHOWN_FIELDS, SHOWN_LETTERS = 20, 6, 40
 
 
 def create(
-    out: Annotated[str, Argument(metavar="OUT", help="The folder to make the collection in.")],
+    out: Annotated[str, Argument(metavar="OUT", help="The folder of the new collection.")],
     data: Annotated[str | None, Option(
         "--data", "-d", metavar="FILE", help=f"The first rows. {opt.RECORDS_HELP}"
     )] = None,
@@ -37,36 +37,37 @@ def create(
     )] = None,
     bits: Annotated[int | None, Option(
         metavar="N", show_default="about half of the dimensions, 16 to 256", help="Bits per code, 1 to 8192. "
-        "With neither --data nor --model: a collection for codes that are made elsewhere."
+        "Without --data and --model: a collection for codes that are made elsewhere."
     )] = None,
     method: opt.OptionalMethod = None,
     vectors: Annotated[str, choice(
         "float32", "float16", "none",
-        help="Keep the vectors in this type, for search --rerank and for retrain."
+        help="Keep the vectors, as this type, for re-ranking and retraining."
     )] = "none",
     metadata: opt.Metadata = None,
     ids: opt.Ids = None,
     codes: opt.RowsAreCodes = False,
     coding: Annotated[str | None, choice(
-        "hash", "optimal", show_default="optimal; with --model what its decoder is for",
-        help="Codes h(x), for Hamming distance, or those from which the decoder reconstructs rows best, for "
-        "search by the decoder, which finds more."
+        "hash", "optimal", show_default="optimal; with --model that of its decoder",
+        help="hash: codes h(x), for Hamming distance; optimal: the codes from which the decoder "
+        "reconstructs rows best, for search by the decoder, which finds more."
     )] = None,
     mu: Annotated[float | None, Option(help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
     lists: opt.Lists = None,
     refine_bits: opt.RefineBits = 0,
     metric: Annotated[str | None, choice(
-        *opt.METRICS, show_default="euclidean, or that of --model", help="Which neighbours codes are for."
+        *opt.METRICS, show_default="euclidean, or that of --model",
+        help="The metric whose nearest neighbours a search should find."
     )] = None,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Make a collection, and add the first rows.
+    """Create a collection, and add the first rows.
 
-    It keeps a copy of the model, which encodes all that is added later. Of a file with columns, one holds the
+    It keeps a copy of the model, which encodes all rows added later. If a file has columns, one contains the
     vectors, --id-column the ids, and the others become metadata.
     """
     trains = data is not None and model is None and not codes
@@ -211,7 +212,7 @@ def add(
     ids: opt.Ids = None,
     metadata: opt.Metadata = None,
     upsert: Annotated[
-        bool, Option("--upsert", help="Replace the rows of ids that are there already.")
+        bool, Option("--upsert", help="Replace rows whose ids exist.")
     ] = False,
     from_row: Annotated[
         int, Option(metavar="N", help="Begin at this row of the files; 0 is the first.")
@@ -221,7 +222,7 @@ def add(
 ) -> None:  # fmt: skip
     """Add rows, encoded by the collection's model.
 
-    Each batch of 131,072 rows is on disk before the next begins. If it is stopped, it says how to resume.
+    Rows are committed in batches of 131,072. If it is interrupted, it says how to resume.
     """
     by_ids = "rows are replaced by their ids: add --id-column NAME or --ids FILE."
     refuse(upsert and ids is None and id_column is None, "--upsert", by_ids)
@@ -311,7 +312,7 @@ def _opened(folder: str, *, skip_damaged: bool = False, jobs: int | None = None)
 
 def duplicates(
     folder: opt.Folder,
-    radius: Annotated[int, Option(help="How many bits the codes of near-duplicates may differ in.")] = 0,
+    radius: Annotated[int, Option(help="The number of bits in which codes of a group may differ.")] = 0,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:
@@ -355,12 +356,12 @@ def list_(
     folder: opt.Folder,
     where: opt.Where = None,
     limit: Annotated[int | None, Option(
-        metavar="N", show_default=f"{SHOWN_ITEMS}, with --json all", help="How many items at most."
+        metavar="N", show_default=f"{SHOWN_ITEMS}, with --json all", help="The maximal number of items."
     )] = None,
-    offset: Annotated[int, Option(metavar="N", min=0, help="How many to leave out before.")] = 0,
+    offset: Annotated[int, Option(metavar="N", min=0, help="Skip this many items first.")] = 0,
     order: Annotated[str | None, Option(
-        metavar="FIELD", show_default="as they were added",
-        help="Sort by a field of the metadata, or from its largest value: --order=-year."
+        metavar="FIELD", show_default="the order in which they were added",
+        help="Sort by a field of the metadata; --order=-year sorts in descending order."
     )] = None,
     json: opt.JsonLines = False,
 ) -> None:  # fmt: skip
@@ -420,24 +421,24 @@ def update(
     ids_file: opt.IdsFile = None,
     where: opt.Where = None,
     set_: Annotated[list[str] | None, Option(
-        "--set", metavar="FIELD=VALUE", help="Set a field: text, or JSON as year=2010, tags=[\"a\"] or "
-        "old=true; a.b=1 sets b within a. May be given several times."
+        "--set", metavar="FIELD=VALUE", help="Set a field to text or JSON, such as year=2010, tags=[\"a\"] "
+        "or old=true; a.b=1 sets b inside a. Can be repeated."
     )] = None,
     remove: Annotated[list[str] | None, Option(
-        "--remove", metavar="FIELD", help="Remove a field. May be given several times."
+        "--remove", metavar="FIELD", help="Remove a field. Can be repeated."
     )] = None,
     metadata: Annotated[str | None, Option(
-        "--metadata", metavar="FILE", help="Set the fields of a file, one row for each of the ids: .jsonl or "
-        ".json of objects, .csv, .parquet or .arrow."
+        "--metadata", metavar="FILE", help="Set the fields in a file, which has one row for each id: .jsonl "
+        "or .json of objects, .csv, .parquet or .arrow."
     )] = None,
     id_column: Annotated[str | None, Option(
-        "--id-column", metavar="NAME", help="The column of --metadata that says which item a row is for."
+        "--id-column", metavar="NAME", help="The column of --metadata with the ids of the items."
     )] = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Change the metadata of items.
 
-    Their codes and vectors, and fields that are not named, stay.
+    Codes, vectors and other fields do not change.
     """
     _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None, "--id-column": id_column})
     fields = set_ or remove
@@ -543,7 +544,7 @@ def _at_terminal() -> bool:
 
 def index(
     folder: opt.Folder,
-    field: Annotated[str, Argument(metavar="FIELD", help="A field of the metadata, as year or place.city.")],
+    field: Annotated[str, Argument(metavar="FIELD", help="A field of the metadata: year or place.city.")],
     remove: Annotated[bool, Option("--remove", help="Remove the index.")] = False,
     json: opt.Json = False,
 ) -> None:
@@ -559,9 +560,9 @@ def index(
 
 
 def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
-    """Write codes and vectors again without what is deleted.
+    """Rewrite codes and vectors without deleted items.
 
-    Searches continue meanwhile. It takes as much disk again until it is done.
+    Searches continue meanwhile. Until it ends it needs as much disk space again.
     """
     from auxbit import Collection
 
@@ -593,24 +594,25 @@ def compact(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt
 def retrain(
     folder: opt.Folder,
     model: Annotated[str | None, Option(
-        metavar="MODEL", show_default="fitted to the collection's vectors", help="A model file to encode by."
+        metavar="MODEL", show_default="fitted to the collection's vectors", help="A model file to encode "
+        "with."
     )] = None,
     data: Annotated[str | None, Option(
         "--data", "-d", metavar="FILE",
-        help="For a collection without vectors: one row per item, in the order they were added in."
+        help="For a collection without vectors: a file with one row per item, in the order they were added."
     )] = None,
     bits: Annotated[int | None, Option(
-        metavar="N", show_default="as many as now", help="Bits per code."
+        metavar="N", show_default="unchanged", help="Bits per code."
     )] = None,
     method: opt.OtherMethod = None,
-    seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="that of the present model")] = None,
+    seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="that of the current model")] = None,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Make new codes by a new model, and switch to them in one step.
+    """Fit a new model, and encode all items again.
 
-    The model is fitted to at most 100,000 of the items. Searches continue meanwhile; if it is stopped, the
-    collection is as it was.
+    The model is fitted to at most 100,000 of the items. Searches continue meanwhile. If it is interrupted,
+    the collection is unchanged.
     """
     given = model is not None and (bits is not None or method is not None)
     refuse(given, "--model", "it is fitted already: leave --bits and --method out.")
@@ -632,7 +634,7 @@ def retrain(
 
 
 def stats(folder: opt.Folder, skip_damaged: opt.SkipDamaged = False, json: opt.Json = False) -> None:
-    """Show sizes, and whether the model still fits what is added."""
+    """Show sizes, and whether the model still suits new rows."""
     with _opened(folder, skip_damaged=skip_damaged) as items:
         with output.Stages("measuring"):
             found = items.stats()
@@ -703,7 +705,7 @@ def _verdict(stats: Statistics) -> str:
 def check(folder: opt.Folder, json: opt.Json = False) -> None:
     """Look for damage on disk.
 
-    Every byte is compared with its checksum; the exit code is 1 if one differs.
+    It verifies the checksums of all data; the exit code is 1 if one does not match.
     """
     with output.Stages("checking"), _opened(folder, skip_damaged=True) as items:
         damage, state, n_bytes = items.check(), items.state, items.n_bytes

@@ -38,36 +38,36 @@ def compare(
     context: typer.Context,
     data: opt.Data,
     queries: Annotated[str | None, Option(
-        "--queries", "-q", show_default="rows of DATA", help="A file of queries."
+        "--queries", "-q", show_default="held-out rows of DATA", help="A file of queries."
     )] = None,
     n_queries: Annotated[int, Option(
-        help="How many rows of DATA to set aside, drawn with a fixed seed."
+        help="How many rows of DATA to hold out as queries, drawn with a fixed seed."
     )] = 500,
     train: Annotated[str | None, Option(
-        show_default="those that are searched", help="Other rows to train on."
+        show_default="the rows that are searched", help="A file of rows to train on."
     )] = None,
     methods: Annotated[str, Option(
         metavar="NAME,…",
-        help=f"Of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}; or your "
-        "own as module:Class."
+        help=f"Any of {', '.join(name + f' ({m.note})' * bool(m.note) for name, m in METHODS.items())}; or "
+        "your own as module:Class."
     )] = ",".join(COMPARED_METHODS),
     bits: Annotated[str | None, Option(
         metavar="N,…", show_default="32,64,128,256", help="Numbers of bits."
     )] = None,
-    metric: Annotated[str, opt.choice(*opt.METRICS, help="By which neighbours are true.")] = "euclidean",
+    metric: Annotated[str, opt.choice(*opt.METRICS, help="The metric of the true neighbours.")] = "euclidean",
     K: opt.TrueNeighbours = 50,
     k: opt.Retrieved = 50,
     radius: opt.Radius = 2,
     rerank: Annotated[int, Option(
-        metavar="N", min=10, help="Candidates that the column of re-ranking ranks again by their vectors."
+        metavar="N", min=10, help="How many candidates are ranked again by their vectors."
     )] = 40,
     seeds: opt.Seeds = 1,
     limit: Annotated[float, Option(
-        metavar="SECONDS", min=0.001, help="Stop a method that takes longer at a number of bits."
+        metavar="SECONDS", min=0.001, help="Stop a method that takes longer than this at a number of bits."
     )] = 300.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help="A folder for table.csv, results.json, precision.png, and rows.jsonl, from which "
-        "a comparison that was stopped resumes."
+        "an interrupted comparison resumes."
     )] = None,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
@@ -75,7 +75,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare methods and numbers of bits on your data.
 
-    All have the same bytes per code. Ctrl-C shows what is finished.
+    All methods have the same bytes per code. Ctrl-C shows the results so far.
     """
     names, counts = words(methods), None if bits is None else integers(bits)
     from auxbit.experiments.compare import best_first, compare_files, mean_over_seeds
@@ -168,25 +168,27 @@ def demo(
 def bits(
     data: opt.Data,
     recall: Annotated[float | None, Option(
-        metavar="SHARE", help="Find the cheapest setting with this recall@10, as 0.95."
+        metavar="SHARE", help="Find the cheapest setting with this recall@10, such as 0.95."
     )] = None,
     rerank: Annotated[int, Option(
-        metavar="N", min=0, help="Candidates that are ranked again by their vectors; 0: choose among codes "
+        metavar="N", min=0, help="How many candidates are ranked again by their vectors; 0: none, codes "
         "alone."
     )] = 40,
-    metric: Annotated[str, opt.choice(*opt.METRICS, help="By which neighbours are true.")] = "euclidean",
+    metric: Annotated[str, opt.choice(*opt.METRICS, help="The metric of the true neighbours.")] = "euclidean",
     bits: Annotated[str | None, Option(
-        metavar="N,…", show_default="32 and doubled, to 8 per dimension and 1024", help="Numbers to try."
+        metavar="N,…", show_default="32, 64 … up to 8 per dimension and 1024", help="Numbers of bits to try."
     )] = None,
     queries: Annotated[int, Option(
-        metavar="N", min=1, help="Rows held out as queries; at most a fifth, or a twentieth of --rows."
+        metavar="N", min=1, help="Rows to hold out as queries; at most a fifth of all, or a twentieth of "
+        "--rows."
     )] = 500,
     rows: Annotated[int, Option(
-        metavar="N", min=20, help="Rows at most to encode: of more, all true neighbours and a sample."
+        metavar="N", min=20, help="Rows to encode; if there are more, the true neighbours and a sample."
     )] = 40_000,
-    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of sample and fits.")] = 0,
+    seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of the sample and the fits.")] = 0,
     limit: Annotated[float, Option(
-        metavar="SECONDS", min=0.001, help="Stop a fit that takes longer, and try no more bits with it."
+        metavar="SECONDS", min=0.001, help="Stop a fit that takes longer than this, and try no more bits "
+        "with it."
     )] = 300.0,
     out: Annotated[str | None, Option(
         "--out", "-o", help=f"A folder for {', '.join(BITS_FILES[:4])}."
@@ -197,7 +199,7 @@ def bits(
 ) -> None:  # fmt: skip
     """Recommend bits, coding and re-ranking for a recall.
 
-    Recall@10 is the share of the true 10 nearest rows among the first 10, measured by rows that are held out.
+    Recall@10 is the share of the true 10 nearest rows among the first 10. It is measured with held-out rows.
     """
     counts = None if bits is None else integers(bits)
     from auxbit.core.files import check_output

@@ -19,8 +19,8 @@ from auxbit.cli.options import integers
 SOURCES = "cifar10, mnist, siftsmall, sift1m, sift_photos, nuswide, nuswide-lite or digits"
 ALL = """Every experiment, and one report of them all.
 
-Writes report.html, which needs nothing else: every figure and table, and the paper's claims beside what was
-found. --data may be given several times. A run that was stopped resumes from its raw results.
+It writes report.html with every figure and table, and the paper's claims beside the results. --data can be
+repeated. An interrupted run resumes from its raw results.
 """
 SHOWN = {
     "wrapper": "Error and precision of tPCA, ITQ, BFA and BA (figure 3).",
@@ -40,27 +40,27 @@ UNUSED = {  # options that a command has no use for
 
 Data = Annotated[list[str] | None, Option(
     "--data", "-d", metavar="NAME|PATH", show_default="digits", help=f"{SOURCES}, by name (in the folder "
-    "AUXBIT_DATA) or by path; or a file of vectors, of which a tenth become queries."
+    "AUXBIT_DATA) or by path; or a file of vectors, a tenth of which become queries."
 )]  # fmt: skip
 Out = Annotated[str, Option(
-    "--out", "-o", help="A folder: figures, tables, settings, and raw results to resume from."
+    "--out", "-o", help="A folder for figures, tables, settings, and raw results to resume from."
 )]  # fmt: skip
 Preset = Annotated[str, Option(
     metavar="paper|default",
-    help="How BA and BFA are fitted: as the paper says, BA from AGH; or as by default, BA from ITQ."
+    help="How BA and BFA are fitted. paper: as in the paper, BA starts from AGH; default: BA starts from ITQ."
 )]  # fmt: skip
 OptionalBits = Annotated[
     str | None, Option("--bits", metavar="N,…", help="Numbers of bits.", show_default="as in the paper")
 ]
 FitSeeds = Annotated[int | None, Option(
-    min=1, show_default="3, or 1 with --quick", help="How many seeds figures 3, 6 to 8, 10 and 11 have: "
-    "tables are means and standard deviations, and what is within two standard errors is a tie."
+    min=1, show_default="3, or 1 with --quick", help="The number of seeds of figures 3, 6 to 8, 10 and 11. "
+    "Tables have means and standard deviations; differences within two standard errors are ties."
 )]  # fmt: skip
-Rows = Annotated[int | None, Option(min=20, help="Rows at most, drawn with a fixed seed.")]
-Queries = Annotated[int | None, Option(min=1, help="Queries at most, drawn with a fixed seed.")]
+Rows = Annotated[int | None, Option(min=20, help="The maximal number of rows, drawn with a fixed seed.")]
+Queries = Annotated[int | None, Option(min=1, help="The maximal number of queries, drawn with a fixed seed.")]
 Quick = Annotated[bool, Option("--quick", help="Few bits, settings and seeds, for a first look.")]
 Caption = Annotated[str | None, Option(
-    show_default="by the data", help="K, k, r and L of a figure: nuswide, sift, cifar or nuswide-lite."
+    show_default="by the data", help="Use K, k, r and L of this figure: nuswide, sift, cifar or nuswide-lite."
 )]  # fmt: skip
 EVERY, SEEDS = "auxbit-experiments", 3
 LONGEST = 160  # characters of what was found; the whole is in the report
@@ -147,26 +147,26 @@ SPREAD = 0.25  # among equal fits: more is not the machine's own
 def parallel(
     context: typer.Context,
     data: Annotated[str | None, Argument(
-        metavar="DATA", show_default="50,000 rows made of the digits, repeated with noise", help=opt.DATA_HELP
+        metavar="DATA", show_default="50,000 rows: the digits, repeated with noise", help=opt.DATA_HELP
     )] = None,
     preset: Preset = "paper",
     bits: opt.Bits = "16,32",
     rows: Annotated[int | None, Option(
-        min=2, help="Rows at most, drawn with a fixed seed; without DATA, how many are made."
+        min=2, help="The maximal number of rows, drawn with a fixed seed; without DATA, how many to make."
     )] = None,
-    repeats: Annotated[int, Option(min=1, help="Fits of each, of which the best counts.")] = 3,
+    repeats: Annotated[int, Option(min=1, help="How often each fit is repeated; the fastest counts.")] = 3,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="The seed of all fits.")] = 0,
     out: Annotated[str | None, Option(
         "--out", "-o", help="A folder for table.csv, results.json, speedup.png and .svg, and rows.jsonl, "
-        "from which an experiment that was stopped resumes."
+        "from which an interrupted experiment resumes."
     )] = None,
-    jobs: Annotated[int | None, Option(help="Processors at most.", show_default="all cores")] = None,
+    jobs: Annotated[int | None, Option(help="The maximal number of cores.", show_default="all cores")] = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Speed-up of training by processors.
 
-    Times the fit of a binary autoencoder, and its steps, on 1, 2, … processors, as the paper's figure does.
+    It times the fit of a binary autoencoder, and its steps, on 1, 2, … processors, as in figure 5.
     """
     counts = integers(bits)
     from auxbit.core.files import check_output

@@ -25,10 +25,11 @@ def export(
     form: Annotated[str, choice(
         "auto", "lsh", "binary", "additive", help="faiss: lsh hashes float queries itself, if the hash "
         "function is linear; binary takes codes as queries; additive ranks by the decoder, like "
-        "--mode asymmetric. auto is lsh if that can be."
+        "--mode asymmetric; auto is lsh if possible."
     )] = "auto",
     codes: Annotated[str | None, Option(
-        help="Of a model: packed codes as written by encode; for faiss also vectors, which are encoded."
+        help="If SOURCE is a model: packed codes as written by encode; for faiss also vectors, which are "
+        "encoded."
     )] = None,
     coding: Coding = None,
     mu: Mu = None,

@@ -27,11 +27,11 @@ COLUMNS = {
 }  # fmt: skip
 USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
 
-Pets = Annotated[str, Argument(metavar="COLLECTION", help="A folder that create has made.")]
-Prune = Annotated[bool, Option("--prune", help="Delete items whose file is gone, rather than count them.")]
+Pets = Annotated[str, Argument(metavar="COLLECTION", help="A collection made by create.")]
+Prune = Annotated[bool, Option("--prune", help="Delete items whose file is missing.")]
 Retrain = Annotated[bool | None, Option(
-    "--retrain/--no-retrain", show_default="if most pictures came after the model",
-    help="Then fit a new model to all pictures, and make new codes."
+    "--retrain/--no-retrain", show_default="if most pictures were added after the last fit",
+    help="Afterwards fit a new model to all pictures, and encode them again."
 )]  # fmt: skip
 
 
@@ -39,54 +39,56 @@ def create(
     context: typer.Context,
     folder: Annotated[str, Argument(
         metavar="DIR",
-        help="A folder of pictures, with those within it: jpeg, png, webp, gif, tiff, bmp, avif, heic."
+        help="A folder of pictures, read with its subfolders: jpeg, png, webp, gif, tiff, bmp, avif, heic."
     )],
-    out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder to make.")],
+    out: Annotated[str, Option("--out", "-o", metavar="COLLECTION", help="The folder of the collection.")],
     bits: Annotated[int | None, Option(metavar="N", help="Bits per code.", show_default="64")] = None,
     method: opt.OptionalMethod = None,
     features: Annotated[str | None, choice(
         "gist", "pixels", show_default="gist",
-        help="What pictures are compared by: gist, their structure, or their pixels."
+        help="How pictures are compared: by gist, which describes their structure, or by their pixels."
     )] = None,
     side: Annotated[int | None, Option(
-        metavar="N", show_default="what suits them", help="Pixels of the square that pictures are scaled to."
+        metavar="N", show_default="by the pictures", help="Pixels of the square that pictures are scaled to."
     )] = None,
     colour: Annotated[float | None, Option(
         metavar="WEIGHT", show_default="0",
-        help="gist: how much colours count beside structure; 1 is as much, 0 is nothing."
+        help="gist: the weight of colours; 0 ignores them, 1 gives them the weight of the structure."
     )] = None,
-    grey: Annotated[bool | None, Option("--grey", help="pixels: their brightness alone.")] = None,
+    grey: Annotated[bool | None, Option("--grey", help="pixels: use only their brightness.")] = None,
     model: Annotated[str | None, Option(
-        metavar="FILE.onnx", help="A network that makes vectors of pictures, instead of --features."
+        metavar="FILE.onnx", help="A network that turns pictures into vectors, instead of --features."
     )] = None,
     mean: Annotated[str | None, Option(
-        metavar="R,G,B", show_default="0,0,0", help="--model: subtracted from the channels, which are 0 to 1."
+        metavar="R,G,B", show_default="0,0,0", help="--model: is subtracted from the channels, which are 0 "
+        "to 1."
     )] = None,
     std: Annotated[str | None, Option(
-        metavar="R,G,B", show_default="1,1,1", help="--model: what the channels are divided by then."
+        metavar="R,G,B", show_default="1,1,1", help="--model: divides the channels after that."
     )] = None,
     text_model: Annotated[str | None, Option(
-        metavar="FILE.onnx", help="--model: the network that makes such vectors of words, for search --text."
+        metavar="FILE.onnx", help="--model: the network that turns words into such vectors, for search "
+        "--text."
     )] = None,
     tokenizer: Annotated[str | None, Option(
         metavar="FILE.json", help="--text-model: its tokenizer.json."
     )] = None,
     seed: Annotated[int | None, Option(help=opt.SEED_HELP, show_default="0")] = None,
     views: Annotated[bool | None, Option(
-        "--views", help="Also keep codes of each picture mirrored, turned and cropped, which find it, too."
+        "--views", help="Also keep codes of each picture mirrored, rotated and cropped, to find such copies."
     )] = None,
     prune: Prune = False,
     retrain: Retrain = None,
     jobs: opt.Jobs = None,
     force: Annotated[bool, Option(
-        "--force", help="Begin again if the collection exists, rather than resume."
+        "--force", help="If the collection exists, begin again instead of resuming."
     )] = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Make a collection of the pictures in a folder.
 
-    Run again it resumes where it was stopped, and takes in what is new or changed. Files that cannot be read
-    are listed and left out, and so are links that lead out of the folder.
+    The same command resumes after an interruption, and adds new and changed pictures. Files that cannot be
+    read and links that lead out of the folder are listed and left out.
     """
     channels = _channels(mean, "--mean"), _channels(std, "--std")
     with output.resumable(context, out, without=["--force"]), output.Stages() as stages:
@@ -110,10 +112,9 @@ def add(
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:
-    """Add pictures, and take in those that have changed.
+    """Add new and changed pictures.
 
-    Pictures that are in the collection and unchanged are not read again. Run again it resumes where it was
-    stopped.
+    Unchanged pictures are not read again. The same command resumes after an interruption.
     """
     with output.resumable(context, folder), output.Stages() as stages:
         from auxbit.images import build
@@ -125,19 +126,20 @@ def add(
 def search(
     folder: Pets,
     picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
-    id_: Annotated[int | None, Option("--id", metavar="N", help="Search for what is like this item.")] = None,
+    id_: Annotated[int | None, Option("--id", metavar="N", help="Search for items like this one.")] = None,
     text: Annotated[str | None, Option(
-        metavar="WORDS", help="Search for what words say, in a collection made with --text-model."
+        metavar="WORDS", help="Search by words, in a collection made with --text-model."
     )] = None,
     k: Annotated[int, Option("--k", "-k", min=1, help="How many to find.")] = 10,
     mode: Annotated[str | None, choice(
-        "hamming", "asymmetric", "reranked", show_default="reranked", help="By the distance of codes in "
-        "bits; from the picture itself to what codes stand for; or the best of these by their true distances."
+        "hamming", "asymmetric", "reranked", show_default="reranked", help="hamming: rank by the number of "
+        "bits in which codes differ; asymmetric: by the distance from the picture's vector to the decoded "
+        "codes; reranked: the best of these by their true distances."
     )] = None,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Find the pictures that look most like one, or that words say."""
+    """Find the pictures most like a picture, or like words."""
     given = [each for each in (picture, id_, text) if each is not None]
     if len(given) != 1:
         raise typer.BadParameter("give a PICTURE, --id N or --text WORDS, one of them.", param_hint="PICTURE")
@@ -171,11 +173,11 @@ def search(
 def duplicates(
     folder: Pets,
     radius: Annotated[int | None, Option(
-        metavar="N", help="Also pictures that look alike: whose codes differ in at most that many bits.",
-        show_default="only files of the same bytes",
+        metavar="N", help="Also find pictures that look alike: whose codes differ in at most this many bits.",
+        show_default="only files with the same bytes",
     )] = None,
     out: Annotated[str | None, Option(
-        "--out", "-o", metavar="FILE", help="Write the list to this .csv, or as commands to this .sh."
+        "--out", "-o", metavar="FILE", help="Write a list to this .csv, or commands to this .sh."
     )] = None,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
@@ -183,7 +185,7 @@ def duplicates(
 ) -> None:  # fmt: skip
     """Find copies of pictures, and which one of each group to keep.
 
-    Nothing is deleted: --out writes a list to look through and act on.
+    Nothing is deleted: --out writes a list for you to check.
     """
     from auxbit.core.files import check_output
     from auxbit.images.pictures import Pictures, write_duplicates
@@ -227,9 +229,9 @@ def compare(
     folder: Pets,
     bits: opt.Bits = "16,32,64",
     methods: Annotated[
-        str, Option(metavar="NAME,…", help=f"Of {opt.METHODS}, pq, opq.")
+        str, Option(metavar="NAME,…", help=f"Any of {', '.join(opt.HASHER_NAMES)}, pq, opq.")
     ] = "ba,itq,sh,tpca,lsh",
-    n_queries: Annotated[int, Option(min=1, help="How many pictures to search for, at most.")] = 500,
+    n_queries: Annotated[int, Option(min=1, help="The maximal number of pictures to search for.")] = 500,
     K: Annotated[int, Option("--K", min=1, help="How many true neighbours a picture has.")] = 50,
     k: Annotated[int, Option("--k", min=1, help="How many of the nearest codes are retrieved.")] = 50,
     seeds: opt.Seeds = 1,
@@ -239,7 +241,7 @@ def compare(
 ) -> None:
     """Compare methods on the pictures of a collection.
 
-    The table is kept with it, and shown by auxbit serve.
+    The table is kept in the collection, and auxbit serve shows it.
     """
     counts, command = integers(bits), output.given_again(context, without=["--force", "--json", "--jobs"])
     with output.resumable(context, folder), output.Stages() as stages:
@@ -336,17 +338,18 @@ def serve(
         "--demo", help="Serve the embedded handwritten digits; nothing is kept."
     )] = False,
     host: Annotated[str, Option(
-        help="The address to listen at; others than this machine's own need --token."
+        help="The address to listen at; addresses that other machines can reach need --token."
     )] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
     token: Annotated[str | None, Option(
         envvar="AUXBIT_TOKEN",
-        help="What clients must know: `Authorization: Bearer TOKEN`, or open /?token=TOKEN once. Those may "
-        "add and delete, but not pictures."
+        help="The token that clients need: they send `Authorization: Bearer TOKEN`, or open /?token=TOKEN "
+        "once. They may add and delete items, but not pictures."
     )] = None,
-    read_only: Annotated[bool, Option("--read-only", help="Nobody may add and delete.")] = False,
+    read_only: Annotated[bool, Option("--read-only", help="Nobody may add or delete items.")] = False,
     embed: Annotated[str | None, Option(
-        metavar="MODULE:FUNCTION", help="Makes vectors of a list of texts, to search by words."
+        metavar="MODULE:FUNCTION", help="A function that turns a list of texts into vectors, to search by "
+        "words."
     )] = None,
     max_upload_mb: Annotated[float, Option(
         min=0.001, max=1024, help="The largest upload, in megabytes."

@@ -22,14 +22,15 @@ def fit(
     bits: opt.OptionalBits = None,
     preset: Annotated[str | None, Option(
         metavar="default|paper", show_default="default",
-        help="ba and bfa: what options that are not given mean; paper: its own settings, which are slower."
+        help="ba and bfa: the defaults of the options below; paper: the settings of the paper, which are "
+        "slower."
     )] = None,
     init: Annotated[str | None, Option(
         metavar="itq|agh|tpca|bfa|lsh|random|auto", show_default="itq for ba, tpca for bfa",
-        help="The codes that ba and bfa start from; auto: those that lead to the lowest error on a sample."
+        help="ba and bfa: the codes to start from; auto: those with the lowest error on a sample."
     )] = None,
     mu0: Annotated[float | None, Option(
-        show_default="0.01, or what suits the rows", help="ba: the first penalty μ."
+        show_default="0.01, or by the data", help="ba: the first penalty μ."
     )] = None,
     mu_factor: Annotated[float | None, Option(
         show_default="1.4", help="ba: μ grows by this factor; nearer to 1 is slower and better."
@@ -39,53 +40,55 @@ def fit(
         help="ba: auto keeps the μ with the best precision on a tenth of the rows; none runs to the end."
     )] = None,
     max_iter: Annotated[int | None, Option(
-        show_default="50 for ba and bfa", help="ba, bfa and sph: iterations at most."
+        show_default="50 for ba and bfa", help="ba, bfa and sph: the maximal number of iterations."
     )] = None,
     z_solver: Annotated[str | None, Option(
         metavar="auto|exact|enumerate|alternating", show_default="auto",
-        help="ba and bfa: how codes are optimised; auto is exact to 16 bits and alternating above."
+        help="ba and bfa: how codes are optimised; auto is exact up to 16 bits and alternating above."
     )] = None,
     encoder: Annotated[str | None, choice(
-        "linear", "rbf", show_default="linear", help="ba and bfa: what hash functions see of a row; rbf: "
-        "also Gaussian features to 1,000 centres, which finds more, and takes longer to train and to encode."
+        "linear", "rbf", show_default="linear", help="ba and bfa: the input of the hash functions. linear: "
+        "the row; rbf: also Gaussian features of 1,000 centres, which finds more and is slower."
     )] = None,
     h_solver: Annotated[str | None, Option(
         metavar="svm|ridge", show_default="svm",
-        help="ba: how hash functions are fitted; ridge is least squares, and takes half of the passes."
+        help="ba: how hash functions are fitted; ridge is least squares, which takes half the passes over "
+        "data."
     )] = None,
     before: Annotated[str | None, Option(
-        "--from", metavar="MODEL", help="ba and bfa: continue from this model, such as one of fewer rows."
+        "--from", metavar="MODEL", help="ba and bfa: start from this model, such as one of fewer rows."
     )] = None,
     labels: Annotated[str | None, Option(
-        metavar="FILE", help="ba: a file with a label for each row (.npy, or .txt, one per line); rows of "
-        "the same label get codes that are alike."
+        metavar="FILE", help="ba: a file with a label for each row (.npy, or .txt, one per line); rows with "
+        "the same label get similar codes."
     )] = None,
     coding: Annotated[str | None, choice(
-        "hash", "optimal", show_default="hash", help="What the decoder is fitted to: codes h(x), for Hamming "
-        "distance, or those it reconstructs rows best from, for search by the decoder, which finds more."
+        "hash", "optimal", show_default="hash", help="The codes that the decoder is fitted to. hash: codes "
+        "h(x), for Hamming distance; optimal: the codes from which the decoder reconstructs rows best, for "
+        "search by the decoder, which finds more."
     )] = None,
     mu: Annotated[float | None, Option(show_default="0, for optimal codes", help=opt.MU_HELP)] = None,
     decoder: opt.Decoder = None,
     lists: Annotated[str | None, Option(
-        metavar="N|auto|none", show_default="none", help="Divide optimal codes into lists, of which a search "
-        "looks at those near the query; auto: by the number of rows, from 500,000 on."
+        metavar="N|auto|none", show_default="none", help="Divide optimal codes into lists, so that a search "
+        "reads only those near the query; auto: from 500,000 rows on."
     )] = None,
     refine_bits: opt.RefineBits = 0,
     metric: opt.Metric = "euclidean",
     memory: Annotated[str | None, Option(
         metavar="BYTES",
-        help="Train out of core, in no more than this, as 1GB; DATA may be larger than memory."
+        help="Train out of core with at most this much memory, such as 1GB; DATA may be larger."
     )] = None,
     checkpoint: Annotated[str | None, Option(
         metavar="FOLDER",
-        help="ba and bfa: train out of core, and keep the state after each step in this folder."
+        help="ba and bfa: train out of core, and save the state in this folder after each iteration."
     )] = None,
     resume: Annotated[bool, Option(
         "--resume", help="Resume from the state in --checkpoint, if there is one."
     )] = False,
     dask: Annotated[str | None, Option(
-        metavar="ADDRESS", help="Train on the Dask cluster of a scheduler, as tcp://host:8786, whose workers "
-        "read DATA."
+        metavar="ADDRESS", help="Train on a Dask cluster, whose workers read DATA; the address of the "
+        "scheduler, such as tcp://host:8786."
     )] = None,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
@@ -144,12 +147,12 @@ def encode(
     coding: opt.Coding = None,
     mu: opt.Mu = None,
     queries: Annotated[bool, Option(
-        "--queries", help="They are queries, which by inner product have other codes than rows."
+        "--queries", help="The vectors are queries, whose codes differ from those of rows for inner products."
     )] = False,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Turn vectors into codes, block by block."""
+    """Turn vectors into codes."""
     from auxbit.hashers.files import encode_file
     from auxbit.hashers.registry import load
 
@@ -176,7 +179,7 @@ def decode(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Turn codes back into approximate vectors, block by block."""
+    """Turn codes back into approximate vectors."""
     from auxbit.hashers.files import decode_file
     from auxbit.hashers.registry import load
 
@@ -194,7 +197,7 @@ def info(
     )],
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Say what a model, index, data file or collection is."""
+    """Describe a model, index, data file or collection."""
     from auxbit.core.files import format_of
 
     kind, facts = format_of(file), dict[str, Any]()

@@ -72,20 +72,20 @@ def _method(name: str | None) -> str | None:
 # ---- What goes in
 
 DATA_HELP = (
-    "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5; one of several arrays as "
-    "file.npz:name. Or the word digits: scikit-learn's handwritten digits."
+    "A file of vectors: .npy, .npz, .fvecs, .bvecs, .ivecs, .parquet, .h5. If it has several arrays, write "
+    "file.npz:name. The word digits stands for scikit-learn's handwritten digits."
 )
 RECORDS_HELP = (
     "A file of rows with columns: .parquet, .jsonl, .csv, .arrow; or of vectors alone: .npy, .npz, .fvecs, "
-    ".bvecs, .ivecs, .h5, one of several arrays as file.npz:name. Or the word digits: scikit-learn's "
-    "handwritten digits."
+    ".bvecs, .ivecs, .h5. If it has several arrays, write file.npz:name. The word digits stands for "
+    "scikit-learn's handwritten digits."
 )
-METADATA_HELP = "Metadata, one for each row: .jsonl or .json of objects, .csv, .parquet or .arrow."
+METADATA_HELP = "A file of metadata, one object per row: .jsonl, .json, .csv, .parquet or .arrow."
 WHERE_HELP = (
-    "Only items with such metadata: 'lang=de and year>=2010', 'lang=de,en or not year<2010', "
-    "'(label=cat or label=dog) and name^=start', with = != < <= > >= ~ (contains) ^= (starts with), label? "
-    "(has the field) and !label (has it not). A comma is between values, and else means and. May be given "
-    "several times; then all must hold."
+    "Only items whose metadata match: 'lang=de and year>=2010', 'lang=de,en or not year<2010', "
+    "'(label=cat or label=dog) and name^=start'. Operators: = != < <= > >= ~ (contains) ^= (starts with), "
+    "label? (has the field), !label (does not have it). A comma separates values, or conditions that must "
+    "all match. Can be repeated; then all must match."
 )
 
 Data = Annotated[str, Argument(metavar="DATA", help=DATA_HELP)]
@@ -93,18 +93,18 @@ Model = Annotated[str, Argument(metavar="MODEL", help="A model file, as written 
 Folder = Annotated[str, Argument(metavar="DIR", help="The folder of the collection.")]
 Queries = Annotated[str, Option("--queries", "-q", help=f"The rows to search for. {DATA_HELP}")]
 RowsAreCodes = Annotated[
-    bool, Option("--codes", help="The file holds codes, as written by encode, and not vectors.")
+    bool, Option("--codes", help="The file contains codes, as written by encode, instead of vectors.")
 ]
 Records = Annotated[str, Option("--data", "-d", metavar="FILE", help=f"The rows to add. {RECORDS_HELP}")]
 VectorsColumn = Annotated[str | None, Option(
-    "--vectors-column", metavar="NAME", show_default="the only one of lists of numbers",
-    help="The column of the file that holds the vectors, or those of their numbers, x,y,z."
+    "--vectors-column", metavar="NAME", show_default="the only column with lists of numbers",
+    help="The column of the file with the vectors, or the columns with their numbers, x,y,z."
 )]  # fmt: skip
 IdColumn = Annotated[str | None, Option(
-    "--id-column", metavar="NAME", help="The column of the file that holds ids: integers or text."
+    "--id-column", metavar="NAME", help="The column of the file with the ids: integers or text."
 )]  # fmt: skip
 MetadataColumns = Annotated[str | None, Option(
-    "--metadata-columns", metavar="NAME,…", show_default="all others",
+    "--metadata-columns", metavar="NAME,…", show_default="all other columns",
     help="The columns of the file to keep as metadata; '' for none."
 )]  # fmt: skip
 Ids = Annotated[str | None, Option(
@@ -112,16 +112,14 @@ Ids = Annotated[str | None, Option(
     help="A file with an id for each row: .npy of integers or text, or .txt with one per line."
 )]  # fmt: skip
 IdList = Annotated[str | None, Option(
-    "--ids", metavar="ID,…", help="Ids, separated by commas, as 1,2,3 or doc-1,doc-2."
+    "--ids", metavar="ID,…", help="Ids, separated by commas: 1,2,3 or doc-1,doc-2."
 )]  # fmt: skip
 IdsFile = Annotated[str | None, Option(
     "--ids-file", metavar="FILE", help="A file of ids: .npy of integers or text, or .txt with one per line."
 )]  # fmt: skip
 Metadata = Annotated[str | None, Option("--metadata", metavar="FILE", help=METADATA_HELP)]
 Where = Annotated[list[str] | None, Option("--where", metavar="COND", help=WHERE_HELP)]
-SkipDamaged = Annotated[
-    bool, Option("--skip-damaged", help="Leave out what is damaged on disk, and use the rest.")
-]
+SkipDamaged = Annotated[bool, Option("--skip-damaged", help="Leave out items that are damaged on disk.")]
 
 # ---- Models and codes
 
@@ -133,37 +131,40 @@ OptionalMethod = Annotated[str | None, Option(
     "--method", metavar=METHODS, callback=_method, show_default="ba", help="How codes are learned."
 )]  # fmt: skip
 OtherMethod = Annotated[str | None, Option(
-    "--method", metavar=METHODS, callback=_method, help="Another method than the present one."
+    "--method", metavar=METHODS, callback=_method, show_default="the current one", help="How codes are "
+    "learned."
 )]  # fmt: skip
 Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
 Seed = Annotated[int, Option(help=SEED_HELP)]
 METRICS = ("euclidean", "cosine", "inner_product")
-Metric = Annotated[str, choice(*METRICS, help="Which neighbours codes are for.")]
+Metric = Annotated[str, choice(*METRICS, help="The metric whose nearest neighbours a search should find.")]
 Coding = Annotated[str | None, choice(
-    "hash", "optimal", show_default="what the model's decoder is for",
-    help="Codes h(x), or those from which the decoder reconstructs rows best, for search by the decoder."
+    "hash", "optimal", show_default="that of the model's decoder",
+    help="hash: codes h(x), for Hamming distance; optimal: the codes from which the decoder reconstructs "
+    "rows best, for search by the decoder."
 )]  # fmt: skip
 MU_HELP = (
-    "How much optimal codes are held to h(x): 0 not at all, large wholly. From 0.03 on they can be searched "
-    "both ways, by the decoder and by Hamming distance."
+    "How near optimal codes must be to h(x): at 0 they are free, at large values they equal h(x). From 0.03 "
+    "on they can be searched both by the decoder and by Hamming distance."
 )
 Mu = Annotated[float | None, Option(
     show_default="that of the model's decoder, which is 0 by default", help=MU_HELP
 )]  # fmt: skip
 
 Decoder = Annotated[str | None, choice(
-    "auto", "linear", "tables", show_default="auto, for optimal codes", help="How optimal codes are decoded: "
-    "by one vector per bit, or by one for each value of a byte, which needs many rows; auto: what errs less."
+    "auto", "linear", "tables", show_default="auto, for optimal codes", help="The decoder of optimal codes. "
+    "linear: one vector per bit; tables: one per value of a byte, which needs many rows; auto: the one with "
+    "the smaller error."
 )]  # fmt: skip
 Lists = Annotated[str | None, Option(
     metavar="N|auto|none", show_default="auto, if a decoder is fitted to optimal codes", help="Divide codes "
-    "into lists, of which a search looks at those near the query; auto: by the number of rows, from 500,000."
+    "into lists, so that a search reads only those near the query; auto: from 500,000 rows on."
 )]  # fmt: skip
 
 
 RefineBits = Annotated[int, Option(
     "--refine-bits", metavar="N", show_default="0", help="With lists: bits of a second, finer code per row, "
-    "by which what is found is ranked again."
+    "which ranks the candidates again."
 )]  # fmt: skip
 
 
@@ -190,18 +191,20 @@ WithinRadius = Annotated[
 ]
 Mode = Annotated[str | None, choice(
     "hamming", "asymmetric", show_default="asymmetric if codes are optimal, else hamming",
-    help="By the distance of codes in bits, or from the query itself to what the decoder makes of codes."
+    help="hamming: rank by the number of bits in which codes differ; asymmetric: by the distance from the "
+    "query vector to the decoded codes."
 )]  # fmt: skip
 Rerank = Annotated[int | None, Option(
-    metavar="N", show_default="10 for each neighbour if vectors are kept", help="Find that many, and rank "
-    "them by the distances of their vectors, if these are kept; 0: do not."
+    metavar="N", show_default="10 per neighbour, at least 100, if vectors are kept", help="Find this many "
+    "candidates, and rank them by their vectors, if these are kept; 0: do not."
 )]  # fmt: skip
 Probes = Annotated[str | None, Option(
-    metavar="N|all", show_default="as many as --recall needs", help="How many lists to search, if there are."
+    metavar="N|all", show_default="as many as --recall needs", help="How many lists to search, if there are "
+    "any."
 )]  # fmt: skip
 Recall = Annotated[float | None, Option(
-    metavar="PART", show_default="0.98", help="With lists: which part of the true neighbours the lists that "
-    "are searched hold, as was learned when they were made."
+    metavar="SHARE", show_default="0.98", help="With lists: search as many as are expected to contain this "
+    "share of the true neighbours."
 )]  # fmt: skip
 
 
@@ -215,9 +218,9 @@ def probes_of(given: str | None) -> str | int | None:
 
 AnswersOut = Annotated[str | None, Option(
     "--out", "-o", metavar="FILE",
-    help="Write all answers: distances and ids to an .npz file, or with metadata to a .jsonl file."
+    help="Write all results: distances and ids to an .npz file, or with metadata to a .jsonl file."
 )]  # fmt: skip
-LikeItem = Annotated[str | None, Option("--id", metavar="ID", help="Search for what is like this item.")]
+LikeItem = Annotated[str | None, Option("--id", metavar="ID", help="Search for items like this one.")]
 TrueNeighbours = Annotated[int, Option("--K", help="How many true neighbours a query has.")]
 Retrieved = Annotated[int, Option("--k", help="How many of the nearest codes are retrieved.")]
 Radius = Annotated[int, Option(help="Hamming radius.")]
@@ -226,7 +229,7 @@ Seeds = Annotated[int, Option(min=1, help="How many seeds to average over.")]
 # ---- What every command may have
 
 NpyOut = Annotated[str, Option("--out", "-o", help="The .npy file to write.")]
-Force = Annotated[bool, Option("--force", help="Overwrite what exists.")]
+Force = Annotated[bool, Option("--force", help="Overwrite existing files.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else on stdout.")]
-JsonLines = Annotated[bool, Option("--json", help="Print one JSON object per item, each on its line.")]
+JsonLines = Annotated[bool, Option("--json", help="Print one JSON object per item, one per line.")]
 Jobs = Annotated[int | None, Option(help="Threads.", show_default="all cores")]

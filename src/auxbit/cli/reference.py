@@ -18,10 +18,16 @@ HEAD = """# The command line
 
 <!-- Written by `python -m auxbit.cli.reference docs/cli.md`; a test keeps it up to date. -->
 
-Results go to stdout; messages, warnings and progress go to stderr. Exit codes: 0 fine; 1 the work
-failed, because of files or data; 2 wrong usage, which includes a value that an option never has, whatever the
-data; 130 interrupted. `error: …` says what is wrong and how to correct it. Files that exist are overwritten
-only with `--force`, and written to a temporary name first.
+Results go to stdout; messages, warnings and progress go to stderr. `error: …` says what is wrong and how to
+correct it. Existing files are overwritten only with `--force`. Files are written under a temporary name and
+renamed.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | the command failed, because of files or data |
+| 2 | wrong usage, such as a value that an option cannot have |
+| 130 | interrupted |
 """
 
 
@@ -33,10 +39,10 @@ def reference() -> str:
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         options = [param for param in command.params if param.param_type_name == "option"]
         needed = [f"{param.opts[0]} {param.name.upper()}" for param in options if param.required]
-        given = [param.metavar if param.required else f"[{param.metavar}]" for param in arguments]
+        given = [_argument(param) if param.required else f"[{_argument(param)}]" for param in arguments]
         usage = " ".join([f"auxbit {name}", *given, *needed, "[OPTIONS]"])
         lines = [f"## auxbit {name}", "", " ".join(command.help.split()), "", f"    {usage}", ""]
-        lines += ["| | |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
+        lines += ["| name | meaning |", "| --- | --- |", *map(_line, [*arguments, *options]), ""]
         parts.append("\n".join(lines))
     return "\n".join(parts)
 
@@ -50,19 +56,27 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
+def _argument(param: Any) -> str:
+    """The name of an argument, with … if it can be repeated."""
+    return str(param.metavar.strip("[]…")) + "…" * bool(param.nargs == -1)
+
+
 def _line(param: Any) -> str:
     is_option = param.param_type_name == "option"
     name = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len, reverse=True)) if is_option else ""
-    if is_option and param.metavar:
-        name += " " + param.metavar.replace("|", "\\|")
+    choices = (param.metavar or "").split("|")
+    if is_option and param.metavar and len(choices) == 1:
+        name += " " + param.metavar
     notes = [param.help.replace("|", "\\|")]
+    if len(choices) > 1:  # too long for the first column
+        notes.append(f"Values: {', '.join(choices)}.")
     if param.required:
         notes.append("Required.")
     else:
         default = param.show_default if isinstance(param.show_default, str) else param.default
         if param.show_default and default not in (None, False, ""):
             notes.append(f"Default: {default}." if " " in str(default) else f"Default: `{default}`.")
-    return f"| {name or '`' + param.metavar.replace('|', chr(92) + '|') + '`'} | {' '.join(notes)} |"
+    return f"| {name or f'`{_argument(param)}`'} | {' '.join(notes)} |"
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ def search(
     model: opt.Model,
     base: Annotated[str, Option(
         "--base", "-b",
-        help="The rows to search: vectors, which are encoded, or packed codes as written by encode."
+        help="The rows to search: vectors, which are then encoded, or packed codes as written by encode."
     )],
     queries: opt.Queries,
     k: opt.Nearest = None,
     radius: opt.WithinRadius = None,
     codes: Annotated[bool, Option(
-        "--codes", help="--base holds packed codes, even if they have the shape of vectors."
+        "--codes", help="--base contains packed codes, even if they have the shape of vectors."
     )] = False,
     mode: opt.Mode = None,
     shortlist: Annotated[int | None, Option(
-        help="With --mode asymmetric: rank only that many, the nearest by Hamming distance."
+        help="With --mode asymmetric: rank only this many, the nearest by Hamming distance."
     )] = None,
     coding: opt.Coding = None,
     mu: opt.Mu = None,
@@ -133,7 +133,7 @@ def _print_columns(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 def duplicates(
     model: opt.Model,
     data: opt.Data,
-    radius: Annotated[int, Option(help="How many bits the codes of near-duplicates may differ in.")] = 0,
+    radius: Annotated[int, Option(help="The number of bits in which codes of a group may differ.")] = 0,
     out: Annotated[
         str | None, Option("--out", "-o", help="Write group and row numbers to this .csv.")
     ] = None,
@@ -194,12 +194,12 @@ def evaluate(
     curve: Annotated[str | None, Option(
         help="Write precision and recall for each radius to this .csv."
     )] = None,
-    plot: Annotated[str | None, Option(help="Draw that curve to this .png or .svg.")] = None,
+    plot: Annotated[str | None, Option(help="Draw precision and recall to this .png or .svg.")] = None,
     metric: Annotated[str | None, opt.choice(
-        *opt.METRICS, show_default="that of the model", help="By which neighbours are true."
+        *opt.METRICS, show_default="that of the model", help="The metric of the true neighbours."
     )] = None,
     rerank: Annotated[int, Option(
-        metavar="N", min=0, help="Also rank that many candidates again by their vectors; 0: do not."
+        metavar="N", min=0, help="Also rank this many candidates again by their vectors; 0: do not."
     )] = 100,
     coding: opt.Coding = None,
     mu: opt.Mu = None,
@@ -207,7 +207,7 @@ def evaluate(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Measure what a model finds, in each way to search its codes."""
+    """Measure precision and recall of a model's codes."""
     _check_written(curve, plot, force)
     from auxbit.data.vectors import read_data
     from auxbit.experiments.measure import evaluate_model

@@ -23,12 +23,12 @@ PROBING = {"pgvector": "ef_search", "milvus": "n_probe", "milvus file": "n_probe
 
 To = Annotated[str, Option(
     "--to", metavar="URL", envvar="AUXBIT_STORE", help="postgresql://user@host/database, "
-    "milvus://host:19530, file.sqlite, file.duckdb, folder.lancedb, folder.chdb (ClickHouse) or file.db of "
-    "Milvus Lite; sqlite:PATH and the like for other names. A password is best left to PGPASSWORD or "
-    "~/.pgpass."
+    "milvus://host:19530, file.sqlite, file.duckdb, folder.lancedb, folder.chdb (ClickHouse) or file.db "
+    "(Milvus Lite); for other names write sqlite:PATH and the like. Put the password into PGPASSWORD or "
+    "~/.pgpass instead."
 )]  # fmt: skip
 Name = Annotated[str | None, Option(
-    "--name", metavar="NAME", show_default="auxbit_codes", help="The SQL table or collection there."
+    "--name", metavar="NAME", show_default="auxbit_codes", help="The SQL table or collection in the store."
 )]  # fmt: skip
 
 
@@ -41,27 +41,27 @@ def push(
     to: To,
     name: Name = None,
     bits: Annotated[int | None, Option(
-        metavar="N", show_default="8 for each byte", help="Of a file of codes: bits per code."
+        metavar="N", show_default="8 per byte", help="For a file of codes: bits per code."
     )] = None,
     ids: Annotated[str | None, Option(
         metavar="FILE", show_default="0, 1, 2, …",
-        help="Of a file of codes: an .npy or .txt file with an integer for each."
+        help="For a file of codes: an .npy or .txt file with an integer for each code."
     )] = None,
     metadata: Annotated[str | None, Option(
-        metavar="FILE", help=f"Of a file of codes. {opt.METADATA_HELP}"
+        metavar="FILE", help=f"For a file of codes. {opt.METADATA_HELP}"
     )] = None,
     vectors: Annotated[str | None, Option(
-        metavar="FILE", help="Of a file of codes: the vectors they were made of, for search --rerank."
+        metavar="FILE", help="For a file of codes: the vectors that were encoded, for search --rerank."
     )] = None,
     model: Annotated[str | None, Option(
-        metavar="MODEL", help="Of a file of codes: the model that made them, so that PostgreSQL can rank by "
+        metavar="MODEL", help="For a file of codes: the model that made them, so that PostgreSQL can rank by "
         "its decoder, and vectors are prepared for its metric."
     )] = None,
     with_vectors: Annotated[bool, Option(
-        "--with-vectors", help="Of a collection: push its vectors, too, for search --rerank."
+        "--with-vectors", help="For a collection: also push its vectors, for search --rerank."
     )] = False,
     without_metadata: Annotated[bool, Option(
-        "--without-metadata", help="Of a collection: leave its metadata out, if the store cannot keep them."
+        "--without-metadata", help="For a collection: leave its metadata out, if the store cannot keep them."
     )] = False,
     index: Annotated[str | None, Option(
         metavar="hnsw|ivf",
@@ -71,14 +71,14 @@ def push(
         "--resume", help="Resume where a push of the same rows was interrupted."
     )] = False,
     force: Annotated[bool, Option(
-        "--force", help="Replace the SQL table by a new one, if auxbit has made it."
+        "--force", help="Replace the SQL table by a new one, if auxbit created it."
     )] = False,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
-    """Bring codes, ids and metadata into a store.
+    """Copy codes, ids and metadata into a store.
 
-    The store is made if it is not there; rows of ids that are there are replaced. Each batch is in before the
-    next begins: if it is stopped, --resume resumes.
+    The store is created if it does not exist; rows whose ids exist are replaced. Rows are sent in batches. If
+    it is interrupted, --resume continues.
     """
     refuse(resume and force, "--resume", "what is replaced is begun again: give one of them.")
     is_collection = Path(source).is_dir()
@@ -153,13 +153,13 @@ def search(
     k: opt.Nearest = None,
     radius: opt.WithinRadius = None,
     mode: Annotated[str | None, choice(
-        "hamming", "asymmetric", show_default="asymmetric if the model's decoder is for these codes",
-        help="By the distance of codes in bits, or by the distance from the query itself to what the decoder "
-        "makes of codes, of a shortlist by Hamming distance."
+        "hamming", "asymmetric", show_default="asymmetric if the model's decoder suits these codes",
+        help="hamming: rank by the number of bits in which codes differ; asymmetric: rank a shortlist of "
+        "these by the distance from the query vector to the decoded codes."
     )] = None,
     shortlist: Annotated[int | None, Option(
-        metavar="N", show_default="50 for each neighbour, at least 500",
-        help="With --mode asymmetric: how many the decoder ranks."
+        metavar="N", show_default="50 per neighbour, at least 500",
+        help="With --mode asymmetric: how many candidates the decoder ranks."
     )] = None,
     rerank: opt.Rerank = None,
     where: opt.Where = None,
@@ -177,8 +177,8 @@ def search(
 ) -> None:  # fmt: skip
     """Find the nearest items to each query, in the store.
 
-    With --model the queries are vectors, and answers are ranked by vectors if the store keeps them, else by
-    the model's decoder if it is for the codes in the store, else by Hamming distance.
+    With --model the queries are vectors. Results are then ranked by vectors if the store keeps them, else by
+    the model's decoder if it suits the codes in the store, else by Hamming distance.
     """
     check_k_or_radius(k, radius, ("--rerank", rerank or mode == "asymmetric" or None))
     refuse(shortlist is not None and bool(rerank), "--shortlist", "--rerank says how many: give one of them.")

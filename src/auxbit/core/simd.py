@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils as untyped_cgutils
 from numba.core.registry import cpu_target
@@ -770,12 +770,13 @@ def _multiply_quads(
         if not _multiplies_bytes(context):
             return context.get_dummy_value()
         words = ir.VectorType(_I32, TILE_LANES)
-        kind = ir.FunctionType(words, [words, _BYTES, _BYTES])
+        operand = _BYTES if binding.llvm_version_info[0] >= 22 else words  # LLVM 22 changed it
+        kind = ir.FunctionType(words, [words, operand, operand])
         name = "llvm.x86.avx512.vpdpbusd.512"
         multiply = cgutils.get_or_insert_function(builder.module, kind, name)
 
         def more(sums: Any, word: Any, panel: Any) -> Any:
-            return builder.call(multiply, [sums, *(builder.bitcast(each, _BYTES) for each in (word, panel))])
+            return builder.call(multiply, [sums, *(builder.bitcast(each, operand) for each in (word, panel))])
 
         _whole_tile(builder, arguments, more)
         return context.get_dummy_value()
