@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import uuid
@@ -12,7 +13,7 @@ import pytest
 from auxbit import ITQ, Collection
 from auxbit.serve import schemas
 from auxbit.serve.search import warm_up
-from auxbit.serve.security import Limits
+from auxbit.serve.security import Limits, Problem
 from helpers.serve_cases import Client, digits, refused
 
 N, D = 90, 16
@@ -267,6 +268,18 @@ def test_a_stream_of_searches_gets_a_line_for_each(client):
 def test_a_stream_that_cannot_begin_has_a_status(client):
     refused(stream(client, "/search/stream?where=nope%3D1", [{}]), 422, "invalid")
     assert stream(client, "/search/stream", ["", " "]).content == b""
+
+
+def test_lines_that_are_refused_are_not_held_until_garbage_is_collected(client):
+    gc.collect()
+    gc.disable()
+    try:
+        lines = stream(client, "/search/stream", [{"x": "y"}] * 3).content.splitlines()
+        kept = [each for each in gc.get_objects() if isinstance(each, Problem)]
+    finally:
+        gc.enable()
+    assert [json.loads(line)["error"]["code"] for line in lines] == ["invalid"] * 3
+    assert kept == []
 
 
 def test_a_stream_adds_thousands_and_ends_at_the_first_error(writer):

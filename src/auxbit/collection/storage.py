@@ -328,9 +328,9 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        known, ask = self._state, self.connections.glance
-        if known is not None and (self._sole == files.process or ask(LAST_COMMIT) == (known.commit,)):
-            if time.monotonic() > self._looked + LOOK_SECONDS:
+        known, is_sole = self._state, self._sole == files.process
+        if known is not None and (is_sole or self.connections.glance(LAST_COMMIT) == (known.commit,)):
+            if not is_sole or time.monotonic() > self._looked + LOOK_SECONDS:
                 self._check_usable()
             return known
         with self.reading() as (_, state):

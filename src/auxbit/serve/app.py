@@ -167,13 +167,13 @@ class Lines(Response):
 
 async def lines_of(request: Request, at_once: int, longest: int) -> AsyncIterator[list[bytes]]:
     """The lines of a body, some at once, but not many long ones; empty ones are left out."""
-    rest, lines = b"", list[bytes]()
+    rest, lines = bytearray(), list[bytes]()
     async for part in request.stream():
         first, *more = part.split(b"\n")
         rest += first
         for line in more:
-            lines.append(rest)
-            rest = line
+            lines.append(bytes(rest))
+            rest = bytearray(line)
         if len(rest) > longest:
             raise Problem(413, "too_large", f"A line is larger than {longest:,} bytes.")
         lines = [line for line in lines if line.strip()]
@@ -184,7 +184,7 @@ async def lines_of(request: Request, at_once: int, longest: int) -> AsyncIterato
             some, lines = lines[:at_once], lines[at_once:]
             yield some
             n_bytes = sum(map(len, lines))
-    if some := [line for line in [*lines, rest] if line.strip()]:
+    if some := [line for line in [*lines, bytes(rest)] if line.strip()]:
         yield some
 
 
@@ -537,7 +537,8 @@ def search_routes(site: Site) -> APIRouter:
                 return asked
             return Problem(422, "invalid", f"line {number + 1}: give vector, id, text or code, one of them.")
         except Problem as problem:
-            return problem
+            # another one: what was raised holds all lines until garbage is collected
+            return Problem(problem.status, problem.code, str(problem))
 
     @router.get("/search", response_model=schemas.Answer, responses=errors(404, 422, 502))
     async def search(

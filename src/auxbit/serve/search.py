@@ -73,9 +73,10 @@ def answers(site: Site, many: Sequence[Asked | Problem], wanted: Wanted) -> list
             queries[row] = Asked(vector=vector)
     by_vector = {}
     for row, each in enumerate(queries):
+        if isinstance(each, Problem):  # not raised: it would hold all queries until garbage is collected
+            found.append({"error": {"code": each.code, "message": str(each)}})
+            continue
         try:
-            if isinstance(each, Problem):
-                raise each
             if each.vector is not None:
                 by_vector[row] = checked(each.vector, site.collection.state.n_features)
                 found.append({})
