@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -297,15 +298,14 @@ class WriterLock:
         """Take the lock for `what`, at once, or raise InUse and say who has it."""
         if self.held:
             return
-        from filelock import FileLock, Timeout  # many files are read and never locked
-
-        lock = FileLock(
+        filelock = _filelock()
+        lock = filelock.FileLock(
             self.path, blocking=False, thread_local=False,  # whoever closes may be another thread
             fallback_to_soft=False, preserve_lock_file=True, on_acquired=_sign,
         )  # fmt: skip
         try:
             lock.acquire()
-        except Timeout as error:
+        except filelock.Timeout as error:
             raise InUse(f"{what} is being written to by {self._holder()}; one writer at a time.") from error
         except OSError as error:
             raise FileProblem(f"{what} cannot be written to: {error.strerror} ({self.path}).") from error
@@ -324,6 +324,15 @@ class WriterLock:
             return f"process {about['pid']}{mine} on {about['host']} since {about['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+@cache
+def _filelock() -> ModuleType:
+    """The library, imported on use: many files are read and never locked."""
+    import filelock
+
+    unforked.hook()  # a fork that waited for filelock first would keep a section of ours from its lock
+    return filelock
 
 
 def _sign(descriptor: int) -> None:
