@@ -20,8 +20,8 @@ Run = Callable[[str, str, int], dict[str, Any]]
 
 # of calls, which are up to 250, one in so many is tried; by tests that are slow all are
 STEPS = {
-    "fit": 8, "encode": 2, "create": 8, "add": 8, "add a file": 8, "compact": 8, "retrain": 8, "images": 24,
-    "sqlite": 6, "duckdb": 8,
+    "fit": 12, "encode": 2, "create": 8, "add": 8, "add a file": 8, "compact": 8, "retrain": 8, "images": 24,
+    "sqlite": 6, "duckdb": 16,
 }  # fmt: skip
 LONG = ("ENOSPC", "EIO", "EINTR")
 SHORT = ("EMFILE", "ENOMEM", "descriptors", "memory")
@@ -116,10 +116,10 @@ def test_without_descriptors_maps_or_memory_nothing_is_lost(run: Run, operation:
     assert_safe(run(operation, fault, step), fails=True)
 
 
-# not pictures and DuckDB: a thread of Python that lacks memory to begin with is waited for without end
-@pytest.mark.parametrize("operation", [each for each in STEPS if each not in ("images", "duckdb", "sqlite")])
+# not pictures: a thread of Python that lacks the memory to begin with is waited for without end
+@pytest.mark.parametrize("operation", ["fit", "encode", "add", "retrain"])
 def test_in_a_limit_of_address_space_nothing_is_lost(run: Run, operation: str) -> None:
-    assert_safe(run(operation, "address space", 1), fails=operation != "create")
+    assert_safe(run(operation, "address space", 1), fails=True)
 
 
 def test_whoever_is_careless_is_noticed(run: Run) -> None:
