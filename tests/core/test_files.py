@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from auxbit.core import files
 from auxbit.core.files import CHUNK, Checked, Flat, append_checked, check_layout
+from auxbit.core.parallel import FORK_SECONDS, unforked
 from auxbit.errors import Damaged, FileExists, FileProblem, InvalidInput
 
 
@@ -197,6 +199,32 @@ def test_the_umask_is_never_changed_not_even_for_a_moment(tmp_path, monkeypatch)
 def test_a_checksum_does_not_depend_on_the_chunks():
     whole = hashlib.sha256(b"abcdef").hexdigest()
     assert files.checksum([b"abcdef"]) == files.checksum([b"ab", memoryview(b"cdef"), b""]) == whole
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_waits_for_a_change_that_takes_its_lock_meanwhile_and_not_the_other_way_round(tmp_path):
+    files.WriterLock(tmp_path / "another").acquire("another")  # filelock is imported
+    begun = threading.Event()
+
+    def change():
+        with unforked:
+            begun.set()
+            while not unforked._forking:
+                time.sleep(0.001)
+            lock = files.WriterLock(tmp_path / "lock")
+            lock.acquire("a change")
+            lock.release()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    begun.wait()
+    before = time.monotonic()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    assert time.monotonic() - before < FORK_SECONDS / 2
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # ---- layouts

@@ -361,6 +361,25 @@ def test_a_writer_that_waits_goes_before_readers_that_come_later():
     assert order == ["writer", "reader"]
 
 
+@pytest.mark.parametrize("leave", ["reading", "writing"])
+def test_a_thread_that_an_interrupt_has_kept_from_leaving_a_guard_does_not_wait_for_itself(leave):
+    guard, done = Guard(), []
+
+    def go_on():
+        entered = getattr(guard, leave)()
+        entered.__enter__()  # and not left, as if an interrupt had come just before
+        with guard.writing():
+            done.append("written")
+        with guard.reading():
+            done.append("read")
+        entered.__exit__(None, None, None)  # for later forks
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert done == ["written", "read"]
+
+
 def test_a_guard_is_free_again_after_an_error():
     guard = Guard()
     for use in (guard.reading, guard.writing):

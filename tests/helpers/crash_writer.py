@@ -2,11 +2,13 @@
 
 Each round forks a writer that acknowledges its changes on a pipe, kills it, and compares what is on disk with
 the contents after the last acknowledged change, or after the one under way. The first difference is printed
-and ends it with status 1.
+and ends it with status 1. With signals behind, as `… SEED SIGINT SIGTERM`, a writer gets one of these,
+which raises an exception in it, and then closes its collection and ends.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import shutil
@@ -53,14 +55,30 @@ def be_killed_at(call: int, before: bool) -> None:
     sqlite3.connect = partial(sqlite3.connect, factory=Counted)
 
 
+class Signalled(BaseException):
+    """A signal has come, as KeyboardInterrupt says of one."""
+
+
+def raise_signalled(number: int, frame: Any) -> None:
+    """Handle a signal."""
+    raise Signalled
+
+
 def write_on(path: Path, contents: Contents | None, seed: int, number: int, acknowledge: int) -> None:
-    """Make changes one after another, for as long as this process lives."""
+    """Make changes one after another, for as long as this process lives, or until a signal."""
     collection = None
     send = os.write
-    for n in count(number):
-        make, contents = change(contents, seed, n)
-        collection = make(path, collection)
-        send(acknowledge, b".")
+    try:
+        for n in count(number):
+            make, contents = change(contents, seed, n)
+            collection = make(path, collection)
+            send(acknowledge, b".")
+    except Signalled:
+        for name in ("SIGINT", "SIGTERM"):
+            signal.signal(signal.Signals[name], signal.SIG_IGN)
+        if collection is not None:
+            collection.close()
+        os._exit(0)
 
 
 def warm_up(path: Path) -> None:
@@ -103,8 +121,48 @@ def killed_writer(path: Path, contents: Contents | None, seed: int, number: int,
     return acknowledged
 
 
-def main(folder: Path, n_rounds: int, seed: int) -> None:
-    """Rounds of killing, a new collection every few of them."""
+def signalled(child: int, chosen: signal.Signals) -> int:
+    """Send a signal until the process has ended: C code may lose the exception that a signal raises."""
+    for tries in count(1):
+        os.kill(child, chosen)
+        until = time.monotonic() + 3 * tries
+        while time.monotonic() < until:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return status
+            time.sleep(0.001)
+    raise AssertionError
+
+
+def signalled_writer(
+    path: Path, contents: Contents | None, seed: int, number: int, rng: random.Random, names: list[str]
+) -> int:
+    """Fork a writer and send it a signal; returns how many changes it has acknowledged."""
+    heard, acknowledge = os.pipe()
+    chosen = signal.Signals[rng.choice(names)]
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(30, exit=True)  # a writer that hangs shows where
+        try:
+            signal.signal(chosen, raise_signalled)
+            os.write(acknowledge, b"!")  # ready
+            write_on(path, contents, seed, number, acknowledge)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    os.close(acknowledge)
+    with open(heard, "rb", buffering=0) as pipe:
+        pipe.read(1)
+        time.sleep(rng.random() * 0.05)
+        status = signalled(child, chosen)
+        acknowledged = len(pipe.readall())
+    if status:
+        raise SystemExit(f"the writer did not end well after {chosen.name}, status {status}")
+    return acknowledged
+
+
+def main(folder: Path, n_rounds: int, seed: int, *names: str) -> None:
+    """Rounds of killing, or of signals of these names, a new collection every few of them."""
     warm_up(folder / "warm")
     rng = random.Random(seed)
     acknowledged = 0
@@ -112,7 +170,8 @@ def main(folder: Path, n_rounds: int, seed: int) -> None:
         if round_ % ROUNDS_OF_A_FOLDER == 0:
             run = seed * 1000 + round_ // ROUNDS_OF_A_FOLDER
             path, number, contents = folder / f"collection-{run}", 0, None
-        done = killed_writer(path, contents, run, number, rng)
+        given = (path, contents, run, number, rng)
+        done = signalled_writer(*given, list(names)) if names else killed_writer(*given)
         for n in range(number, number + done):
             contents = change(contents, run, n)[1]
         following = change(contents, run, number + done)[1]
@@ -123,8 +182,9 @@ def main(folder: Path, n_rounds: int, seed: int) -> None:
         number, acknowledged = number + done + came_about, acknowledged + done
         if (round_ + 1) % ROUNDS_OF_A_FOLDER == 0:
             shutil.rmtree(path, ignore_errors=True)
-    print(f"{n_rounds} kills, {acknowledged} acknowledged changes, none lost and none half")
+    what = "signals" if names else "kills"
+    print(f"{n_rounds} {what}, {acknowledged} acknowledged changes, none lost and none half")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

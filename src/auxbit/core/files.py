@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -12,7 +13,6 @@ import os
 import platform
 import re
 import secrets
-import shutil
 import socket
 import sqlite3
 import tempfile
@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,19 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write line ends of its own
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)  # which say nothing about a file
 MOST_AT_ONCE = 2**24  # bytes: an interrupt need not wait for gigabytes
+
+
+@contextmanager
+def write_errors(path: PathLike) -> Iterator[None]:
+    """Say of an error of the system which file could not be written."""
+    try:
+        yield
+    except AuxbitError:
+        raise
+    except OSError as error:
+        raise FileProblem(f"{path} could not be written: {error.strerror or error}.") from error
 
 
 @contextmanager
@@ -50,22 +63,44 @@ def replacing(path: PathLike, *, overwrite: bool = True) -> Iterator[Path]:
     """
     target = Path(path)
     refuse_existing(target, overwrite=overwrite)
-    make_folder(target.parent)
-    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
-    # created here, so that the kernel applies the umask: asking for it would change it for other threads
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    mode = temporary.stat().st_mode & 0o777
+    with write_errors(target):
+        make_folder(target.parent)
+        temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
+        try:
+            # made here, so that the kernel applies the umask: asking for it would change it for other threads
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            mode = temporary.stat().st_mode & 0o777
+            yield temporary
+            temporary.chmod(mode)  # the caller may have put another file there, as safetensors does
+            _sync(temporary)
+            if overwrite:
+                os.replace(temporary, target)
+            else:
+                _rename_if_free(temporary, target)
+            _sync(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def restoring(path: PathLike, with_: PathLike) -> Iterator[None]:
+    """On an exception let a small file be as it was, unless what it is about, `with_`, was replaced."""
+
+    def there() -> int | None:
+        return os.stat(with_).st_ino if os.path.exists(with_) else None
+
+    note, replaced = Path(path), there()
+    with write_errors(note):
+        before = note.read_bytes() if note.exists() else None
     try:
-        yield temporary
-        temporary.chmod(mode)  # the caller may have put another file there, as safetensors does
-        _sync(temporary)
-        if overwrite:
-            os.replace(temporary, target)
-        else:
-            _rename_if_free(temporary, target)
-        _sync(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except BaseException:
+        if there() == replaced:
+            if before is None:
+                note.unlink(missing_ok=True)
+            elif note.read_bytes() != before:
+                write_bytes(note, before)
+        raise
 
 
 def write_bytes(path: PathLike, content: bytes, *, overwrite: bool = True) -> None:
@@ -124,7 +159,7 @@ def make_folder(path: PathLike) -> None:
 
 @contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """Yield a new folder under a temporary name beside `path`; on success sync it and rename it to `path`."""
+    """Yield a new folder for files under a temporary name; on success sync it and rename it to `path`."""
     target = Path(path)
     make_folder(target.parent)
     temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
@@ -134,8 +169,11 @@ def new_folder(path: PathLike) -> Iterator[Path]:
         _sync(temporary)
         os.replace(temporary, target)
     finally:
-        if temporary.exists():
-            shutil.rmtree(temporary)
+        with suppress(OSError):  # shutil.rmtree needs more descriptors, and there may be none left
+            for name in os.listdir(temporary):
+                os.unlink(temporary / name)
+        with suppress(OSError):
+            os.rmdir(temporary)
     _sync(target.parent)
 
 
@@ -260,15 +298,14 @@ class WriterLock:
         """Take the lock for `what`, at once, or raise InUse and say who has it."""
         if self.held:
             return
-        from filelock import FileLock, Timeout  # many files are read and never locked
-
-        lock = FileLock(
+        filelock = _filelock()
+        lock = filelock.FileLock(
             self.path, blocking=False, thread_local=False,  # whoever closes may be another thread
             fallback_to_soft=False, preserve_lock_file=True, on_acquired=_sign,
         )  # fmt: skip
         try:
             lock.acquire()
-        except Timeout as error:
+        except filelock.Timeout as error:
             raise InUse(f"{what} is being written to by {self._holder()}; one writer at a time.") from error
         except OSError as error:
             raise FileProblem(f"{what} cannot be written to: {error.strerror} ({self.path}).") from error
@@ -287,6 +324,15 @@ class WriterLock:
             return f"process {about['pid']}{mine} on {about['host']} since {about['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
+
+
+@cache
+def _filelock() -> ModuleType:
+    """The library, imported on use: many files are read and never locked."""
+    import filelock
+
+    unforked.hook()  # a fork that waited for filelock first would keep a section of ours from its lock
+    return filelock
 
 
 def _sign(descriptor: int) -> None:
@@ -384,7 +430,8 @@ class Flat:
                 raise
             some = self._memory
         except OSError as error:
-            raise Damaged(f"{self.path} cannot be read: {error.strerror}.") from error
+            kind = FileProblem if error.errno in SHORTAGES else Damaged
+            raise kind(f"{self.path} cannot be read: {error.strerror}.") from error
         if size < length and not lenient:
             raise Damaged(
                 f"{self.path} is damaged: it has {size:,} bytes instead of {length:,}. {self.remedy}"
@@ -763,10 +810,14 @@ class Format:
         if not Path(path).is_file():
             raise self.error(f"{path} does not exist or is not a file.")
         try:
+            with open(path, "rb"):  # tells why not: safetensors would say that it is not there
+                pass
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dict
-        except (SafetensorError, OSError) as error:
+        except OSError as error:
+            raise self.error(f"{path} cannot be read: {error.strerror or error}.") from error
+        except SafetensorError as error:
             what = f"{path} is not {self.what}, or was cut short: {error}. {self.made_by}"
             raise self.error(what) from error
         if metadata.get("format") != self.name:

@@ -192,9 +192,16 @@ class Unforked:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = (
+            threading.Lock()
+        )  # used by itself: an interrupt within that of a Condition leaves it locked
+        self._changed = threading.Condition(self._lock)
         self._depths: dict[int, int] = {}  # by thread; only its own thread changes an entry
         self._forking = 0
+        self.hook()
+
+    def hook(self) -> None:
+        """Let forks wait for sections, before they wait for anything that was imported until now."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self._wait, after_in_parent=self._forked, after_in_child=self._forked_here
@@ -205,34 +212,39 @@ class Unforked:
         if me in self._depths:
             self._depths[me] += 1
             return
-        with self._changed:
-            while self._forking:
-                self._changed.wait()
-            self._depths[me] = 1
+        try:
+            with self._lock:
+                while self._forking:
+                    self._changed.wait()
+                self._depths[me] = 1
+        except BaseException:  # an interrupt
+            self._depths.pop(me, None)
+            raise
 
     def __exit__(self, *error: object) -> None:
         me = threading.get_ident()
         self._depths[me] -= 1
         if not self._depths[me]:
-            with self._changed:
+            with self._lock:
                 del self._depths[me]
                 if self._forking:
                     self._changed.notify_all()
 
     def _wait(self) -> None:
         me = threading.get_ident()
-        with self._changed:
+        with self._lock:
             self._forking += 1
             self._changed.wait_for(lambda: self._depths.keys() <= {me}, timeout=FORK_SECONDS)
 
     def _forked(self) -> None:
-        with self._changed:
+        with self._lock:
             self._forking -= 1
             self._changed.notify_all()
 
     def _forked_here(self) -> None:
         me = threading.get_ident()
-        self._changed, self._forking = threading.Condition(threading.Lock()), 0
+        self._lock, self._forking = threading.Lock(), 0
+        self._changed = threading.Condition(self._lock)
         self._depths = {me: self._depths[me]} if me in self._depths else {}
 
 
@@ -240,13 +252,16 @@ unforked = Unforked()
 
 
 class Guard:
-    """Many may read at a time, one may write, and then nobody reads. Writers who wait go first."""
+    """Many may read at a time, one may write, and then nobody reads. Writers who wait go first.
+
+    A thread does not wait for itself: after an interrupt it may seem to read or write, and do neither.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # used by itself, as in Unforked
         self._changed = threading.Condition(self._lock)
-        self._readers = 0
-        self._writing = False
+        self._readers: dict[int, int] = {}  # by thread, how often
+        self._writer: int | None = None
         self._writers_waiting = 0
 
     def reading(self) -> Guard:
@@ -254,40 +269,49 @@ class Guard:
         return self
 
     def __enter__(self) -> None:  # by hand, and by the lock itself: every search passes here
+        me, mine = threading.get_ident(), False
         unforked.__enter__()
         try:
             with self._lock:
-                while self._writing or self._writers_waiting:
+                while self._writer not in (None, me) or (self._writers_waiting and me not in self._readers):
                     self._changed.wait()
-                self._readers += 1
+                self._readers[me], mine = self._readers.get(me, 0) + 1, True
         except BaseException:  # an interrupt
-            unforked.__exit__()
+            self._leave(me, mine)
             raise
 
     def __exit__(self, *error: object) -> None:
+        self._leave(threading.get_ident(), True)
+
+    def _leave(self, me: int, mine: bool) -> None:
         with self._lock:
-            self._readers -= 1
-            if self._writers_waiting and not self._readers:
-                self._changed.notify_all()
+            if mine and self._readers[me] > 1:
+                self._readers[me] -= 1
+            elif mine:
+                del self._readers[me]
+                if self._writers_waiting and not self._readers:
+                    self._changed.notify_all()
         unforked.__exit__()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Wait until nobody reads or writes; keep all others out for the length of the block."""
+        """Wait until nobody else reads or writes; keep all others out for the length of the block."""
+        me, mine = threading.get_ident(), False
         with unforked:
-            with self._changed:
-                self._writers_waiting += 1
-                try:
-                    self._changed.wait_for(lambda: not self._writing and not self._readers)
-                    self._writing = True
-                finally:
-                    self._writers_waiting -= 1
-                    self._changed.notify_all()
             try:
+                with self._lock:
+                    self._writers_waiting += 1
+                    try:
+                        while self._writer not in (None, me) or self._readers.keys() - {me}:
+                            self._changed.wait()
+                        self._writer, mine = me, True
+                    finally:
+                        self._writers_waiting -= 1
                 yield
             finally:
-                with self._changed:
-                    self._writing = False
+                with self._lock:
+                    if mine:
+                        self._writer = None
                     self._changed.notify_all()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from auxbit.core.checks import Array, Packed, PathLike, check_finite, check_integer
 from auxbit.core.decoders import kind_of
-from auxbit.core.files import check_output, write_text
+from auxbit.core.files import check_output, restoring, write_text
 from auxbit.core.maps import (
     Scaling,
     bytes_per_code,
@@ -132,13 +132,14 @@ def encode_file(
     told.stage("encoding", len(X))
     n_bits = model.code_bits(coding)
     shape = (len(X), n_bits if unpacked else bytes_per_code(n_bits))
-    with write_npy_rows(out, shape, np.uint8, overwrite=overwrite) as codes:
+    differ = queries if model.scaling_.lift else None
+    made = CodesMade(coding, mu, model.fingerprint(coding), n_bits, differ)
+    about = _about_codes(out)
+    with restoring(about, out), write_npy_rows(out, shape, np.uint8, overwrite=overwrite) as codes:
         for rows, block in _encoded(model, X, source, coding, mu, queries):
             codes[rows] = unpack(block, n_bits) if unpacked else block
             told.advance(rows.stop - rows.start)
-    differ = queries if model.scaling_.lift else None
-    made = CodesMade(coding, mu, model.fingerprint(coding), n_bits, differ)
-    write_text(_about_codes(out), json.dumps(asdict(made)) + "\n")
+        write_text(about, json.dumps(asdict(made)) + "\n")  # first: codes without it may be taken for others
     told_of = {"n_rows": shape[0], "n_bits": n_bits, "bytes_per_row": shape[1], "coding": coding}
     return {"codes": str(out)} | told_of | {"mu": mu}
 

@@ -21,7 +21,7 @@ from auxbit.core.files import Format, WriterLock, checksum
 from auxbit.core.maps import Features, LinearEncoder, Scaling
 from auxbit.errors import FileExists, FileProblem, InvalidInput
 from auxbit.mac.loop import Record, Walk
-from auxbit.mac.rows import FileRows
+from auxbit.mac.rows import KEPT, FileRows
 from auxbit.mac.steps import State
 
 NAME, LOCK = "state.safetensors", "fit.lock"
@@ -77,12 +77,20 @@ class Checkpoint:
         except OSError as error:
             raise FileProblem(f"{self.folder} could not be made: {error.strerror or error}.") from error
         self._lock.acquire(str(self.folder))
+        self._sweep()
         found = self._read(resume)
         if found is not None and not resume:
             raise FileExists(
                 f"{self.folder} holds the state of a fit. Resume it (resume=True), or remove it."
             )
         return found
+
+    def _sweep(self) -> None:
+        """Remove what a fit that was stopped was about to write."""
+        with files.write_errors(self.folder):
+            for pattern in (f"{KEPT}*.bits", ".*.part", ".tmp??????"):
+                for left in self.folder.glob(pattern):
+                    left.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others have the folder."""

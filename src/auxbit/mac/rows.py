@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from auxbit.core.checks import Bits, Float32, Float64, Ids, Indices, Packed, check_mapped
 from auxbit.core.decoders import Plain
+from auxbit.core.files import write_errors
 from auxbit.core.maps import (
     CHUNK,
     Encoder,
@@ -426,7 +427,7 @@ def places_of(rows: npt.NDArray[Any], left_out: npt.NDArray[Any]) -> npt.NDArray
 
 # ---- Codes of rows that are not in memory: packed bits, twice, in memory if they fit, else in mapped files
 
-NAMES = ("codes-0.bits", "codes-1.bits")
+NAMES, KEPT = ("codes-0.bits", "codes-1.bits"), "kept-"  # and how the names of copies begin
 CHUNK_BYTES = 1 << 24
 
 
@@ -461,19 +462,22 @@ class CodePair:
     def sync(self) -> None:
         """Make the present codes durable, if they are in a file."""
         if isinstance(self.now, np.memmap) and self._folder is not None:
-            self.now.flush()
-            descriptor = os.open(self._folder / NAMES[self.present], os.O_RDWR)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            path = self._folder / NAMES[self.present]
+            with write_errors(path):
+                self.now.flush()
+                descriptor = os.open(path, os.O_RDWR)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def copy(self) -> Packed:
         """The present codes once more, in a file if these are in one: see `remove`."""
         if self._folder is None:
             return self.now.copy()
-        handle, name = tempfile.mkstemp(".bits", "kept-", self._folder)
-        os.close(handle)
+        with write_errors(self._folder):
+            handle, name = tempfile.mkstemp(".bits", KEPT, self._folder)
+            os.close(handle)
         copy = _mapped(Path(name), self.now.shape)
         copy[...] = self.now
         return copy

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from auxbit.core.checks import require
@@ -55,17 +54,6 @@ class DuckdbStore(SqlStore):
                 f"{vector}metadata VARCHAR NOT NULL)"
             )
             self._run(f"COMMENT ON TABLE {self.name} IS {literal(mark(**about))}")
-
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """What is changed inside is changed as a whole."""
-        self._run("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self._run("ROLLBACK")
-            raise
-        self._run("COMMIT")
 
     def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
         """In one statement: all or none."""

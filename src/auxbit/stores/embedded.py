@@ -6,7 +6,7 @@ import json
 import shutil
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,8 +45,13 @@ class EmbeddedStore(Store):
     def _engine(self) -> Any:
         if self._opened is None:
             self._is_new = not self._path.exists()
-            with self._translated():
-                self._opened = self._open()
+            try:
+                with self._translated():
+                    self._opened = self._open()
+            except BaseException:
+                if self._is_new:
+                    self._remove()  # what was made by half could not be opened again
+                raise
         return self._opened
 
     def close(self) -> None:
@@ -80,11 +85,14 @@ class EmbeddedStore(Store):
         if not self._is_new:
             return
         self.close()
+        self._remove()
+        self._is_new = False
+
+    def _remove(self) -> None:
         if self._path.is_dir():
             shutil.rmtree(self._path)
         else:
             self._path.unlink(missing_ok=True)
-        self._is_new = False
 
     def delete(self, ids: npt.ArrayLike) -> int:
         """Delete rows by id; returns how many there were."""
@@ -159,6 +167,18 @@ class SqlStore(EmbeddedStore):
         _ = self._known()
         condition, values = self._condition(where)
         return int(self._run(f"SELECT count(*) FROM {self._from} WHERE {condition}", values)[0][0])
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is changed inside is changed as a whole."""
+        self._run("BEGIN")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            with suppress(StoreError):  # after an error of the disk a database has undone it already
+                self._run("ROLLBACK")
+            raise
 
     def _drop_table(self) -> None:
         self._run(f"DROP TABLE {self.name}")

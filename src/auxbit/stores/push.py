@@ -301,6 +301,8 @@ def push(
             store.remember_push(source.identity, None)
     except BaseException:
         if created and not done:  # nothing is left behind
+            with suppress(AuxbitError, OSError):
+                store.remember_push(source.identity, None)
             with suppress(AuxbitError):
                 store.drop()
         if stopped is not None:

@@ -66,7 +66,7 @@ class SqliteStore(SqlStore):
 
     def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
         vector = "vector BLOB NOT NULL, " if about["n_features"] is not None else ""
-        with self._translated(), self._engine:  # all or nothing
+        with self._whole():
             if present is not None:
                 self._run(f"DROP TABLE {self.name}")
             self._run(
@@ -77,7 +77,7 @@ class SqliteStore(SqlStore):
     def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
         """In one transaction: all or none."""
         places = "?, ?, ?, ?" if rows.vectors is not None else "?, ?, ?"
-        with self._translated(), self._engine:
+        with self._translated(), self._whole():
             if not upsert:
                 self._refuse_known(rows)
             for part in rows.parts(INSERT_ROWS):
