@@ -45,7 +45,7 @@ LOWEST := tests/core tests/data tests/mac tests/quantiser tests/hashers tests/in
 	$(PYTHON) -m venv .venv-min
 	.ci/lowest > .venv-min/lowest.txt
 	.venv-min/bin/python -m pip install --quiet -c .venv-min/lowest.txt \
-		-e '.[plot,data,images,web,dask,onnx,pgvector,sqlite,duckdb]' \
+		-e '.[plot,data,images,web,dask,onnx,text,pgvector,sqlite,duckdb]' \
 		pytest pytest-xdist pytest-timeout hypothesis httpx psutil 'polars<2'
 	@touch $@
 

@@ -18,6 +18,7 @@ import pytest
 
 import auxbit
 from auxbit import evaluate, export, plot, stores
+from auxbit.hashers.registry import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "reference"))
@@ -38,8 +39,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="no matplotlib: pip install 'auxbit[plot]'")
     pyplot.switch_backend("Agg")
     monkeypatch.chdir(tmp_path)
+    methods = dict(METHODS)
     yield
     pyplot.close("all")
+    for name in METHODS.keys() - methods.keys():  # of `register`, which other tests do not expect
+        del METHODS[name]
 
 
 @pytest.mark.usefixtures("_elsewhere")

@@ -70,9 +70,9 @@ class Collection:
     >>> len(Collection("digits.auxbit"))
     1797
 
-    What a change has returned from is on disk and stays there. One process writes at a time, from its first
-    change until `close`; any number search at once, each search at one committed state. Ids are integers,
-    text or UUIDs, one kind in a collection.
+    A change is on disk when it returns. One process writes at a time, from its first change until `close`;
+    any number can search, each search in one committed state. Ids are integers, text or UUIDs, one kind in a
+    collection.
     """
 
     def __init__(

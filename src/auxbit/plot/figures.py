@@ -438,7 +438,7 @@ def draw_recall(
             line = [row for row in rows if row["coding"] == coding and bool(row["rerank"]) == again]
             x, y = [row[column] for row in line], [row["recall"] for row in line]
             inside = {"markerfacecolor": "white" if again else look.colour, "label": label}
-            style.draw_line(axes, x, y, look, **inside | ({"linewidth": 0} if axes is panels[1] else {}))
+            style.draw_line(axes, x, y, look, **inside | ({"linestyle": "none"} if axes is panels[1] else {}))
             for row in line if axes is panels[1] and not again else ():
                 axes.annotate(
                     str(row["bits"]), (row[column], row["recall"]), xytext=(6, -3),
