@@ -194,7 +194,7 @@ def test_an_answer_that_is_not_taken_is_given_up():
 
 
 def test_of_answers_that_nobody_takes_only_some_are_kept():
-    with running(write_seconds=60, held_bytes=120_000_000) as (server, port):
+    with running(head_seconds=30, write_seconds=60, held_bytes=120_000_000) as (server, port):
         clients = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(5)]
         for n, each in enumerate(clients):
             each.sendall(HEAD.replace(b"GET /", b"GET /large") + b"\r\n")
