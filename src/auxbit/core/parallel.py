@@ -192,9 +192,8 @@ class Unforked:
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.Lock()
-        )  # used by itself: an interrupt within that of a Condition leaves it locked
+        # used by itself: an interrupt while a Condition takes its lock leaves it locked
+        self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._depths: dict[int, int] = {}  # by thread; only its own thread changes an entry
         self._forking = 0
