@@ -91,19 +91,19 @@ def assert_safe(report: dict[str, Any], *, fails: bool) -> None:
     assert report["failed"] > 0 or not fails, "no call has failed"
 
 
-@pytest.mark.parametrize("fault", LONG)
+@pytest.mark.parametrize("fault", LONG[:2])
 @pytest.mark.parametrize("operation", STEPS)
 def test_a_call_that_fails_once_leaves_all_as_before_or_as_after_and_a_second_try_succeeds(
     run: Run, operation: str, fault: str
 ) -> None:
-    # what is interrupted is tried again by Python, SQLite and safetensors
-    assert_safe(run(operation, fault, STEPS[operation]), fails=fault != "EINTR")
+    assert_safe(run(operation, fault, STEPS[operation]), fails=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", LONG)
 @pytest.mark.parametrize("operation", STEPS)
 def test_every_call_fails_once(run: Run, operation: str, fault: str) -> None:
+    # what is interrupted is tried again by Python, SQLite and safetensors
     assert_safe(run(operation, fault, 1), fails=fault != "EINTR")
 
 
