@@ -259,7 +259,7 @@ def test_a_wrong_password_is_told_and_never_shown(postgres, sql, password):
     with pytest.raises(StoreUnreachable, match="Check the password in the URL, in PGPASSWORD") as found:
         connect(postgres.url(user="needs_password", password=password))
     assert "wrong-word" not in str(found.value)
-    with connect(postgres.url(user="needs_password", password=PASSWORD)) as store:
+    with connect(postgres.url(user="needs_password", password=PASSWORD), "never_made") as store:
         assert PASSWORD not in repr(store)
         assert not store.exists
 
