@@ -30,7 +30,7 @@ browser:  # for the tests of the web page, which are skipped if there is none
 pytest: $(VENV)/test browser
 	$(BIN)/pytest -n 3 --no-loadscope-reorder -q || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
-test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers
+test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers, all experiments
 	$(BIN)/pytest -q -m slow
 
 test-min: .venv-min/done  ## the tests of the library with the lowest versions that pyproject.toml allows

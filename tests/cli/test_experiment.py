@@ -17,7 +17,7 @@ FIGURES = (*NAMES[:3], "retrieval-K50", "curves-K50", *NAMES[4:])
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """The folder of `experiment all --quick`, and what it printed."""
+    """The folder of `experiment all --quick`, and what it printed; tests/experiments runs each by itself."""
     folder = tmp_path_factory.mktemp("all")
     before = os.getcwd()
     os.chdir(folder)
@@ -28,6 +28,7 @@ def everything(tmp_path_factory):
     return folder / "found", result.output
 
 
+@pytest.mark.slow
 def test_every_experiment_writes_its_figures_tables_and_settings(everything):
     folder, _ = everything
     for name in NAMES:
@@ -41,6 +42,7 @@ def test_every_experiment_writes_its_figures_tables_and_settings(everything):
                 assert drawn.stat().st_size > 1000, drawn
 
 
+@pytest.mark.slow
 def test_the_report_holds_every_result_and_asks_nobody_else(everything):
     folder, printed = everything
     page = (folder / "report.html").read_text()
@@ -54,6 +56,7 @@ def test_the_report_holds_every_result_and_asks_nobody_else(everything):
     assert "BA from AGH has the lowest reconstruction error at every L (digits)" in printed
 
 
+@pytest.mark.slow
 def test_a_second_run_fits_nothing_again(everything, monkeypatch):
     folder, _ = everything
     monkeypatch.setattr(study, "fit", lambda *args: pytest.fail("it was fitted again"))

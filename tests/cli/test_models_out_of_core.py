@@ -162,6 +162,7 @@ def test_exit_codes_and_messages(place, arguments, code, why):
     assert Path("m.safetensors").exists() == (code == 0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_names_the_command_that_resumes_and_it_does(place):
     np.save("large.npy", clustered(60_000, 32, seed=4))
     words = [

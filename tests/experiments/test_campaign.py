@@ -58,6 +58,7 @@ def test_an_experiment_that_is_not_there_is_an_error(problem):
         campaign.planned(problem, campaign.Settings(), ["wraper"])
 
 
+@pytest.mark.slow
 def test_data_with_few_columns_leave_out_what_they_cannot_have(tmp_path, digits):
     np.save(tmp_path / "ten.npy", digits[:300, 20:30])
     found = campaign.Campaign(tmp_path / "o", campaign.Settings(bits=(4, 12), methods=("itq", "lsh", "ba")))

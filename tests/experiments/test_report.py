@@ -107,6 +107,7 @@ def test_everything_is_escaped() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes_in_another_process() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_report as t; "

@@ -173,6 +173,7 @@ def test_parameters_that_cannot_be_are_refused(name, value, allowed, digits):
 # ---- what it must show
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_bits", [8, 32])
 def test_the_spherical_distance_finds_about_as_many_neighbours_as_the_hamming_distance(n_bits, halves):
     train, queries, truth = halves

@@ -286,6 +286,7 @@ np.savez(sys.argv[2], **answers)
 """
 
 
+@pytest.mark.slow
 def test_a_plain_processor_gives_the_same_answers(tmp_path: Path):
     given = {str(n_bits): random_codes(1000, n_bits) for n_bits in (8, 32, 40, 64, 128, 256, 300, 1024, 8191)}
     np.savez(tmp_path / "given.npz", **given)

@@ -73,6 +73,7 @@ def test_every_start_and_validation_gives_the_model_of_a_fit_by_passes_here(clie
     assert there.training_.n_rows == here.training_.n_rows
 
 
+@pytest.mark.slow
 def test_codes_that_are_given_go_to_the_workers_that_have_their_rows(client, path, X):
     codes = ITQ(8, random_state=3).fit(X).encode(X)
     here = model(init=codes).fit(path)

@@ -209,6 +209,7 @@ def _children(pid):
     return [int(each) for each in listed.stdout.split()]
 
 
+@pytest.mark.slow
 def test_the_demo_is_served_and_leaves_nothing_behind(tmp_path):
     with served("--demo", env={"TMPDIR": str(tmp_path)}) as (process, port):
         assert "1,797 pictures" in process.first_line
