@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from unittest import mock
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 
 from auxbit import LSH, Collection
+from auxbit.collection import storage
 from auxbit.collection.storage import DATABASE
+from auxbit.core.files import WriterLock
 from auxbit.errors import CollectionError, InvalidInput
 from helpers.collection_truth import Contents, D, difference, model
 
@@ -109,3 +113,48 @@ def test_files_that_a_killed_writer_left_are_removed_by_the_next_and_others_stay
     names = {path.name for path in (tmp_path / "c").iterdir()}
     assert not names & set(left)
     assert {"notes.txt", ".tmp"} <= names
+
+
+def test_readers_see_what_is_committed_at_once_even_if_the_writer_cannot_tell_them(tmp_path, monkeypatch):
+    codes = np.arange(160, dtype=np.uint8).reshape(20, 8)
+    Collection.create(tmp_path / "c", bits=64).close()
+    early = Collection(tmp_path / "c")  # before there is a file that tells
+    with Collection(tmp_path / "c") as writer:
+        writer.add(codes=codes[:5])
+        reader = Collection(tmp_path / "c")
+        for n in (5, 6, 7):
+            for each in (early, reader):
+                assert len(each.search(codes=codes[0], k=20).ids) == n
+            writer.add(codes=codes[n : n + 1])
+        note = WriterLock.note
+
+        def fails(lock, commit):
+            if commit is not None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            note(lock, commit)
+
+        monkeypatch.setattr(WriterLock, "note", fails)
+        writer.add(codes=codes[8:9])
+        for each in (early, reader):
+            assert len(each.search(codes=codes[0], k=20).ids) == 9
+        monkeypatch.setattr(WriterLock, "note", note)
+        writer.add(codes=codes[9:10])
+        assert reader._storage._lock.notes(reader._storage.state.commit)
+        (tmp_path / "c/writer.lock").rename(tmp_path / "elsewhere")  # which nobody should do
+    with Collection(tmp_path / "c") as writer:
+        writer.add(codes=codes[10:11])
+        time.sleep(storage.LOOK_SECONDS)
+        for each in (early, reader):
+            assert len(each.search(codes=codes[0], k=20).ids) == 11
+            each.close()
+
+
+def test_a_commit_that_fails_is_followed_by_one_that_readers_see(tmp_path):
+    codes = np.arange(160, dtype=np.uint8).reshape(20, 8)
+    with Collection.create(tmp_path / "c", bits=64) as writer, Collection(tmp_path / "c") as reader:
+        writer.add(codes=codes[:5])
+        with pytest.raises(InvalidInput):
+            writer.add(codes=codes[:5], ids=np.arange(5))
+        assert len(reader.search(codes=codes[0], k=20).ids) == 5
+        writer.add(codes=codes[5:8])
+        assert len(reader.search(codes=codes[0], k=20).ids) == 8

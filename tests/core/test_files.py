@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import files
-from auxbit.core.files import CHUNK, Checked, Flat, append_checked, check_layout
+from auxbit.core.files import CHUNK, Checked, Flat, WriterLock, append_checked, check_layout
 from auxbit.core.parallel import FORK_SECONDS, unforked
-from auxbit.errors import Damaged, FileExists, FileProblem, InvalidInput
+from auxbit.errors import Damaged, FileExists, FileProblem, InUse, InvalidInput
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -332,3 +333,51 @@ def test_a_damaged_chunk_is_named_when_it_is_first_used_or_noted(tmp_path):
     with pytest.raises(Damaged, match=r"lacks checksums of .*codes\.0\. Ask for help\."):
         Checked(flat, "codes.0", lenient=False).grow(database, len(WHOLE))
     database.close()
+
+
+def test_small_additions_to_a_long_file_of_codes_find_a_large_page_reserved(tmp_path):
+    codes, vectors, step = Flat(tmp_path / "codes.0"), Flat(tmp_path / "vectors.0"), 3 * 2**18
+    whole = np.random.default_rng(0).integers(0, 256, 9 * step, dtype=np.uint8)
+    sizes = []
+    for start in range(0, len(whole), step):
+        codes.append(start, [whole[start : start + step]], 64)
+        vectors.append(start, [whole[start : start + step]], 0)
+        sizes.append(codes.path.stat().st_size)
+    assert sizes[0] == step + 64  # a short file is not made longer
+    assert sizes[-1] % files.LARGE_PAGE == 0 or not files.HAS_LARGE_PAGES
+    assert sizes[-1] <= len(whole) + 2 * files.LARGE_PAGE
+    assert vectors.path.stat().st_size == len(whole)
+    for flat, room in ((codes, 64), (vectors, 0)):
+        assert flat.content(len(whole), room).tobytes() == whole.tobytes() + bytes(room)
+
+
+@pytest.mark.skipif(not hasattr(os, "pread"), reason="without pread the database is asked")
+def test_the_file_of_a_lock_tells_readers_the_last_commit_and_that_one_is_being_made(tmp_path):
+    writer, reader = WriterLock(tmp_path / "writer.lock"), WriterLock(tmp_path / "writer.lock")
+    reader.look()
+    assert not reader.notes(7)  # there is no file
+    writer.acquire("it")
+    reader.look()
+    assert not reader.notes(7)
+    writer.note(7)
+    assert [reader.notes(each) for each in (7, 8)] == [True, False]
+    with suppress(ZeroDivisionError), writer.committing(8):
+        assert [reader.notes(each) for each in (7, 8)] == [False, False]
+        raise ZeroDivisionError
+    assert [reader.notes(each) for each in (7, 8)] == [False, False]  # only the database can tell
+    with writer.committing(8):
+        pass
+    assert [reader.notes(each) for each in (7, 8)] == [False, True]
+    with pytest.raises(InUse, match=f"process {os.getpid()}"):
+        reader.acquire("it")
+    writer.release()
+    assert reader.notes(8)  # as long as nobody writes
+    writer.path.unlink()  # which nobody should do
+    with pytest.raises(FileNotFoundError), writer.committing(9):
+        raise AssertionError("what readers cannot be told of is not committed")
+    writer.acquire("it")
+    writer.note(9)
+    reader.look()
+    assert reader.notes(9)
+    reader.release()
+    assert not reader.notes(9)

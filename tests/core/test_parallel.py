@@ -380,6 +380,39 @@ def test_a_thread_that_an_interrupt_has_kept_from_leaving_a_guard_does_not_wait_
     assert done == ["written", "read"]
 
 
+def test_nobody_reads_while_somebody_writes_however_threads_take_turns():
+    guard, numbers, wrong = Guard(), [0, 0], []
+    before = sys.getswitchinterval()
+
+    def change():
+        for _ in range(300):
+            with guard.writing():
+                numbers[0] += 1
+                with guard.reading():
+                    numbers[1] += 1
+
+    def look():
+        for _ in range(3000):
+            with guard.reading():
+                with guard.reading():
+                    first = numbers[0]
+                if first != numbers[1]:
+                    wrong.append(tuple(numbers))
+
+    threads = [threading.Thread(target=each) for each in (change, look, look, look, change)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+    assert numbers == [600, 600]
+    assert (guard._readers, guard._writer, guard._writers_waiting) == ({}, None, 0)
+
+
 def test_a_guard_is_free_again_after_an_error():
     guard = Guard()
     for use in (guard.reading, guard.writing):

@@ -461,10 +461,10 @@ class Collection:
         lims: Array | None = None,
     ) -> Answers:  # fmt: skip
         """What was found, by positions, as answers by ids."""
-        ids, how, items = now.ids_at(positions), asked.how, now.view.store.alive.count
-        bits, name = now.state.n_bits - now.state.list_bits, None if where is None else str(where)
+        ids, how, state, items = now.ids_at(positions), asked.how, now.view.state, now.view.store.alive.count
 
         def about() -> dict[str, Any]:  # only if asked: every search passes here
+            bits, name = state.n_bits - state.list_bits, None if where is None else str(where)
             return {"collection": self._storage.place, "items": items, "bits": bits, **how, "where": name}
 
         if asked.single and lims is None:

@@ -330,21 +330,21 @@ class Snapshot(NamedTuple):
 
         Without a connection KeyError, if one has not been looked up before.
         """
-        numbers = self.view.stretches.ids_at(positions)
-        if not self.state.own_ids:
+        view, numbers = self.view, self.view.stretches.ids_at(positions)
+        if not view.state.own_ids:
             return numbers
-        listed, known = numbers.ravel().tolist(), self.view.known_ids
+        listed, known = numbers.ravel().tolist(), view.known_ids
         unknown = [] if self.connection is None else [each for each in listed if each not in known]
         if unknown:
             if len(known) > MOST_KNOWN:
-                known = self.view.known_ids = {}
+                known = view.known_ids = {}
                 unknown = listed
             own = {number: id_ for number, id_, _ in self._all_rows(unknown) if id_ is not None}
-            with understood(f"{self.view.place}: an id"):
+            with understood(f"{view.place}: an id"):
                 ids = ids_array([own.get(number, number) for number in unknown], self.state.ids)
             known.update(zip(unknown, ids.tolist()))
-        kind = np.int64 if self.state.ids == "integer" else object
-        return np.array([known[number] for number in listed], dtype=kind).reshape(positions.shape)
+        kind = np.int64 if view.state.ids == "integer" else object
+        return np.fromiter(map(known.__getitem__, listed), kind, len(listed)).reshape(positions.shape)
 
     def queries(self, X: Any, codes: Any, like: Any, column: str | None) -> Queries:
         """What is searched for: X, codes, or an item, by its vector if that is kept, else by its code."""

@@ -17,7 +17,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from auxbit.index.codes import LANES
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
 FORMAT, OLDEST = 4, 3  # that is written, and the oldest that is read
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
-LAST_COMMIT = "SELECT value FROM settings WHERE name = 'commit'"
 LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
@@ -189,7 +188,7 @@ class State:
 
 def read_state(connection: sqlite3.Connection, before: State | None = None) -> State:
     """What the settings say; `before` itself if nothing was committed since."""
-    commit = connection.execute(LAST_COMMIT).fetchone()
+    commit = connection.execute("SELECT value FROM settings WHERE name = 'commit'").fetchone()
     if before is not None and commit == (before.commit,):
         return before
     found = dict(connection.execute("SELECT name, value FROM settings").fetchall())
@@ -295,9 +294,10 @@ class Storage:
         """Refuse a folder that was moved, removed or replaced: its open files could still be used."""
         if self.connections.closed:
             raise InvalidInput(f"{self.place} is closed. Open it again.")
-        if self._path is None:
+        if self._path is None or self._lock is None:
             return
         try:
+            self._lock.look()
             found = os.stat(self._path)
         except OSError as error:
             check_folder(self._path.parent)
@@ -328,9 +328,9 @@ class Storage:
     @property
     def state(self) -> State:
         """The present state."""
-        known, is_sole = self._state, self._sole == files.process
-        if known is not None and (is_sole or self.connections.glance(LAST_COMMIT) == (known.commit,)):
-            if not is_sole or time.monotonic() > self._looked + LOOK_SECONDS:
+        known, lock = None if self.connections.closed else self._state, self._lock
+        if known and (self._sole == files.process or (lock and lock.notes(known.commit))):
+            if time.monotonic() > self._looked + LOOK_SECONDS:
                 self._check_usable()
             return known
         with self.reading() as (_, state):
@@ -385,7 +385,8 @@ class Storage:
             "INSERT INTO commits VALUES (?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?, ?, ?, ?, ?)",
             (change.state.commit, *map(change.report.get, names)),
         )
-        change.connection.execute("COMMIT")
+        with nullcontext() if self._lock is None else self._lock.committing(change.state.commit):
+            change.connection.execute("COMMIT")
         self._note(change.state)
 
     def _note(self, state: State) -> State:
@@ -413,6 +414,7 @@ class Storage:
         if self.folder is not None and self._lock is not None and self._lock.held:
             ours = re.compile(r"(codes|vectors|lists)\.\d+|model\.\d+\.safetensors|\..*\.part|\.tmp\w{6}")
             with suppress(OSError, sqlite3.Error), self.reading() as (_, state):
+                self._lock.note(state.commit)
                 for path in self.folder.iterdir():
                     if ours.fullmatch(path.name) and path.name not in state.files:
                         with suppress(OSError):  # Windows keeps what somebody has mapped
@@ -467,9 +469,7 @@ def refuse_existing(folder: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not overwrite:
-        raise FileExists(
-            f"{folder} exists. Choose another name, or replace it with --force (overwrite=True)."
-        )
+        raise files.exists(folder)
     if not is_collection(folder):
         raise FileExists(f"{folder} is not a collection, and is not replaced by one. Choose another name.")
 

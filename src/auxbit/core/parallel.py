@@ -206,34 +206,39 @@ class Unforked:
                 before=self._wait, after_in_parent=self._forked, after_in_child=self._forked_here
             )
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> None:  # without the lock if nothing forks: every search passes here
         me = threading.get_ident()
-        if me in self._depths:
-            self._depths[me] += 1
-            return
-        try:
-            with self._lock:
-                while self._forking:
-                    self._changed.wait()
-                self._depths[me] = 1
-        except BaseException:  # an interrupt
-            self._depths.pop(me, None)
-            raise
+        self._depths[me] = self._depths.get(me, 0) + 1  # before the look: who forks says so and then looks
+        if self._forking and self._depths[me] == 1:
+            try:
+                self._wait_for_forks(me)
+            except BaseException:  # an interrupt
+                self._depths.pop(me, None)
+                raise
+
+    def _wait_for_forks(self, me: int) -> None:
+        with self._lock:
+            del self._depths[me]
+            self._changed.notify_all()
+            while self._forking:
+                self._changed.wait()
+            self._depths[me] = 1
 
     def __exit__(self, *error: object) -> None:
         me = threading.get_ident()
-        self._depths[me] -= 1
-        if not self._depths[me]:
+        if self._depths[me] > 1:
+            self._depths[me] -= 1
+            return
+        del self._depths[me]
+        if self._forking:
             with self._lock:
-                del self._depths[me]
-                if self._forking:
-                    self._changed.notify_all()
+                self._changed.notify_all()
 
     def _wait(self) -> None:
         me = threading.get_ident()
         with self._lock:
             self._forking += 1
-            self._changed.wait_for(lambda: self._depths.keys() <= {me}, timeout=FORK_SECONDS)
+            self._changed.wait_for(lambda: {me}.issuperset(list(self._depths)), timeout=FORK_SECONDS)
 
     def _forked(self) -> None:
         with self._lock:
@@ -267,28 +272,38 @@ class Guard:
         """Wait until nobody writes or waits to; keep writers out for the length of the block."""
         return self
 
-    def __enter__(self) -> None:  # by hand, and by the lock itself: every search passes here
+    def __enter__(self) -> None:  # by hand, and without the lock if nobody writes: every search passes here
         me, mine = threading.get_ident(), False
         unforked.__enter__()
         try:
-            with self._lock:
-                while self._writer not in (None, me) or (self._writers_waiting and me not in self._readers):
-                    self._changed.wait()
-                self._readers[me], mine = self._readers.get(me, 0) + 1, True
+            # before the look at writers, and those who wait first: they say so, and look at readers then
+            self._readers[me], mine = self._readers.get(me, 0) + 1, True
+            if (self._writers_waiting or self._writer is not None) and self._readers[me] == 1:
+                self._wait_for_writers(me)
         except BaseException:  # an interrupt
             self._leave(me, mine)
             raise
+
+    def _wait_for_writers(self, me: int) -> None:
+        with self._lock:
+            del self._readers[me]
+            self._changed.notify_all()
+            try:
+                while self._writer != me and (self._writer is not None or self._writers_waiting):
+                    self._changed.wait()
+            finally:
+                self._readers[me] = 1
 
     def __exit__(self, *error: object) -> None:
         self._leave(threading.get_ident(), True)
 
     def _leave(self, me: int, mine: bool) -> None:
-        with self._lock:
-            if mine and self._readers[me] > 1:
-                self._readers[me] -= 1
-            elif mine:
-                del self._readers[me]
-                if self._writers_waiting and not self._readers:
+        if mine and self._readers[me] > 1:
+            self._readers[me] -= 1
+        elif mine:
+            del self._readers[me]
+            if self._writers_waiting:
+                with self._lock:
                     self._changed.notify_all()
         unforked.__exit__()
 
@@ -301,7 +316,7 @@ class Guard:
                 with self._lock:
                     self._writers_waiting += 1
                     try:
-                        while self._writer not in (None, me) or self._readers.keys() - {me}:
+                        while self._writer not in (None, me) or set(self._readers) - {me}:
                             self._changed.wait()
                         self._writer, mine = me, True
                     finally:
