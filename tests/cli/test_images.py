@@ -318,6 +318,7 @@ def wait_for_rows(folder: Path, rows: int, process: Any) -> None:
     raise AssertionError("nothing was read")
 
 
+@pytest.mark.slow
 def test_a_killed_and_an_interrupted_run_end_as_one_that_was_not(pets: Path) -> None:
     for number in range(520):
         (pets / "in" / f"n{number}.png").write_bytes(saved(noise(9, 9, seed=number)))

@@ -246,7 +246,9 @@ Collection.create(folder / "c", folder / "x.npy", bits=32, method="lsh", lists=1
 """
 
 
-@pytest.mark.parametrize(("moment", "n_there"), [("batch", 1000), ("sorted", 2000)])
+@pytest.mark.parametrize(
+    ("moment", "n_there"), [("batch", 1000), pytest.param("sorted", 2000, marks=pytest.mark.slow)]
+)
 def test_a_create_that_is_killed_resumes_from_the_rows_that_are_there(tmp_path, moment, n_there):
     X, queries = rows(2000), rows(20, 1)
     np.save(tmp_path / "x.npy", X)

@@ -50,6 +50,7 @@ def test_transform_and_encode_of_a_dask_array_are_lazy_and_those_of_its_rows(mod
         computed.clear()
 
 
+@pytest.mark.slow
 def test_workers_sort_rows_into_lists_and_code_them(X):
     model, here = (LSH(16, random_state=0).fit(X) for _ in range(2))
     rows = da.from_array(X, chunks=(200, 12))

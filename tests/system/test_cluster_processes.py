@@ -55,6 +55,7 @@ def cluster(tmp_path):
         yield file, workers
 
 
+@pytest.mark.slow
 def test_scheduler_and_workers_as_processes_give_the_model_of_one_machine_though_one_is_killed(
     cluster, tmp_path
 ):

@@ -113,7 +113,13 @@ def busy(*calls: Callable[[], object]) -> Iterator[list[BaseException]]:
             each.join()
 
 
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(each, marks=[pytest.mark.slow] if each == "forkserver" else [])
+        for each in multiprocessing.get_all_start_methods()
+    ],
+)
 def test_children_encode_and_search_while_threads_of_the_parent_work(place, shared, tmp_path, method):
     context = multiprocessing.get_context(method)
     expected = [work.encoded(place), work.searched(shared, 1)]

@@ -81,7 +81,7 @@ def received(connection):
     return int(head.split()[1]), body
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_the_end_finishes_what_is_running(number):
     with served(digits()) as (process, port):
         assert "digits.auxbit" in process.first_line
