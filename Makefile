@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit lock release-check coverage experiments figures reference docs clean
+.PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit lock release-check coverage mutants experiments figures reference docs clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -99,6 +99,10 @@ coverage: $(VENV)/test  ## branches of src that the tests reach (half an hour; c
 	$(PIP) coverage
 	$(BIN)/coverage run --branch --source=auxbit -m pytest -q
 	$(BIN)/coverage report --skip-covered
+
+mutants: $(VENV)/test  ## change the source at random, 50 places a package: do tests notice? (hours; docs/results/mutants.jsonl)
+	$(PIP) cosmic-ray
+	$(BIN)/python benchmarks/mutants.py
 
 experiments: $(VENV)/test  ## the paper's experiments on AUXBIT_DATA's data sets, into docs/ (an hour; AUXBIT_DATA/cifar10 too)
 	$(BIN)/auxbit experiment all --preset paper --data cifar10 --data mnist --data siftsmall --data sift_photos --out auxbit-experiments
