@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -205,6 +207,13 @@ def test_a_server_that_is_not_there_is_told_without_the_password(files):
     result = s("push", "codes.npy", "--to", to, code=1)
     assert "cannot be reached" in result.stderr
     assert PASSWORD not in result.stdout + result.stderr
+
+
+def test_milvus_prints_no_tracebacks_beside_our_messages(files):
+    skip_without_milvus_file()
+    code = "import logging; from auxbit.cli.store import _connected; _connected('c.db', None).close(); "
+    code += "print(logging.getLogger('pymilvus.decorators').isEnabledFor(logging.ERROR))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_store_may_be_named_by_the_environment(files, monkeypatch):

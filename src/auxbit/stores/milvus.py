@@ -124,6 +124,8 @@ class Client:
             )
         if "auth" in text.lower():
             return StoreUnreachable(f"{self.address.shown}: {text}. Check the user and password in the URL.")
+        if self.is_file and "StatusCode.UNKNOWN" in text:  # all that it says of a full disk
+            return StoreError(f"{self.address.shown}: Milvus Lite says: {text}. Is there room on the disk?")
         if any(sign in text for sign in GONE):
             return StoreUnreachable(
                 f"{self.address.shown} cannot be reached, or no longer: {text}. Is it running? What it has "
