@@ -177,6 +177,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["search", "--to", "c.sqlite", "-q", "codes.npy", "--n-probe", "9"], "n-probe=9 is invalid"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--mode", "near"], "near"),
         (["push", "codes.npy", "--to", "c.db", "--without-metadata"], "leave --metadata out"),
+        (["push", "codes.npy", "--to", "c.db", "--index", "hnws"], "'hnws' is not one of hnsw, ivf"),
         (
             ["push", "codes.npy", "--to", "c.sqlite", "--index", "hnsw"],
             "expected none: this store reads all codes",
@@ -195,6 +196,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["push", "folder", "--to", "c.db"], "is not a collection"),
         (["push", "texts", "--to", "c.db"], "the ids of texts are text, and stores keep integers"),
         (["push", "codes.npy", "--to", "c.db", "--bits", "20"], "bits set beyond the first 20"),
+        (["push", "codes.npy", "--to", "c.db", "--index", "ivf"], "Milvus Lite has no approximate index"),
     ]:
         result = s(*words, code=1)
         assert why in " ".join(result.stderr.split()), result.stderr

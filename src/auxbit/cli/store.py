@@ -63,8 +63,8 @@ def push(
     without_metadata: Annotated[bool, Option(
         "--without-metadata", help="For a collection: leave its metadata out, if the store cannot keep them."
     )] = False,
-    index: Annotated[str | None, Option(
-        metavar="hnsw|ivf",
+    index: Annotated[str | None, choice(
+        "hnsw", "ivf",
         help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and LanceDB."
     )] = None,
     resume: Annotated[bool, Option(

@@ -346,7 +346,6 @@ class MilvusStore(Store):
     batch_rows = 32_768
     place = "collection"
     dimensions = (2, 32_768)
-    indexes = ("ivf",)
 
     def __init__(
         self, url: str | Address, name: str = DEFAULT_NAME, *, timeout: float = 30.0, n_probe: int = 32
@@ -354,6 +353,7 @@ class MilvusStore(Store):
         self.n_probe = check_integer("n_probe", n_probe, 1, MOST_LISTS)
         super().__init__(url if isinstance(url, Address) else parse(url), name)
         self._client = Client(self.address, timeout)
+        self.indexes = () if self._client.is_file else ("ivf",)
         if not isinstance(name, str) or not NAME.fullmatch(name):
             self._client.close()
             raise InvalidParameter("name", name, "letters, digits and _, not a digit first, for Milvus")
