@@ -355,7 +355,7 @@ def test_what_is_left_out_is_said_and_what_most_pictures_came_after(pets: Path) 
     assert "Not read: 2\n" in shown
     assert "  scan.psd is not read: JPEG, PNG, WebP" in shown
     assert "  out.png is a link that leads out of the folder" in shown
-    assert "Not pictures by their names: 1 files (1 .t\\x0axt)" in shown
+    assert "Not pictures by their names: 1 file (1 .t\\x0axt)" in shown
     assert "Most pictures came after the model was fitted; --retrain fits a new one to all." in shown
     shown = images("add", "pets.auxbit", "more").stdout
     assert "fitted to 32 pictures" in shown

@@ -33,7 +33,9 @@ def test_json_has_null_for_what_is_no_finite_number(capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1, None], "3": None}
 
 
-def test_names_of_files_cannot_act_on_a_terminal() -> None:
+def test_names_of_files_cannot_act_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("evil\x1b[31m.sqlite: 3 rows\nNext: …")
+    assert capsys.readouterr().out == "evil\\x1b[31m.sqlite: 3 rows\nNext: …\n"
     assert output.printable("evil\x1b[31m.png") == "evil\\x1b[31m.png"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -175,6 +177,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["search", "--to", "c.sqlite", "-q", "codes.npy", "--n-probe", "9"], "n-probe=9 is invalid"),
         (["search", "--to", "c.db", "-q", "codes.npy", "--mode", "near"], "near"),
         (["push", "codes.npy", "--to", "c.db", "--without-metadata"], "leave --metadata out"),
+        (["push", "codes.npy", "--to", "c.db", "--index", "hnws"], "'hnws' is not one of hnsw, ivf"),
         (
             ["push", "codes.npy", "--to", "c.sqlite", "--index", "hnsw"],
             "expected none: this store reads all codes",
@@ -193,6 +196,7 @@ def test_mistakes_are_told_before_anything_happens(files, tmp_path):
         (["push", "folder", "--to", "c.db"], "is not a collection"),
         (["push", "texts", "--to", "c.db"], "the ids of texts are text, and stores keep integers"),
         (["push", "codes.npy", "--to", "c.db", "--bits", "20"], "bits set beyond the first 20"),
+        (["push", "codes.npy", "--to", "c.db", "--index", "ivf"], "Milvus Lite has no approximate index"),
     ]:
         result = s(*words, code=1)
         assert why in " ".join(result.stderr.split()), result.stderr
@@ -205,6 +209,13 @@ def test_a_server_that_is_not_there_is_told_without_the_password(files):
     result = s("push", "codes.npy", "--to", to, code=1)
     assert "cannot be reached" in result.stderr
     assert PASSWORD not in result.stdout + result.stderr
+
+
+def test_milvus_prints_no_tracebacks_beside_our_messages(files):
+    skip_without_milvus_file()
+    code = "import logging; from auxbit.cli.store import _connected; _connected('c.db', None).close(); "
+    code += "print(logging.getLogger('pymilvus.decorators').isEnabledFor(logging.ERROR))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_store_may_be_named_by_the_environment(files, monkeypatch):

@@ -28,7 +28,7 @@ def run(*arguments, **env):
 def test_without_arguments_both_uses_are_named():
     result = run()
     assert result.exit_code == 2
-    assert "auxbit serve pets.auxbit" in result.output
+    assert "the folder of a collection (auxbit serve pets.auxbit)" in " ".join(result.output.split())
     assert "--demo" in result.output
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from auxbit import ITQ, Collection
-from auxbit.errors import FileExists, InvalidInput, InvalidParameter
+from auxbit.errors import FileExists, FileProblem, InvalidInput, InvalidParameter
 from auxbit.stores.documents import write_documents
 from auxbit.stores.push import of_arrays, of_collection
 from helpers.index_truth import random_codes
@@ -89,6 +91,15 @@ def test_a_folder_that_is_there_is_left_alone_and_mistakes_write_nothing(tmp_pat
     with pytest.raises(FileExists, match=r"there exists\. Choose the name of a new folder"):
         write_documents(SOURCE, tmp_path / "there", "vespa")
     assert [each.name for each in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_stays(tmp_path):
+    def full(rows):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(FileProblem, match=r"out could not be written: No space left on device\."):
+        write_documents(replace(SOURCE, read=full), tmp_path / "out", "vespa")
+    assert not list(tmp_path.iterdir())
 
 
 def test_codes_for_the_decoder_alone_are_refused(tmp_path, digits):

@@ -10,6 +10,7 @@ import pytest
 
 from auxbit.errors import FileProblem, InvalidParameter
 from auxbit.stores import StoreError, StoreExists, connect
+from auxbit.stores.push import of_arrays, push
 from helpers.index_truth import random_codes
 from helpers.store_servers import EMBEDDED, skip_without
 
@@ -112,3 +113,18 @@ def test_a_batch_goes_in_as_a_whole(path):
             assert store.count() == 0
         store.add(codes, np.arange(4))
         assert store.count() == 4
+
+
+def test_a_push_onto_a_full_disk_is_told_and_leaves_nothing(path, monkeypatch):
+    resource = pytest.importorskip("resource", reason="this system has no limits of files")
+    monkeypatch.setenv("XDG_STATE_HOME", str(path.parent / "state"))
+    source = of_arrays(random_codes(20_000, 128), 128)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with connect(str(path)) as store:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+            with pytest.raises(StoreError, match=r" says: .*([Ff]ull|[Tt]oo large|I/O)"):
+                push(store, source)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [each.name for each in path.parent.iterdir() if each.is_file() or each == path] == []

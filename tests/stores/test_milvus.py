@@ -82,6 +82,18 @@ def test_a_collection_that_auxbit_has_not_made_is_left_alone(file):
         assert not store.exists
 
 
+def test_an_error_that_milvus_lite_does_not_explain_is_not_taken_for_a_server_that_is_gone(file, monkeypatch):
+    def fails(*_, **__):
+        raise client._driver.MilvusException(message="Retry timeout: 30.0s, StatusCode.UNKNOWN")
+
+    with connect(file) as store:
+        client = store._client
+        monkeypatch.setattr(client.milvus, "insert", fails)
+        with pytest.raises(StoreError, match=r"StatusCode\.UNKNOWN\. Is there room on the disk") as found:
+            client.call("insert")
+    assert not isinstance(found.value, StoreUnreachable)
+
+
 def test_milvus_lite_says_that_it_has_no_approximate_index(file):
     with connect(file, "flat") as store:
         store.create(8)

@@ -234,6 +234,20 @@ def test_a_user_without_rights_is_told_who_can_help(database, sql, postgres):
         store.create(8)
 
 
+def test_a_full_server_is_not_taken_for_one_that_is_gone(postgres, sql):
+    with connect(postgres.url(), "filled") as store:
+        store.create(8, overwrite=True)
+        sql(
+            "CREATE OR REPLACE FUNCTION disk_is_full() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE disk_full USING MESSAGE = 'No space left on device'; END$$"
+        )
+        sql("CREATE TRIGGER refuse BEFORE INSERT ON filled EXECUTE FUNCTION disk_is_full()")
+        with pytest.raises(StoreError, match=r"/postgres: No space left on device\.$") as found:
+            store.add(random_codes(1, 8), [1])
+        assert not isinstance(found.value, StoreUnreachable)
+        assert store.count() == 0
+
+
 # ---- connections that fail
 
 

@@ -25,7 +25,7 @@ COLUMNS = {
     "method": "method", "bits": "bits", "precision": "precision", "recall": "recall", "mAP": "map",
     "error": "squared_error", "L_eff": "effective_bits", "seconds": "seconds",
 }  # fmt: skip
-USAGE = "give the folder of a picture collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
+USAGE = "give the folder of a collection (auxbit serve pets.auxbit), or --demo for handwritten digits"
 
 Pets = Annotated[str, Argument(metavar="COLLECTION", help="A collection made by create.")]
 Prune = Annotated[bool, Option("--prune", help="Delete items whose file is missing.")]
@@ -301,7 +301,8 @@ def _print(report: Report, folder: str, json: bool) -> None:
             f"{n:,} {printable(end) or 'without an ending'}" for end, n in report.others.most_common(5)
         )
         more = " …" if len(report.others) > 5 else ""
-        output.say(f"\nNot pictures by their names: {report.others.total():,} files ({ends}{more})")
+        n = report.others.total()
+        output.say(f"\nNot pictures by their names: {n:,} file{'s' * (n != 1)} ({ends}{more})")
     if 2 * report.fitted < report.items:
         output.say("\nMost pictures came after the model was fitted; --retrain fits a new one to all.")
     if report.missing:

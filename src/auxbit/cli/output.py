@@ -29,14 +29,18 @@ _err = Console(stderr=True, highlight=False)  # it follows sys.stderr, which tes
 
 def say(text: str = "") -> None:
     """A line on stdout."""
-    _out().print(text, markup=False, soft_wrap=True)
+    _out().print(_shown(text), markup=False, soft_wrap=True)
 
 
 def note(text: str, kind: str = "") -> None:
     """A line on stderr, after a coloured "error: " or "warning: "."""
     colour = {"error": "bold red", "warning": "bold yellow"}.get(kind, "")
-    shown = "\n".join(map(printable, text.split("\n")))  # file names are among it
-    _err.print(Text.assemble((f"{kind}: " if kind else "", colour), shown), soft_wrap=True)
+    _err.print(Text.assemble((f"{kind}: " if kind else "", colour), _shown(text)), soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    """Lines without what a terminal would act on: file names are among them."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -63,8 +63,8 @@ def push(
     without_metadata: Annotated[bool, Option(
         "--without-metadata", help="For a collection: leave its metadata out, if the store cannot keep them."
     )] = False,
-    index: Annotated[str | None, Option(
-        metavar="hnsw|ivf",
+    index: Annotated[str | None, choice(
+        "hnsw", "ivf",
         help="Build an approximate index afterwards: hnsw in PostgreSQL, ivf in Milvus and LanceDB."
     )] = None,
     resume: Annotated[bool, Option(
@@ -211,13 +211,16 @@ def _connected(to: str, name: str | None, *, exact: bool = False, **options: int
     """The store at an address. exact : without approximate indexes; options : None for what is not given."""
     import logging
 
+    from auxbit.core.checks import require
     from auxbit.errors import InvalidParameter
     from auxbit.stores import connect
     from auxbit.stores.base import parse
 
-    for driver in ("pymilvus", "grpc"):  # pymilvus logs a traceback for every error, beside our message
-        logging.getLogger(driver).setLevel(logging.CRITICAL)
     kind = parse(to).kind
+    if kind.startswith("milvus"):  # it logs a traceback for every error, and its import sets the levels
+        require("pymilvus", extra="milvus", purpose="Milvus")
+        for logger in ("pymilvus", "pymilvus.milvus_client", "grpc"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
     own = PROBING.get(kind, "")
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():

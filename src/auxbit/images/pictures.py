@@ -612,7 +612,7 @@ def _script(groups: Sequence[Sequence[Copy]]) -> str:
         for each in group:
             kept, path = paths[each.of], paths[each.id]
             if each.action == "delete" and not (kept + path).isprintable():
-                lines.append(f"# item {each.id}: its name has control characters; the .csv has it")
+                lines.append(f"# item {each.id}: a name has control characters, see the .csv")
             elif each.action == "delete":
                 test = f"cmp -s -- {kept} {path}" if each.why == SAME else f"test -f {kept}"
                 lines += [f"# {each.why}", f"{test} && rm -- {path}"]

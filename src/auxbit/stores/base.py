@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import numpy as np
@@ -336,7 +336,7 @@ class Store(ABC):
     batch_rows: int  # that are best added at once
     place: str = "table"  # or "collection"
     dimensions: tuple[int, int] = (1, 16_000)  # the fewest and the most that a vector may have
-    indexes: ClassVar[tuple[str, ...]] = ()  # kinds of approximate indexes that it can build
+    indexes: tuple[str, ...] = ()  # kinds of approximate indexes that it can build
     ranks_itself = False  # whether it can rank by a decoder, if it gets norms of codes
 
     def __init__(self, address: Address, name: str) -> None:

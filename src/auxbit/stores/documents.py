@@ -47,7 +47,7 @@ def write_documents(
         raise InvalidParameter("name", name, "lower-case letters, digits and _, not a digit first")
     if Path(folder).exists():
         raise FileExists(f"{folder} exists. Choose the name of a new folder.")
-    with files.new_folder(folder) as made:
+    with files.write_errors(folder), files.new_folder(folder) as made:
         code = np.zeros(bytes_per_code(source.n_bits), dtype=np.uint8)
         if len(source):
             code = source.read(slice(0, 1))["codes"][0]

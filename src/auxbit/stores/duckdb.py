@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from auxbit.core.checks import require
@@ -32,6 +33,10 @@ class DuckdbStore(SqlStore):
         with suppress(duckdb.CatalogException, duckdb.NotImplementedException):  # another connection has
             connection.create_function("auxbit_holds", judge, ["VARCHAR", "VARCHAR"], "BOOLEAN")
         return connection
+
+    def _remove(self) -> None:
+        super()._remove()
+        Path(f"{self._path}.wal").unlink(missing_ok=True)  # stays if the disk was full
 
     def _run(self, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
         with self._translated():

@@ -124,6 +124,8 @@ class Client:
             )
         if "auth" in text.lower():
             return StoreUnreachable(f"{self.address.shown}: {text}. Check the user and password in the URL.")
+        if self.is_file and "StatusCode.UNKNOWN" in text:  # all that it says of a full disk
+            return StoreError(f"{self.address.shown}: Milvus Lite says: {text}. Is there room on the disk?")
         if any(sign in text for sign in GONE):
             return StoreUnreachable(
                 f"{self.address.shown} cannot be reached, or no longer: {text}. Is it running? What it has "
@@ -344,7 +346,6 @@ class MilvusStore(Store):
     batch_rows = 32_768
     place = "collection"
     dimensions = (2, 32_768)
-    indexes = ("ivf",)
 
     def __init__(
         self, url: str | Address, name: str = DEFAULT_NAME, *, timeout: float = 30.0, n_probe: int = 32
@@ -352,6 +353,7 @@ class MilvusStore(Store):
         self.n_probe = check_integer("n_probe", n_probe, 1, MOST_LISTS)
         super().__init__(url if isinstance(url, Address) else parse(url), name)
         self._client = Client(self.address, timeout)
+        self.indexes = () if self._client.is_file else ("ivf",)
         if not isinstance(name, str) or not NAME.fullmatch(name):
             self._client.close()
             raise InvalidParameter("name", name, "letters, digits and _, not a digit first, for Milvus")

@@ -90,7 +90,7 @@ def _ours(error: Any, address: Address, name: str) -> Exception:
             f"PostgreSQL cannot keep or compare this{row}: {text}. {detail}".rstrip() + remedy
         )
     gone = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    if gone and not isinstance(error, errors.InsufficientResources):
+    if gone and not (error.sqlstate or "").startswith("53"):  # that class is of servers that are full
         return StoreUnreachable(
             f"{address.shown}: the connection broke: {text}. What was committed is there; once the server "
             "is back, resume (push --resume)."
