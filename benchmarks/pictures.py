@@ -1,10 +1,11 @@
-"""The pictures of docs/performance.md and docs/search.md, drawn from raw results.
+"""The pictures of docs/performance.md, docs/search.md and docs/methods.md, drawn from raw results.
 
 `python benchmarks/pictures.py` draws all, with a name only that one.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from auxbit.plot.figures import precision
 from record import RESULTS
 
 IMAGES = RESULTS.parent / "images"
@@ -109,7 +111,21 @@ def mean_precision(rows: list[dict[str, Any]], data: str, bits: int, way: str) -
     return max(sum(each) / len(each) for each in found.values())
 
 
-PICTURES = {drawing.__name__: drawing for drawing in (growth, coding)}
+def comparisons() -> None:
+    """Precision@50 by bits, one line per method: what `auxbit compare` wrote of each data set."""
+    for data in ("digits", "siftsmall", "MNIST"):
+        with (RESULTS / f"compare-{data.lower()}.csv").open() as file:
+            rows = [
+                {"method": row["method"], "bits": int(row["bits"]), "precision": float(row["precision"])}
+                | {"precision_std": float(row["precision_std"])}
+                for row in csv.DictReader(file)
+                if row["precision"]
+            ]
+        figure = precision(rows, title=f"{data}: precision of the 50 nearest (K = 50)")
+        figure.savefig(IMAGES / f"compare-{data.lower()}.png", dpi=200)
+
+
+PICTURES = {drawing.__name__: drawing for drawing in (growth, coding, comparisons)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PICTURES:

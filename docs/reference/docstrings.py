@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import griffe
 
-PARAMETER = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*) : (?P<text>.*)")
+NAMES = r"\*{0,2}\w+(?:, \*{0,2}\w+)*"
+PARAMETER = re.compile(rf"(?P<names>{NAMES}) : (?P<text>.*)", re.S)
+NEXT = re.compile(rf"(?<=[.;:])\s(?:or\s)?(?={NAMES} : )")  # a parameter in the midst of a line
 
 
 class Readable(griffe.Extension):
@@ -21,30 +24,41 @@ class Readable(griffe.Extension):
 
 def as_markdown(text: str) -> str:
     """The same words; >>> lines are fenced, parameters become items with their further lines."""
-    out: list[str] = []
-    kind = ""
-    for line in text.splitlines():
-        found = PARAMETER.fullmatch(line)
-        now = "code" if line.startswith((">>>", "...")) else "item" if found else ""
-        if kind == "code" and now == "" and line:  # what it prints
-            line, now = f">>> # {line}", "code"
-        if kind == "item" and now == "" and line.startswith(" "):
-            now = "more"
-        if kind == "code" and now != "code":
-            out += ["```", ""]
-        if now == "code" and kind != "code":
-            out += ["", "```python"]
-        if now == "item" and kind not in ("item", "more"):
-            out.append("")
-        if now == "" and kind in ("item", "more") and line:
-            out.append("")
-        out.append(_line(line, now, found))
-        kind = "item" if now == "more" else now
-    return "\n".join([*out, "```"] if kind == "code" else out)
+    return "\n\n".join(
+        block for part in text.split("\n\n") for block in _blocks(part.strip("\n").splitlines())
+    )
 
 
-def _line(line: str, kind: str, found: re.Match[str] | None) -> str:
-    if kind == "item" and found is not None:
-        names = ", ".join(f"`{name}`" for name in found["names"].split(", "))
-        return f"- {names}: {found['text']}"
-    return f"    {line.strip()}" if kind == "more" else line[4:] if kind == "code" else line
+def _blocks(lines: list[str]) -> Iterator[str]:
+    """The code, the words and the lists of parameters of what stands between two empty lines."""
+    if lines and lines[0].startswith(">>>"):
+        yield "\n".join(["```python", *map(_as_code, lines), "```"])
+        return
+    starts = [place for place, line in enumerate(lines) if PARAMETER.fullmatch(line)] or [len(lines)]
+    if starts[0] > 0:  # such as the heading of a list
+        yield from _words("\n".join(lines[: starts[0]]))
+    ends = [*starts[1:], len(lines)]
+    texts = ["\n".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    if starts[0] < len(lines):
+        yield "\n".join(_item(each) for text in texts for each in NEXT.split(text))
+
+
+def _words(text: str) -> Iterator[str]:
+    """A paragraph, and a list of the parameters within it."""
+    first, *items = NEXT.split(text)
+    yield first
+    if items:
+        yield "\n".join(map(_item, items))
+
+
+def _as_code(line: str) -> str:
+    """A line of a session: what is printed becomes a comment."""
+    return line[4:] if line.startswith((">>>", "...")) else f"# {line}"
+
+
+def _item(text: str) -> str:
+    found = PARAMETER.fullmatch(text)
+    if found is None:
+        return text
+    names = ", ".join(f"`{name}`" for name in found["names"].split(", "))
+    return f"- {names}: {' '.join(found['text'].split()).rstrip(';')}"

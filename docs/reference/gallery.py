@@ -106,13 +106,21 @@ def as_markdown(name: str, cells: list[Cell]) -> str:
         lines += [cell.text, ""] if place else []
         lines += ["```python", cell.code, "```", ""]
         lines += ["```text", cell.output, "```", ""] if cell.output else []
-        lines += [f"![Figure of {name}]({picture(name, place, n)})\n" for n in range(len(cell.figures))]
+        said = re.sub(r"[`\[\]]", "", " ".join(cell.text.split())) if place else title_of(cells)
+        for number, figure in enumerate(cell.figures):
+            lines.append(f"![{said}]({picture(name, place, number)}){shape(figure)}\n")
     return "\n".join(lines)
 
 
 def picture(name: str, cell: int, number: int) -> str:
     """The file of a figure."""
     return f"{name}-{cell}-{number}.png"
+
+
+def shape(png: bytes) -> str:
+    """What site.css is told of a figure of several panels: it needs room on a phone."""
+    width, height = (int.from_bytes(png[start : start + 4]) for start in (16, 20))
+    return "{ .wide }" if width > 2 * height else ""
 
 
 def as_notebook(cells: list[Cell]) -> str:

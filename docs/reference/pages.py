@@ -40,12 +40,31 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+TOGETHER = re.compile(
+    r"(?<=\d) (?=(?:ms|µs|s|min|h|kB|KB|MB|GB|CPU)\b|\(\d+\))"  # 0.15 ms, 0.667 (2)
+    r"|(?<=[≤≥<>±×/→]) (?=[+−-]?\d)|(?<=\d) (?=[±×/→] [+−-]?\d)"  # ≤ 2.5, 50,000 × 320, 0.5 / 0.1
+    r"|(?<=\d) (?=of \d)|(?<=\d of) (?=\d)"  # 9 of 9
+)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Keep "96 %", and in tables "0.2 → 0.3", on one line."""
+    """Keep "96 %", and in tables figures with their units, on one line."""
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.S | re.M)
     for place in range(0, len(parts), 2):  # the others are code
         text = re.sub(r"(?<=\d) %", "\u00a0%", parts[place])
-        parts[place] = re.sub(r"(?<=\d) → (?=\d)", "\u00a0→\u00a0", text)
+        parts[place] = re.sub(r"^\|.*\|$", lambda row: TOGETHER.sub("\u00a0", row[0]), text, flags=re.M)
+    return "".join(parts)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark options, such as --out, which no line shall be broken within."""
+    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]+>)", html, flags=re.S)
+    option = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
+    for place, part in enumerate(parts):
+        if place % 2 == 0:
+            parts[place] = option.sub(r'<span class="option">\1</span>', part)
+        elif part.startswith("<code>") and len(part) < 50:
+            parts[place] = re.sub(r"^<code>(?=--?\w)", '<code class="option">', part)
     return "".join(parts)
 
 
@@ -64,12 +83,13 @@ def at_home(path: Path) -> str:
         return f"# Licence\n\n{text}"
 
     def link(found: re.Match[str]) -> str:
-        target, hash_, anchor = found[1].partition("#")
+        target, hash_, anchor = found[2].partition("#")
         page = {"README.md": "index.md"} | {name: page_of(Path(name)) for name in FROM_ROOT}
+        said = Path(target).stem.lower() if found[1] == target else found[1]
         target = page.get(target, target.removeprefix("docs/"))
-        return f"]({target}{hash_}{anchor})"
+        return f"[{said}]({target}{hash_}{anchor})"
 
-    return re.sub(r"\]\((?!https?:)([^)\s]+)\)", link, text)
+    return re.sub(r"\[([^\]]+)\]\((?!https?:)([^)\s]+)\)", link, text)
 
 
 # ---- licences of dependencies
@@ -105,7 +125,7 @@ def licence_of(package: str) -> str:
     try:
         about = metadata(package)
     except PackageNotFoundError:
-        return "not installed here"
+        return "not installed where these pages were built: see its home page"
     classified = [
         line.rpartition(" :: ")[2]
         for line in about.get_all("Classifier", [])
@@ -155,12 +175,17 @@ def http_reference(described: dict[str, Any]) -> str:
     for name, schema in described["components"]["schemas"].items():
         if name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which are not sent
             continue
-        lines += [f"### {name}", "", schema.get("description", ""), ""]
+        lines += [f"### {name}", "", _fields_as_code(schema.get("description", "")), ""]
         lines += _table("field", [
             (field, said, said.get("description", ""), field in schema.get("required", []))
             for field, said in schema.get("properties", {}).items()
         ])  # fmt: skip
     return "\n".join(lines)
+
+
+def _fields_as_code(text: str) -> str:
+    """`total`: how many, of total : how many."""
+    return re.sub(r"\b(\w+) : ", r"`\1`: ", text)
 
 
 def _contents(content: dict[str, Any]) -> str:
@@ -173,13 +198,13 @@ def _contents(content: dict[str, Any]) -> str:
 def _table(first: str, rows: list[tuple[str, dict[str, Any], str, bool]]) -> list[str]:
     if not rows:
         return []
-    lines = [f"| {first} | type | |", "| --- | --- | --- |"]
+    lines = [f"| {first} | type | meaning |", "| --- | --- | --- |"]
     for name, schema, text, required in rows:
         default = schema.get("default")
         notes = [
-            text,
+            text if not text or text.endswith(".") else f"{text}.",
             "Required." if required else "",
-            f"Default: `{default}`." if default is not None else "",
+            f"Default: `{default}`." if default not in (None, "") else "",
         ]
         lines.append(f"| `{name}` | {_type(schema)} | {' '.join(filter(None, notes))} |")
     return [*lines, ""]
@@ -197,6 +222,8 @@ def _type(schema: dict[str, Any]) -> str:
     kind = str(schema.get("type", "anything"))
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("maximum") == 2**63 - 1:
+        return f"{kind}, 64 bits, at least {schema.get('minimum', 0):g}"
     if "minimum" in schema and "maximum" in schema:
         return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
     return f"{kind}, at least {schema['minimum']:g}" if schema.get("minimum") else kind

@@ -382,8 +382,9 @@ def hamming_ranking(
     >>> ranking.ranks.tolist()  # the true neighbours come first and third
     [[0, 2]]
 
-    base_codes : (n, ceil(n_bits/8)) uint8, query_codes : (q, …) uint8, truth : (q, K) row numbers of the
-    base, nearest first. Without n_bits, all bits of the bytes count.
+    base_codes, query_codes : (n, ceil(n_bits/8)) and (q, ceil(n_bits/8)) uint8, packed.
+    truth : (q, K) row numbers of the base, nearest first.
+    n_bits : by default all bits of the bytes.
     """
     packed = np.asarray(base_codes)
     if n_bits is None:

@@ -192,6 +192,15 @@ def test_a_method_without_iterations_says_so(window, shapes, screenshot):
     screenshot(page, "16-model-without-history", whole=True)
 
 
+def test_the_model_of_items_without_pictures_is_shown_too(window, docs, screenshot):
+    page = window(docs).show("/?tab=model")
+    page.get_by_role("heading", name="Facts").wait_for()
+    assert page.get_by_text("ITQ, 8 bits, 60 items").count() == 1
+    assert page.get_by_text("Features", exact=True).count() == 0
+    assert "icture" not in page.locator("main").inner_text()
+    screenshot(page, "32-model-of-texts", whole=True)
+
+
 def test_the_compare_tab_draws_methods_or_says_how_to(window, demo, shapes, screenshot):
     page = window(demo).open("/?tab=compare")
     page.get_by_role("heading", name="Methods side by side").wait_for()

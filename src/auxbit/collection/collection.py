@@ -314,8 +314,11 @@ class Collection:
         """Change metadata without touching codes and vectors; returns how many items.
 
         metadata : one dict for all; or a list of dicts, a frame or a file (a Path), with a row for each of
-        the ids. ids : or the name of their field in these rows. Fields are set, those that are None are
-        removed (RFC 7396), and others stay; with `replace` they are removed, too.
+        the ids.
+        ids : which items, or the name of the field of their ids in these rows.
+
+        Fields are set, those that are None are removed (RFC 7396), and others stay; with `replace` they are
+        removed, too.
         """
         if (ids is None) == (where is None):
             raise InvalidInput("say which items to update: ids, or where=…")
@@ -417,9 +420,12 @@ class Collection:
     ) -> Answers:  # fmt: skip
         """The k nearest items to each query, nearest first: `distances, ids = collection.search(X)`.
 
+        With fewer than k items all are returned. Give X, codes or like:
+
         X : (q, D), a single vector (D,), which gets one row of answers, or a file, of which `vectors_column`
-        holds the vectors; or codes : (q, width) uint8, or a file of them; or like : the id of an item. With
-        fewer than k items all are returned.
+            holds the vectors.
+        codes : (q, width) uint8, or a file of them.
+        like : the id of an item.
         mode : "hamming", distances in bits, int32; or "asymmetric", by the squared distance from x itself to
             what the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
         rerank : True, or a number of candidates (10 k, at least 100): that many are found by `mode` and

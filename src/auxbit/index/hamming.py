@@ -344,12 +344,16 @@ class HammingIndex:
     >>> distances.tolist(), ids.tolist()
     ([[0, 1]], [[10, 11]])
 
-    kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them). decoder : a
-    hasher's decoder_, for search_asymmetric. coding, mu : the codes it holds, as in `encode`; by default
-    those that the decoder is fitted to, and hash codes without one. A search that means nothing for them is
-    refused: optimal codes at mu = 0 have no Hamming distances. model : the fitted hasher that makes the
-    codes, in place of n_bits and decoder; `model` is its fingerprint then. Any number of threads may search
-    at once; one that changes the index waits for the searches under way, and later ones wait for it.
+    kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them).
+    decoder : a hasher's decoder_, for search_asymmetric.
+    coding, mu : the codes it holds, as in `encode`; by default those that the decoder is fitted to, and hash
+        codes without one. A search that means nothing for them is refused: optimal codes at mu = 0 have no
+        Hamming distances.
+    model : the fitted hasher that makes the codes, in place of n_bits and decoder; `model` is its fingerprint
+        then.
+
+    Any number of threads may search at once; one that changes the index waits for the searches under way, and
+    later ones wait for it.
     """
 
     def __init__(
@@ -514,12 +518,13 @@ class HammingIndex:
         """The k nearest codes to each query, ordered by distance, then position of insertion.
 
         query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. If there are
-        fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS. among : search only
-        these, a list of ids (some may be missing), or one truth value per code in the order of `ids`.
-
-        With lists: probes : how many of them, the nearest to a query, are searched, or "all"; or recall :
-        which part of the k nearest is to lie in them (0.98), from which their number follows, as queries
-        that were held out told when the lists were made. If they hold fewer than k codes, ids end in -1.
+            fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS.
+        among : search only these, a list of ids (some may be missing), or one truth value per code in the
+            order of `ids`.
+        probes : with lists: how many of them, the nearest to a query, are searched, or "all". If they hold
+            fewer than k codes, ids end in -1.
+        recall : in place of probes: which part of the k nearest is to lie in the lists (0.98), from which
+            their number follows, as queries that were held out told when the lists were made.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         self._check_hamming()
@@ -572,10 +577,11 @@ class HammingIndex:
         """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
 
         X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms if
-        the hasher does so, with the error that tables expect of a code (decoder.errors) added; and ids (q, k)
-        int64, ordered by distance, then position of insertion. With
-        query_codes=hasher.encode(X) in two stages: the `shortlist`, by default the 10 k nearest in Hamming
-        distance, is ranked again by the decoder. Missing answers: id -1 at distance inf.
+            the hasher does so, with the error that tables expect of a code (decoder.errors) added; and ids
+            (q, k) int64, ordered by distance, then position of insertion. Missing answers: id -1 at distance
+            inf.
+        query_codes : hasher.encode(X), to search in two stages: the `shortlist`, by default the 10 k nearest
+            in Hamming distance, is ranked again by the decoder.
         probes, recall : as in `search`; the recall is that of the first `sure_of`, by default of all k.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")

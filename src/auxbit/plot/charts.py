@@ -136,10 +136,12 @@ def curve(rankings: evaluate.Ranking | Mapping[str, evaluate.Ranking], *, ax: Ax
 def codes(source: Any, n_bits: int | None = None, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """How codes use their bits: the share of ones of each, and Hamming distances between pairs of codes.
 
-    source : a Collection, a HammingIndex, or packed codes, (n, bytes) uint8. n_bits : of packed codes; by
-    default all of their bytes. axes : two. Good hash codes have shares near a half, and distances around half
-    of the bits; the line is that of fair, independent bits. Codes for tables are numbers, whose distances
-    mean nothing.
+    source : a Collection, a HammingIndex, or packed codes, (n, bytes) uint8.
+    n_bits : of packed codes; by default all of their bytes.
+    axes : two.
+
+    Good hash codes have shares near a half, and distances around half of the bits; the line is that of fair,
+    independent bits. Codes for tables are numbers, whose distances mean nothing.
 
     >>> import numpy as np
     >>> from auxbit import LSH, plot

@@ -46,7 +46,7 @@ export function balanceChart(shares) {
   const reach = Math.min(0.5, Math.max(0.2, Math.ceil(farthest * 10) / 10));
   const yTicks = [-1, -0.5, 0, 0.5, 1].map((part) => Number((0.5 + part * reach).toFixed(3)));
   const left = leftOf(yTicks.map(number));
-  const words = (i) => `Bit ${i}: 1 in ${(100 * shares[i]).toFixed(1)} % of the pictures`;
+  const words = (i) => `Bit ${i}: 1 in ${(100 * shares[i]).toFixed(1)} % of the items`;
   const { node, out } = barReader(n, words, "Share of ones by bit", left);
   whenSized(node, (width) => {
     const { across, down } = inner(width, HEIGHT, left);
@@ -90,9 +90,9 @@ export function bucketChart(sizes) {
   const yTicks = logTicks(1, Math.max(10, most)).filter((value) => value <= most * 1.3);
   const left = leftOf(yTicks.map(number));
   const words = (i) => (bins[i].words === "1"
-    ? `${counted(bins[i].buckets, "code")} of one picture only`
-    : `${counted(bins[i].buckets, "code")} of ${bins[i].words} pictures each`);
-  const { node, out } = barReader(n, words, "Number of codes by how many pictures share them", left);
+    ? `${counted(bins[i].buckets, "code")} of one item only`
+    : `${counted(bins[i].buckets, "code")} of ${bins[i].words} items each`);
+  const { node, out } = barReader(n, words, "Number of codes by how many items share them", left);
   whenSized(node, (width) => {
     const { across, down } = inner(width, HEIGHT, left);
     const x = scale("linear", [0, n], across);
@@ -104,7 +104,7 @@ export function bucketChart(sizes) {
       width,
       axes(width, HEIGHT, left, {
         x: (i) => x(i + 0.5), y, xTicks, yTicks,
-        xLabel: "pictures with the same code", yLabel: "codes (log scale)", xText: (i) => bins[i].words,
+        xLabel: "items with the same code", yLabel: "codes (log scale)", xText: (i) => bins[i].words,
       }),
       bins.map((bin, i) => (bin.buckets ? svg("rect", {
         class: "bar-shape", "data-index": i, x: x(i + 0.5) - wide / 2, width: wide, y: y(bin.buckets),

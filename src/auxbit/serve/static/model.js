@@ -168,7 +168,7 @@ function buckets({ distinct, largest, sizes }, items) {
     "Buckets", `${counted(items, "item")} have ${counted(distinct, "different code")}; ${shared}. `
     + "Many codes with few items each tell these apart well.",
     bucketChart(sizes),
-    tableOf("As a table", ["Pictures with the same code", "Codes"], rows),
+    tableOf("As a table", ["Items with the same code", "Codes"], rows),
   );
 }
 
@@ -180,15 +180,19 @@ function said(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-function factsOf(model, stats) {
-  const { kind, side, colour, grey } = stats.features;
+function wordsOf({ kind, side, colour, grey }) {
   const extras = [grey ? ", grey" : "", colour ? `, with colour (weight ${number(colour)})` : ""].join("");
+  return `${FEATURES[kind] ?? kind} of ${side} × ${side} pixels${extras}`;
+}
+
+function factsOf(model, stats) {
+  const features = stats.features ? [["Features", wordsOf(stats.features)]] : [];  // of pictures alone
   const sizes = Object.entries(stats.bytes ?? {}).filter(([, n]) => typeof n === "number");
   const { training } = model;
   const mu = stats.mu ? `, μ = ${number(stats.mu)}` : "";
   const given = Object.entries(model.parameters ?? {}).filter(([, value]) => value !== null);
   const rows = [
-    ["Features", `${FEATURES[kind] ?? kind} of ${side} × ${side} pixels${extras}`],
+    ...features,
     ["Numbers in a vector", number(model.dimension)],
     ["Codes are made by", `${CODINGS[stats.coding] ?? stats.coding}${mu}`],
     ...(training ? [["Trained on", counted(training.rows, "row")]] : []),
