@@ -536,7 +536,7 @@ def test_retraining_may_change_the_method_and_the_bits(place, model, digits):
         collection.retrain(bits=12)
         assert collection.describe()["method"] == "LSH"
         assert collection.n_bits == 12
-        with pytest.raises(InvalidInput, match="keeps its vectors: leave X"):
+        with pytest.raises(InvalidInput, match="keeps its vectors: leave out X"):
             collection.retrain(X=digits[300:])
 
 
