@@ -167,7 +167,7 @@ def test_what_is_deleted_is_not_found_and_its_id_may_be_used_again(filled, digit
     assert filled.search(digits[:1], 1)[0][0, 0] == 0
     assert filled.delete(where={"odd": True}) == 349  # of 350, one is deleted
     assert filled.delete(where={"odd": True}) == 0
-    with pytest.raises(InvalidInput, match="say what to delete"):
+    with pytest.raises(InvalidInput, match="choose what to delete"):
         filled.delete()
 
 
@@ -180,7 +180,7 @@ def test_additions_that_cannot_be_used_leave_everything_as_it_was(filled, digits
         ({"X": digits[:2], "ids": [-1, 1]}, r"must lie in 0..2\*\*63-1"),
         ({"X": digits[:2], "metadata": [{}]}, "row"),
         ({"codes": np.zeros((2, 2), np.uint8)}, "keeps vectors: give X with the codes"),
-        ({"codes": np.zeros((2, 2), np.uint8), "X": digits[:1]}, "X has 1 rows, codes 2"),
+        ({"codes": np.zeros((2, 2), np.uint8), "X": digits[:1]}, "X has 1 rows, but codes has 2"),
         ({}, "nothing to add"),
     ]:
         with pytest.raises(InvalidInput, match=match):

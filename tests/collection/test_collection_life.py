@@ -67,7 +67,7 @@ def test_other_readers_see_what_is_written_and_a_compaction_takes_nothing_from_t
         filled.compact()
         for found, wanted in zip(reader.search(digits[:5], 10), before, strict=True):
             np.testing.assert_array_equal(found, wanted)
-        with pytest.raises(OSError, match="opened to be read"):
+        with pytest.raises(OSError, match="opened with read_only"):
             reader.add(digits[:1])
 
 
