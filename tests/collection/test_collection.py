@@ -113,7 +113,7 @@ def test_queries_that_cannot_be_used_are_errors_that_say_why(filled, digits):
         filled.search(digits[:2], 0)
     with pytest.raises(InvalidInput, match="nothing to search for: give X, rows to encode, codes"):
         filled.search()
-    with pytest.raises(InvalidInput, match="compare vectors, and the queries are codes"):
+    with pytest.raises(InvalidInput, match="compare vectors, but the queries are codes"):
         filled.search(codes=np.zeros((1, 2), np.uint8), rerank=True)
     with pytest.raises(
         InvalidParameter, match="mode='cosine' is invalid: expected 'hamming' or 'asymmetric'"

@@ -410,7 +410,7 @@ def test_what_cannot_be_opened_says_what_it_is_and_what_to_do(tmp_path, model):
     with pytest.raises(CollectionError, match=r"is not a collection\. Collections are made by"):
         Collection(tmp_path / "folder")
     (tmp_path / "folder" / "manifest.jsonl").write_text("")
-    with pytest.raises(CollectionError, match="folder was made by an older version of auxbit. Create it again"):
+    with pytest.raises(CollectionError, match="folder was made by an older version of auxbit"):
         Collection.open(tmp_path / "folder")
     database = sqlite3.connect(tmp_path / "papers.auxbit" / "collection.sqlite")
     database.execute("PRAGMA user_version = 99")

@@ -552,7 +552,7 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
     hashed = HammingIndex(24, decoder=LSH(24, random_state=0).fit(base).decoder_, lists=5)
     with pytest.raises(InvalidInput, match="there are none for this search"):
         hashed.search_asymmetric(queries, 3, probes=2)  # its lists are for Hamming distances
-    with pytest.raises(InvalidInput, match="takes no query_codes"):
+    with pytest.raises(InvalidInput, match="does not use query_codes"):
         index.search_asymmetric(queries, 3, query_codes=model.encode(queries, coding="hash"))
     with pytest.raises(InvalidInput, match="mean nothing"):
         index.search(model.encode(queries, coding="optimal"), 3)
