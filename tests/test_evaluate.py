@@ -156,7 +156,7 @@ def test_the_neighbours_of_lifted_rows_are_those_by_inner_product():
     np.testing.assert_allclose(np.linalg.norm(lifted, axis=1), largest)
     np.testing.assert_allclose(np.linalg.norm(asked, axis=1), largest)
     np.testing.assert_array_equal(ground_truth(lifted, asked, 10), slow_products(base, queries, 10))
-    with pytest.raises(InvalidInput, match="Lift all rows with the norm of the largest"):
+    with pytest.raises(InvalidInput, match="Use largest_norm of all rows"):
         lift_rows(2 * base, largest)
 
 
@@ -271,7 +271,7 @@ def test_rankings_refuse_what_they_cannot_use():
         ([[0.0], [1.0]], "of float64"),
         ([[0, 9], [1, 2]], r"in 0\.\.8, row numbers of the base, got values from 0 to 9"),
         ([[0, -1], [1, 2]], "got values from -1 to 2"),
-        ([[0, 0], [1, 2]], "truth must not name a row twice"),
+        ([[0, 0], [1, 2]], "truth must not contain a row twice"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             hamming_ranking(base, queries, truth, 12)
@@ -281,7 +281,7 @@ def test_rankings_refuse_what_they_cannot_use():
         hamming_ranking(base, queries[:, :1], [[0], [1]], 12)
     with pytest.raises(InvalidParameter, match="n_bits=0"):
         hamming_ranking(base, queries, [[0], [1]], 0)
-    with pytest.raises(InvalidInput, match="ids must not name a row twice"):
+    with pytest.raises(InvalidInput, match="ids must not contain a row twice"):
         retrieved_ranking([[1, 2, 1]], [[1]])
     with pytest.raises(InvalidInput, match=r"ids must be a \(q, R\) array of integers"):
         retrieved_ranking([[0.5]], [[1]])

@@ -4,15 +4,15 @@ AuxbitError
 ├── InvalidInput        (also ValueError)   data or a parameter that cannot be used
 │   ├── InvalidParameter                    one named parameter
 │   └── BadPicture                          a picture that cannot be decoded
-├── FileProblem         (also OSError)      a file that is missing, truncated, foreign, or in the way
+├── FileProblem         (also OSError)      a file that is missing, truncated, not auxbit's, or in the way
 │   ├── DataFileError                       vectors or codes that cannot be read
-│   ├── ModelFileError                      not a model of ours, truncated, or of a newer version
-│   ├── IndexFileError                      the same of an index
-│   ├── CollectionError                     a folder that is no collection, or of a newer version
+│   ├── ModelFileError                      not a model file, truncated, or of a newer version
+│   ├── IndexFileError                      not an index file, truncated, or of a newer version
+│   ├── CollectionError                     a folder that is no collection, or one of a newer version
 │   │   └── Damaged                         a part of a collection whose checksum does not match
 │   ├── InUse                               another process writes to it
-│   └── FileExists                          would be overwritten
-├── StoreError                              a store that cannot do what was asked: rights, names, versions
+│   └── FileExists                          a file that would be overwritten
+├── StoreError                              a store that refuses a request: rights, names, versions
 │   ├── StoreUnreachable (also ConnectionError) no server or database, a wrong password, a lost connection
 │   └── StoreExists                         something has the name already
 ├── ClusterProblem      (also RuntimeError) a cluster that lost its workers or its scheduler
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 
 def printable(name: str) -> str:
-    """A file's name as errors and lists show it, without what a terminal would act on."""
+    """A file's name for errors and lists, without control characters."""
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in name)
 
 
@@ -57,7 +57,7 @@ class BadPicture(InvalidInput):
 
 
 class FileProblem(AuxbitError, OSError):
-    """A file that is missing, truncated, foreign, or in the way."""
+    """A file that is missing, truncated, not auxbit's, or in the way."""
 
 
 class DataFileError(FileProblem):
@@ -65,11 +65,11 @@ class DataFileError(FileProblem):
 
 
 class ModelFileError(FileProblem):
-    """Not a model of ours, truncated, or of a newer version."""
+    """A file that is not a model, is truncated, or is of a newer version."""
 
 
 class IndexFileError(FileProblem):
-    """Not an index of ours, truncated, or of a newer version."""
+    """A file that is not an index, is truncated, or is of a newer version."""
 
 
 class CollectionError(FileProblem):
@@ -81,7 +81,7 @@ class Damaged(CollectionError):
 
 
 class InUse(FileProblem):
-    """Another process writes to it."""
+    """A collection or file that another process is writing to."""
 
 
 class FileExists(FileProblem):
@@ -89,7 +89,7 @@ class FileExists(FileProblem):
 
 
 class StoreError(AuxbitError):
-    """A store cannot do what was asked; the message names the remedy."""
+    """A store that refuses a request; the message names the remedy."""
 
 
 class StoreUnreachable(StoreError, ConnectionError):
@@ -97,7 +97,7 @@ class StoreUnreachable(StoreError, ConnectionError):
 
 
 class StoreExists(StoreError):
-    """Something of that name is there already, and is not replaced."""
+    """A table or collection of that name exists already, and is not replaced."""
 
 
 class ClusterProblem(AuxbitError, RuntimeError):

@@ -1,10 +1,10 @@
-"""How good codes are: true neighbours, precision and recall, mAP, effective number of bits.
+"""Measures of retrieval by codes: true neighbours, precision, recall, mAP, effective number of bits.
 
     truth = ground_truth(X_base, X_query, k=50, metric="cosine")
     ranking = hamming_ranking(model.encode(X_base), model.encode(X_query), truth, n_bits=32)
     precision, recall = precision_recall_at_k(ranking, k=50)
 
-Every metric is read off one `Ranking`; codes are packed; true neighbours are row numbers of the base.
+Every measure is computed from a `Ranking`; codes are packed; true neighbours are row numbers of the base.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def ground_truth(
     metric : "euclidean"; "cosine", the Euclidean distance of rows divided by their norms; "inner_product",
         the largest products first.
 
-    Exact for squared distances that are summed in float64 from the differences, and products likewise:
-    products in float32 only leave out rows that are too far even if rounding was at its worst. Mapped rows
-    are read twice, by blocks.
+    The result is exact: distances and products of all rows that come close are summed in float64; float32
+    only excludes rows that are too far even at its worst rounding. Memory-mapped rows are read twice, in
+    blocks.
     """
     base, queries = _check_vectors(X_base, "X_base"), _check_vectors(X_query, "X_query")
     n, n_dims = base.shape
@@ -86,7 +86,7 @@ def check_metric(metric: str) -> str:
 
 
 def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
-    """Rows divided by their norms, for cosine; zero rows stay. X : (n, D) → (n, D) float64.
+    """Rows divided by their norms, for cosine; zero rows stay zero. X : (n, D) → (n, D) float64.
 
     >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
     [[0.6, 0.8]]
@@ -114,32 +114,32 @@ def largest_norm(X: Array, *, n_jobs: int | None = None) -> float:
 
 
 def lift_rows(X: Array, largest: float) -> Float64:
-    """Rows with one more coordinate, all of length `largest`, for inner products. (n, D) → (n, D + 1).
+    """Rows with one more coordinate, so that all have length `largest`, for inner products. → (n, D + 1).
 
     >>> lift_rows(np.array([[3.0, 0.0]]), 5.0).tolist()
     [[3.0, 0.0, 4.0]]
 
-    With sqrt(largest² − ‖x‖²) in that place, the nearest rows to lifted queries are those of the largest
-    products. largest : at least `largest_norm` of all rows.
+    The coordinate is sqrt(largest² − ‖x‖²): the rows nearest to a query of `lift_queries` are then those
+    with the largest inner products. largest : at least `largest_norm` of all rows.
     """
     block = np.asarray(X)
     norms = row_norms(block)
     if len(block) and norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
         raise InvalidInput(
-            f"a row has the norm {norms.max():.6g}, more than the {largest:.6g} that rows are lifted to. "
-            "Lift all rows with the norm of the largest."
+            f"a row has the norm {norms.max():.6g}, more than largest={largest:.6g}. Use largest_norm of all "
+            "rows."
         )
     return lifted(block, largest)
 
 
 def lift_queries(X: Array, largest: float) -> Float64:
-    """Queries beside `lift_rows`, with 0 in the new place. (q, D) → (q, D + 1).
+    """Queries for rows of `lift_rows`: the new coordinate is 0. (q, D) → (q, D + 1).
 
     >>> lift_queries(np.array([[0.0, 2.0]]), 5.0).tolist()
     [[0.0, 5.0, 0.0]]
 
-    They get the length of those rows, which changes no order: by codes, a much shorter query would be nearest
-    to the shortest reconstructions, whatever their direction.
+    They are scaled to the length of those rows, which changes no order of rows. By codes, a much shorter
+    query would be nearest to the shortest reconstructions, whatever their direction.
     """
     return lifted_queries(np.asarray(X), largest)
 
@@ -349,7 +349,7 @@ class PrecisionRecall(NamedTuple):
 
 
 class PrecisionRecallCurve(NamedTuple):
-    """One entry per radius 0..L: means over the queries that return something, and how many those are."""
+    """One entry per radius 0..L: means over the queries that find something, and how many do."""
 
     radius: Ids
     precision: Float64
@@ -359,7 +359,7 @@ class PrecisionRecallCurve(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranking:
-    """Where the K true neighbours of each of q queries come among the n_base ranked rows.
+    """The ranks of the K true neighbours of each of q queries among the n_base ranked rows.
 
     ranks : (q, K) rank from 0 in the order (Hamming distance, id), n_base if it was not retrieved;
     counts, hits : (q, L+1) base codes and true neighbours at each distance, None for lists of ids.
@@ -375,7 +375,7 @@ def hamming_ranking(
     base_codes: npt.ArrayLike, query_codes: npt.ArrayLike, truth: npt.ArrayLike, n_bits: int | None = None,
     *, n_jobs: int | None = None,
 ) -> Ranking:  # fmt: skip
-    """Rank the base by Hamming distance to each query and find the true neighbours in it.
+    """Rank the base codes by Hamming distance to each query, and find the ranks of the true neighbours.
 
     >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
     >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
@@ -455,7 +455,7 @@ def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
         raise InvalidInput(f"ids must be a (q, R) array of integers, got {lists.shape} of {lists.dtype}.")
     in_order = np.sort(lists, axis=1)
     if ((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)).any():
-        raise InvalidInput("ids must not name a row twice for one query.")
+        raise InvalidInput("ids must not contain a row twice for one query.")
     wanted = _check_truth(truth, len(lists), None)
     ranks = np.full(wanted.shape, lists.shape[1], dtype=np.int64)
     for row, (found, true) in enumerate(zip(lists, wanted)):
@@ -487,7 +487,7 @@ def precision_recall_at_k(ranking: Ranking, k: int, *, ties: str = "id") -> Prec
 
 
 def precision_recall_at_radius(ranking: Ranking, r: int) -> PrecisionRecall:
-    """Precision and recall of what lies within Hamming distance r; a query with nothing there counts as 0.
+    """Precision and recall within Hamming distance r; a query that finds nothing counts as 0.
 
     >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
     >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
@@ -502,7 +502,7 @@ def precision_recall_at_radius(ranking: Ranking, r: int) -> PrecisionRecall:
 
 
 def precision_recall_curve(ranking: Ranking) -> PrecisionRecallCurve:
-    """Precision and recall within r = 0..L, over the queries that return something; NaN if none does.
+    """Precision and recall within r = 0..L, over the queries that find something; NaN if none does.
 
     >>> codes = np.array([[0b000], [0b001], [0b111]], dtype=np.uint8)
     >>> ranking = hamming_ranking(codes, codes[:1], truth=[[0, 2]], n_bits=3)
@@ -577,7 +577,7 @@ def mean_average_precision(ranking: Ranking, *, ties: str = "id") -> float:
 
 
 def code_counts(codes: npt.ArrayLike) -> Ids:
-    """How often each used code occurs, in falling order, int64. codes : (n, bytes) packed.
+    """How often each code occurs, the most frequent first, int64. codes : (n, bytes) packed.
 
     >>> code_counts(np.array([[3], [5], [3]], dtype=np.uint8)).tolist()
     [2, 1]
@@ -606,7 +606,7 @@ def effective_bits(codes: npt.ArrayLike) -> float:
 
 
 def effective_bits_bound(n_bits: int, n_codes: int) -> float:
-    """The most that `effective_bits` of n_codes codes of n_bits bits can be: min(L, log2 N).
+    """The maximum of `effective_bits` for n_codes codes of n_bits bits: min(n_bits, log2 n_codes).
 
     >>> effective_bits_bound(n_bits=32, n_codes=1024)
     10.0
@@ -651,5 +651,5 @@ def _check_truth(truth: npt.ArrayLike, n_queries: int, n_base: int | None) -> Id
         raise InvalidInput(f"truth must be {allowed}, got values from {true.min()} to {true.max()}.")
     in_order = np.sort(true, axis=1)
     if (in_order[:, 1:] == in_order[:, :-1]).any():
-        raise InvalidInput("truth must not name a row twice for one query.")
+        raise InvalidInput("truth must not contain a row twice for one query.")
     return true.astype(np.int64)

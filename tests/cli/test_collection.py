@@ -189,7 +189,7 @@ def test_what_is_wrong_with_the_data_is_found_before_a_collection_is_made(place:
     np.save("three.npy", np.arange(3))
     model = ("--model", "m.safetensors")
     for options, message in (
-        (("--data", "narrow.npy", *model), "63 columns, and the collection is for vectors of 64"),
+        (("--data", "narrow.npy", *model), "63 columns, but the collection is for vectors of 64"),
         (("--data", "queries.npy", "--metadata", "base.jsonl", *model), "1,497 metadata for the 300 rows"),
         (("--data", "queries.npy", "--ids", "three.npy", *model), "3 ids for the 300 rows of queries.npy"),
         (("--data", "queries.npy", "--method", "itq", "--bits", 65), "at most 64"),
@@ -258,7 +258,7 @@ def test_ids_without_types_are_read_as_the_collection_has_them(place: Path, digi
         assert docs.ids.tolist()[6:] == [*map(str, range(6)), *map(str, range(10, 16))]
     write_rows("numbers.jsonl", [row | {"id": number} for number, row in enumerate(rows)])
     mixed = c("add", "docs", "--data", "numbers.jsonl", "--id-column", "id", code=1).stderr
-    assert "the ids of the collection are text, and 0 is integer" in mixed
+    assert "the collection's ids are text, but 0 is integer" in mixed
     c("create", "numbered", "--data", "six.npy", "--model", "m.safetensors")
     write_rows("docs.csv", rows)
     words = c("add", "numbered", "--data", "docs.csv", "--id-column", "id", code=1).stderr
@@ -282,10 +282,10 @@ def test_what_is_wrong_with_columns_is_said_and_nothing_is_added(made: Path, dig
         ("docs", ("--vectors-column", "vectors"), "Did you mean vector?"),
         ("docs", ("--metadata-columns", "name,lable"), "no column 'lable'"),
         ("docs", ("--metadata-columns", "vector", "--vectors-column", "vector"), "no metadata as well"),
-        ("docs", by_id, "the ids of the collection are integer, and 'doc-0' is text"),
+        ("docs", by_id, "the collection's ids are integers, but 'doc-0' is text"),
         ("mixed", by_id, "'doc-0' in row 0 and 1 in row 1: ids must be of one type"),
         ("twice", by_id, "the id 'doc-0' twice, in rows 0 and 299"),
-        ("narrow", (), "63 columns, and the collection is for vectors of 64"),
+        ("narrow", (), "63 columns, but the collection is for vectors of 64"),
         ("ragged", (), "a vector of 63 numbers in row 7"),
         ("both", (), "several columns of lists of numbers: 'vector', 'other'"),
     ):

@@ -261,7 +261,7 @@ def test_a_collection_of_an_older_version_is_named_as_such(
     monkeypatch.chdir(tmp_path)
     Path("old").mkdir()
     Path("old", "manifest.jsonl").write_text("{}")
-    said = "old was made by an older auxbit; make it again from your vectors."
+    said = "old was made by an older version of auxbit. Create it again from your vectors."
     for command in (("stats", "old"), ("list", "old"), ("add", "old", "--data", "x.npy")):
         assert said in c(*command, code=1).stderr
     assert said in run("info", "old", code=1).stderr

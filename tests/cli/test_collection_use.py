@@ -110,7 +110,7 @@ def test_where_that_finds_nothing_says_so(made: Path) -> None:
         (("-q", "queries.npy", "--mode", "euclidean"), 2, "is not one of hamming, asymmetric"),
         (("-q", "queries.npy", "--where", "label"), 2, "label=cat"),
         (("-q", "queries.npy", "--out", "found.txt"), 2, ".npz or .jsonl"),
-        (("-q", "narrow.npy"), 1, "63 columns, and the collection is for vectors of 64"),
+        (("-q", "narrow.npy"), 1, "63 columns, but the collection is for vectors of 64"),
         (("-q", "bad.npy"), 1, "NaN at row 1, column 2"),
         (("-q", "queries.npy", "--codes"), 1, "2 columns of uint8"),
         (("-q", "querys.npy"), 1, "Did you mean queries.npy"),
@@ -283,9 +283,9 @@ def test_retrain_keeps_the_coding_and_fits_the_decoder_to_it(place: Path, digits
 def test_retrain_says_what_is_wrong(made: Path, digits: Any) -> None:
     auxbit.LSH(8, random_state=0).fit(digits[:, :63]).save("narrow.safetensors")
     for options, code, message in (
-        (("--model", "narrow.safetensors"), 1, "for rows of 63 numbers, the collection for 64"),
+        (("--model", "narrow.safetensors"), 1, "for rows of 63 numbers, but the collection for 64"),
         (("--model", "m.safetensors", "--bits", 8), 2, "fitted already"),
-        (("--data", "base.npy"), 1, "keeps its vectors: leave X (--data) out"),
+        (("--data", "base.npy"), 1, "keeps its vectors: leave out X (--data)"),
         (("--bits", 0), 2, "1..8192"),
         (("--bits", 65), 1, "at most 64"),
         (("--method", "iqt"), 2, "Did you mean itq?"),

@@ -119,7 +119,7 @@ def test_it_says_what_is_wrong(folder, options, code, message):
 def test_it_says_that_a_form_does_not_fit_before_rows_are_encoded(folder):
     run("fit", "base.npy", "--out", "s.safetensors", "--method", "sph", "--bits", 8)
     options = ("--to", "faiss", "--codes", "missing.npy", "--form", "lsh")
-    assert "take binary" in run("export", "s.safetensors", "out", *options, code=1).stderr
+    assert "use binary" in run("export", "s.safetensors", "out", *options, code=1).stderr
 
 
 def test_it_exports_documents_of_a_model_an_index_and_a_collection(folder):

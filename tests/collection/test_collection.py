@@ -113,7 +113,7 @@ def test_queries_that_cannot_be_used_are_errors_that_say_why(filled, digits):
         filled.search(digits[:2], 0)
     with pytest.raises(InvalidInput, match="nothing to search for: give X, rows to encode, codes"):
         filled.search()
-    with pytest.raises(InvalidInput, match="compare vectors, and the queries are codes"):
+    with pytest.raises(InvalidInput, match="compare vectors, but the queries are codes"):
         filled.search(codes=np.zeros((1, 2), np.uint8), rerank=True)
     with pytest.raises(
         InvalidParameter, match="mode='cosine' is invalid: expected 'hamming' or 'asymmetric'"
@@ -167,7 +167,7 @@ def test_what_is_deleted_is_not_found_and_its_id_may_be_used_again(filled, digit
     assert filled.search(digits[:1], 1)[0][0, 0] == 0
     assert filled.delete(where={"odd": True}) == 349  # of 350, one is deleted
     assert filled.delete(where={"odd": True}) == 0
-    with pytest.raises(InvalidInput, match="say what to delete"):
+    with pytest.raises(InvalidInput, match="choose what to delete"):
         filled.delete()
 
 
@@ -179,8 +179,8 @@ def test_additions_that_cannot_be_used_leave_everything_as_it_was(filled, digits
         ({"X": digits[:2], "ids": [1]}, "1 ids for the 2 rows"),
         ({"X": digits[:2], "ids": [-1, 1]}, r"must lie in 0..2\*\*63-1"),
         ({"X": digits[:2], "metadata": [{}]}, "row"),
-        ({"codes": np.zeros((2, 2), np.uint8)}, "keeps vectors: give X beside the codes"),
-        ({"codes": np.zeros((2, 2), np.uint8), "X": digits[:1]}, "X has 1 rows, codes 2"),
+        ({"codes": np.zeros((2, 2), np.uint8)}, "keeps vectors: give X with the codes"),
+        ({"codes": np.zeros((2, 2), np.uint8), "X": digits[:1]}, "X has 1 rows, but codes has 2"),
         ({}, "nothing to add"),
     ]:
         with pytest.raises(InvalidInput, match=match):
@@ -196,7 +196,7 @@ def test_vectors_that_are_too_small_to_be_kept_are_an_error_and_not_zeros(tmp_pa
     for made in ({"source": model}, {"bits": 8, "n_features": 64}):
         with Collection.create(tmp_path / "c", **made, vectors=vectors, overwrite=True) as collection:
             with pytest.raises(
-                InvalidInput, match=rf"{vectors} would round to 0 or nearly so: .* Multiply the rows"
+                InvalidInput, match=rf"{vectors} would round to almost 0: .* Multiply all rows"
             ):
                 collection.add(rows, codes=model.encode(rows))
             assert len(collection) == 0
@@ -215,7 +215,7 @@ def test_a_small_row_among_larger_ones_is_kept_as_it_can_be(tmp_path, digits):
         )
     unit = BinaryAutoencoder(8, random_state=0, normalize=True, max_iter=1).fit(rows)
     collection = Collection.create(tmp_path / "unit", unit, vectors="float16")
-    with collection, pytest.raises(InvalidInput, match="the numbers of row 7 are under"):
+    with collection, pytest.raises(InvalidInput, match="the numbers of row 7 are below"):
         collection.add(rows)  # its direction counts
 
 

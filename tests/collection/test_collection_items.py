@@ -67,14 +67,14 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
     with Collection.create(place, model) as collection:
         collection.add(digits[:2], ids=["a", "b"])
         for ids, why in [
-            ([1, 2], "ids of the collection are text, and 1 is integer"),
+            ([1, 2], "the collection's ids are text, but 1 is integer"),
             (["c", 2], "must be of one type"),
             ([None, "x"], "no id in row 0"),
             (["", "x"], "must not be empty"),
             (["c", "c"], "comes twice|twice"),
             ([1.5, 2.5], "integers, text or UUIDs"),
             (["c"], "1 ids for the 2 rows"),
-            (None, "ids of the collection are text: give those of the rows"),
+            (None, "ids of the collection are text: give an id for each row"),
         ]:
             with pytest.raises(InvalidInput, match=why):
                 collection.add(digits[:2], ids=ids)
@@ -309,7 +309,7 @@ def test_metadata_change_without_the_vectors(place, model, digits):
         for wrong, why in [
             (([7], {"a": 1}), "id 7 is not"),
             (([0], {"a": b"x"}), "bytes"),
-            ((None, {}), "say which"),
+            ((None, {}), "choose which"),
         ]:
             with pytest.raises(InvalidInput, match=why):
                 collection.update_metadata(*wrong)
@@ -410,7 +410,7 @@ def test_what_cannot_be_opened_says_what_it_is_and_what_to_do(tmp_path, model):
     with pytest.raises(CollectionError, match=r"is not a collection\. Collections are made by"):
         Collection(tmp_path / "folder")
     (tmp_path / "folder" / "manifest.jsonl").write_text("")
-    with pytest.raises(CollectionError, match="folder was made by an older auxbit; make it again"):
+    with pytest.raises(CollectionError, match="folder was made by an older version of auxbit"):
         Collection.open(tmp_path / "folder")
     database = sqlite3.connect(tmp_path / "papers.auxbit" / "collection.sqlite")
     database.execute("PRAGMA user_version = 99")
@@ -536,7 +536,7 @@ def test_retraining_may_change_the_method_and_the_bits(place, model, digits):
         collection.retrain(bits=12)
         assert collection.describe()["method"] == "LSH"
         assert collection.n_bits == 12
-        with pytest.raises(InvalidInput, match="keeps its vectors: leave X"):
+        with pytest.raises(InvalidInput, match="keeps its vectors: leave out X"):
             collection.retrain(X=digits[300:])
 
 

@@ -67,7 +67,7 @@ def test_other_readers_see_what_is_written_and_a_compaction_takes_nothing_from_t
         filled.compact()
         for found, wanted in zip(reader.search(digits[:5], 10), before, strict=True):
             np.testing.assert_array_equal(found, wanted)
-        with pytest.raises(OSError, match="opened to be read"):
+        with pytest.raises(OSError, match="opened with read_only"):
             reader.add(digits[:1])
 
 
@@ -100,7 +100,7 @@ def test_retraining_gives_the_codes_of_the_new_model_and_keeps_the_rest(filled, 
     filled.retrain(other)
     assert filled.n_bits == 24
     np.testing.assert_array_equal(filled.codes(), other.encode(vectors))
-    with pytest.raises(InvalidInput, match="for rows of 10 numbers, the collection for 64"):
+    with pytest.raises(InvalidInput, match="for rows of 10 numbers, but the collection for 64"):
         filled.retrain(ITQ(8, random_state=0).fit(digits[:, 20:30]))
     np.testing.assert_array_equal(filled.codes(), other.encode(vectors))
 

@@ -375,8 +375,8 @@ def test_a_database_of_somebody_else_or_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "c" / DATABASE
     whole = path.read_bytes()
     for version, message in (
-        (5, r"has format 5, .* this version reads 4\. Upgrade: pip install"),
-        (2, r"was made by an older auxbit; make it again from your vectors"),
+        (5, r"has format 5 .* this version reads 4\. Upgrade: pip install"),
+        (2, r"was made by an older version of auxbit. Create it again from your vectors"),
     ):
         with sqlite3.connect(path) as other:
             other.execute(f"PRAGMA user_version = {version}")
@@ -387,9 +387,9 @@ def test_a_database_of_somebody_else_or_of_a_newer_version_is_refused(tmp_path):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA application_id = 0")
     other.close()
-    with pytest.raises(CollectionError, match="is a database, but not of a collection"):
+    with pytest.raises(CollectionError, match="is a database, but not that of an auxbit collection"):
         Collection.open(tmp_path / "c")
-    for content, message in ((b"", "not of a collection"), (b"no database " * 99, "file is not a database")):
+    for content, message in ((b"", "not that of an aux"), (b"no database " * 99, "file is not a database")):
         path.write_bytes(content)
         with pytest.raises(CollectionError, match=message):
             Collection.open(tmp_path / "c")

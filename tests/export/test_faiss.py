@@ -264,14 +264,14 @@ def test_what_cannot_be_a_faiss_index_is_refused(tmp_path):
         to_faiss(path, model, codes | 0x80)
     with pytest.raises(InvalidInput, match="one integer per code"):
         to_faiss(path, model, codes, [1, 2])
-    with pytest.raises(InvalidInput, match="ids must differ, and 3 comes"):
+    with pytest.raises(InvalidInput, match="ids must differ, but 3 occurs"):
         to_faiss(path, model, codes, [0, 1, 2, 3, 4, 5, 6, 7, 3])
     with pytest.raises(InvalidInput, match="got -1"):
         to_faiss(path, model, codes, [0, 1, 2, 3, 4, 5, 6, 7, -1])
     with pytest.raises(InvalidParameter, match="one of auto, lsh, binary, additive"):
         to_faiss(path, model, codes, form="flat")
     spheres = fitted(SphericalHashing)
-    with pytest.raises(InvalidInput, match="SphericalHashing's is not: take binary"):
+    with pytest.raises(InvalidInput, match="SphericalHashing's is not: use binary"):
         to_faiss(path, spheres, spheres.encode(base), form="lsh")
     assert list(tmp_path.iterdir()) == []
 
@@ -327,7 +327,7 @@ def test_a_model_for_inner_products_has_the_binary_form_only(tmp_path):
     distances, _ = faiss.read_index_binary(str(tmp_path / "f")).search(asked, 10)
     np.testing.assert_array_equal(distances, index.search(asked, 10)[0])
     for form in ("lsh", "additive"):
-        with pytest.raises(InvalidInput, match=rf"the {form} form takes.*evaluate\.lift_rows"):
+        with pytest.raises(InvalidInput, match=rf"the {form} form treats.*evaluate\.lift_rows"):
             to_faiss(tmp_path / "g", model, model.encode(base), form=form)
     with pytest.raises(InvalidInput, match=r"evaluate\.lift_rows"):
         index_to_faiss(tmp_path / "g", HammingIndex(model=model), form="additive")

@@ -159,7 +159,7 @@ def test_an_odd_bit_is_an_eigenfunction_without_a_second_layer(n_bits):
 @pytest.mark.parametrize(("n_layers", "most", "enough"), [(1, 39, 41), (2, 78, 41)])
 def test_more_bits_than_the_anchors_have_is_an_error_with_the_remedy(n_layers, most, enough):
     match = (
-        rf"n_bits={most + 1} is invalid: expected at most {most} with 40 anchors.*Take {enough} anchors or"
+        rf"n_bits={most + 1} is invalid: expected at most {most} with 40 anchors.*at least {enough} anchors"
     )
     with pytest.raises(InvalidParameter, match=match):
         made(most + 1, n_layers).fit(X)

@@ -21,7 +21,7 @@ def test_the_energies_of_a_record_are_those_of_its_step_in_the_units_of_the_rows
     X = some * unit + 3
     bits = LSH(8, random_state=5).fit(X).transform(X)
     bits ^= np.random.default_rng(0).random(bits.shape) < 0.1  # so that no linear h has these codes
-    with pytest.warns(ConvergenceWarning, match="bits of Z unlike"):
+    with pytest.warns(ConvergenceWarning, match="bits of Z that differ"):
         model = short(BinaryAutoencoder, init=bits, z_solver=z_solver, max_iter=1).fit(X)
     (record,) = model.history_
     H = model.transform(X)

@@ -139,7 +139,7 @@ def test_factor_analysis_goes_on_too():
         (ITQ(8, random_state=0).fit(DIGITS), "takes a fitted BinaryAutoencoder"),
         ("itq", "takes a fitted BinaryAutoencoder"),
         (BinaryAutoencoder(9, random_state=0).fit(OLD), "init has 9 bits, but n_bits=8"),
-        (BinaryAutoencoder(8, random_state=0).fit(OLD[:, 20:40]), "init is for 20 columns; X has 64"),
+        (BinaryAutoencoder(8, random_state=0).fit(OLD[:, 20:40]), "fitted to 20 columns, but X has 64"),
     ],
 )
 def test_what_cannot_be_gone_on_from_is_refused(init, message):
@@ -191,7 +191,7 @@ def test_a_batch_that_is_refused_leaves_model_and_sample_as_they_were():
 def test_a_model_without_rows_of_before_cannot_take_in_a_batch(tmp_path):
     model = BinaryAutoencoder(8, random_state=0).partial_fit(DIGITS)
     model.save(tmp_path / "m.safetensors")
-    with pytest.raises(InvalidInput, match=r"from a file or is a copy.*fit\(X, init=model\)"):
+    with pytest.raises(InvalidInput, match=r"models from files and copies keep none.*fit\(X, init=model\)"):
         auxbit.load(tmp_path / "m.safetensors").partial_fit(DIGITS)
     assert not hasattr(clone(model), "_stream")
     assert "_stream" not in vars(pickle.loads(pickle.dumps(model)))  # rows do not travel with a model
@@ -208,7 +208,7 @@ def test_the_labels_of_a_stream_stay_with_their_rows():
     assert [known[row.tobytes()] for row in kept.rows] == kept.labels.tolist()
     with pytest.raises(InvalidInput, match="2 labels for 10 rows"):
         stream.partial_fit(X[:10], y[:2])
-    with pytest.raises(InvalidInput, match="have labels, y, or none has"):
+    with pytest.raises(InvalidInput, match="with all batches of a stream or with none"):
         stream.partial_fit(X[:10])
     assert stream._stream is kept
 

@@ -158,7 +158,7 @@ def test_a_map_of_the_users_own_is_not_saved_nor_kept_in_a_checkpoint(tmp_path):
     ):
         model.save(tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InvalidParameter, match="'linear' or 'rbf' beside checkpoint="):
+    with pytest.raises(InvalidParameter, match="'linear' or 'rbf' with checkpoint="):
         model.fit(X, checkpoint=tmp_path / "state")
     assert not list(tmp_path.iterdir())
 

@@ -62,7 +62,7 @@ def test_a_fit_from_a_fitted_model_never_ends_below_it(some):
 
 
 @pytest.mark.parametrize("init", ["itq", "agh", "tpca", "bfa", "lsh", "random", "auto"])
-@pytest.mark.filterwarnings("ignore:The start.s own hash function")  # AGH, which is not linear
+@pytest.mark.filterwarnings("ignore:the method of init")  # AGH, which is not linear
 def test_no_start_ends_below_its_first_hash_function(init, some):
     queries = load_digits().data[1000:1100]
     model = BinaryAutoencoder(8, init=init, validation=queries, random_state=0).fit(some)
@@ -74,7 +74,7 @@ def test_a_start_whose_own_hash_function_is_better_than_any_linear_one_is_named(
     rings = np.c_[np.cos(angle), np.sin(angle)] * np.repeat([1.0, 2.0, 3.0], 200)[:, None]
 
     agh = AnchorGraphHashing(16, n_anchors=60, random_state=0).fit(rings)
-    with pytest.warns(ConvergenceWarning, match="start's own hash function finds more"):
+    with pytest.warns(ConvergenceWarning, match="the method of init has a higher validation precision"):
         BinaryAutoencoder(16, init=agh, random_state=0, max_iter=1).fit(rings)
 
 
@@ -161,7 +161,7 @@ def test_packed_codes_of_more_bits_are_no_start(some):
 
 
 def test_a_hasher_fitted_to_other_dimensions_is_no_start(some):
-    with pytest.raises(InvalidInput, match="init is for 10 columns; X has 64"):
+    with pytest.raises(InvalidInput, match="init was fitted to 10 columns, but X has 64"):
         short(BinaryAutoencoder, init=LSH(8).fit(some[:, :10])).fit(some)
 
 

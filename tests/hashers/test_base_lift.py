@@ -126,7 +126,7 @@ def test_rows_of_any_size_have_the_same_codes(factor):
     assert (model.encode(rows, queries=True) == scaled.encode(rows * factor, queries=True)).mean() > 0.99
 
 
-@pytest.mark.filterwarnings("ignore:All rows")
+@pytest.mark.filterwarnings("ignore:all rows")
 def test_rows_of_zeros_and_queries_of_zeros_have_codes():
     model = ITQ(2, lift=True, random_state=0).fit(np.zeros((30, 3)))
     assert len(model.encode(np.zeros((2, 3)), queries=True)) == 2
@@ -147,7 +147,7 @@ def test_what_is_no_usable_number_is_named(bad, queries):
 
 @every_hasher
 def test_cosine_and_inner_product_together_are_refused(hasher):
-    with pytest.raises(InvalidParameter, match="lift=True is invalid: expected False beside normalize=True"):
+    with pytest.raises(InvalidParameter, match="lift=True is invalid: expected False with normalize=True"):
         made(hasher, lift=True, normalize=True).fit(X)
 
 

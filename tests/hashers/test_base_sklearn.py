@@ -57,7 +57,7 @@ def test_a_parameter_set_after_fit_waits_for_the_next_fit(hasher, digits):
 @every_hasher
 def test_inverse_transform_and_decode_refuse_what_are_not_codes(hasher, digits):
     model = made(hasher, 6).fit(digits)
-    with pytest.raises(InvalidInput, match="Z has 7 columns, expected 6 bits"):
+    with pytest.raises(InvalidInput, match="Z has 7 columns; expected 6, one per bit"):
         model.inverse_transform(np.zeros((3, 7), dtype=np.uint8))
     with pytest.raises(InvalidInput, match="only 0 and 1"):
         model.inverse_transform(np.full((3, 6), 2))

@@ -274,7 +274,7 @@ def test_codes_of_other_widths_are_refused():
         compare(record(codes), random_codes(300, 20), N_BITS)
     with pytest.raises(InvalidInput, match="the record's codes must be packed codes of 20 bits"):
         compare(record(codes), random_codes(300, 20), 20)
-    with pytest.raises(InvalidInput, match="the record has no codes"):
+    with pytest.raises(InvalidInput, match="the training record has no codes"):
         compare(replace(record(codes), codes=codes[:0]), codes, N_BITS)
 
 

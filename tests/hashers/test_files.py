@@ -100,7 +100,7 @@ def test_a_file_of_codes_says_what_they_are_and_by_which_model(folder: Path, dig
     packed, made = files.codes_of(model, "optimal.npy")
     np.testing.assert_array_equal(packed, model.encode(digits[:300], coding="optimal"))
     assert made.by_decoder
-    with pytest.raises(InvalidInput, match=r"optimal.npy holds optimal codes: --coding is for vectors"):
+    with pytest.raises(InvalidInput, match=r"optimal.npy holds optimal codes. --coding is for vectors"):
         files.codes_of(model, "optimal.npy", coding="hash")
     with pytest.raises(InvalidInput, match=r"codes.npy was made by another model"):
         files.codes_of(auxbit.ITQ(16, random_state=1).fit(digits), "codes.npy")
@@ -124,7 +124,7 @@ def test_vectors_for_a_model_are_finite_and_as_wide_as_those_it_was_fitted_to(fo
     model = auxbit.load("m.safetensors")
     np.save("narrow.npy", np.zeros((5, 63)))
     np.save("nan.npy", np.full((5, 64), np.nan))
-    with pytest.raises(InvalidInput, match=r"narrow.npy has 63 columns, and the model was fitted to 64"):
+    with pytest.raises(InvalidInput, match=r"narrow.npy has 63 columns, but the model was fitted to 64"):
         files.read_vectors_for(model, "narrow.npy")
     with pytest.raises(InvalidInput, match=r"nan.npy contains NaN at row 0, column 0"):
         files.read_vectors_for(model, "nan.npy")

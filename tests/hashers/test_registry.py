@@ -413,7 +413,7 @@ def test_a_class_that_load_does_not_know_is_not_saved(tmp_path):
     class Mine(LSH):
         pass
 
-    with pytest.raises(InvalidInput, match="Mine is not one of auxbit's methods"):
+    with pytest.raises(InvalidInput, match="Mine is not a class of auxbit"):
         Mine(5).fit(X).save(tmp_path / "m.safetensors")
 
 

@@ -157,7 +157,7 @@ def test_what_does_not_go_together_is_refused(hasher, rows):
         index.search_asymmetric(rows[:2], 3, shortlist=30)
     with pytest.raises(InvalidParameter, match=r"shortlist=2 is invalid.*It must hold the k=3 answers"):
         index.search_asymmetric(rows[:2], 3, shortlist=2, query_codes=hasher.encode(rows[:2]))
-    with pytest.raises(InvalidInput, match="X has 2 rows, query_codes 3"):
+    with pytest.raises(InvalidInput, match="X has 2 rows, but query_codes has 3"):
         index.search_asymmetric(rows[:2], 3, query_codes=hasher.encode(rows[:3]))
     with pytest.raises(InvalidInput, match="query_codes must be packed codes of 19 bits"):
         index.search_asymmetric(rows[:2], 3, query_codes=rows[:2])
@@ -303,7 +303,7 @@ def test_an_index_without_a_decoder_says_how_to_get_one(rows):
     [
         (
             LinearDecoder(np.zeros((4, 18)), np.zeros(4)),
-            "decoder is for codes of 18 bits, and n_bits is 19",
+            "decoder is for codes of 18 bits, but n_bits is 19",
         ),
         ("linear", "must be a hasher's decoder_, got str"),
         (ITQ(19), "got ITQ"),

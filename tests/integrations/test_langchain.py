@@ -161,7 +161,7 @@ def test_a_collection_of_ones_own_is_searched_as_it_is(filled):
 def test_a_search_for_what_is_no_parameter_is_refused(store):
     with pytest.raises(TypeError, match="filters"):
         store.similarity_search("cat", filters={"year": 2000})
-    with pytest.raises(TypeError, match="'filters' is no parameter"):
+    with pytest.raises(TypeError, match="'filters' is not a parameter"):
         store.max_marginal_relevance_search("cat", filters={"year": 2000})
     with pytest.raises(InvalidParameter, match="an operator, not '\\$near'"):
         store.similarity_search("cat", filter={"year": {"$near": 2000}})
@@ -184,7 +184,7 @@ def test_texts_that_cannot_be_added_leave_nothing_behind(tmp_path, store):
 
 def test_another_embedding_than_that_of_the_folder_is_named(store):
     store.embedding = DeterministicFakeEmbedding(size=6)
-    with pytest.raises(InvalidInput, match="gives vectors of 6 numbers, and those of the collection have 3"):
+    with pytest.raises(InvalidInput, match="gives vectors of 6 numbers, but those of the collection have 3"):
         store.add_texts(["cat"])
     with pytest.raises(InvalidInput, match="rows of 3 numbers"):
         store.similarity_search("cat")

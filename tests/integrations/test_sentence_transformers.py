@@ -113,7 +113,7 @@ def test_bad_input_is_named(embeddings, optimal, hashing):
         quantize_embeddings(corpus, "int8", model=optimal)
     with pytest.raises(InvalidInput, match="must be floats; got uint8"):
         quantize_embeddings(codes, model=optimal)
-    with pytest.raises(InvalidInput, match="corpus_embeddings or corpus_index, one of them"):
+    with pytest.raises(InvalidInput, match="either corpus_embeddings or corpus_index"):
         semantic_search_auxbit(queries, model=optimal)
     with pytest.raises(
         InvalidInput, match=r"must be codes of the model, \(n, 4\) uint8; got shape \(1000, 32\)"

@@ -403,7 +403,7 @@ def test_it_starts_from_any_codes(init):
         ({"objective": "triplets"}, "objective='triplets' is invalid: expected 'reconstruction' or"),
         ({"objective": None}, "objective=None is invalid"),
         ({"objective": "affinity", "n_neighbors": 0}, "n_neighbors=0 is invalid.*Try n_neighbors=50"),
-        ({"objective": "affinity", "validation": X[:20]}, "validation.*'auto' or None beside labels"),
+        ({"objective": "affinity", "validation": X[:20]}, "validation.*'auto' or None with labels"),
     ],
 )
 def test_what_cannot_be_is_refused(parameters, match):
@@ -412,7 +412,7 @@ def test_what_cannot_be_is_refused(parameters, match):
 
 
 def test_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(InvalidParameter, match=r"objective='affinity'.*beside checkpoint="):
+    with pytest.raises(InvalidParameter, match=r"objective='affinity'.*with checkpoint="):
         BinaryAutoencoder(4, objective="affinity").fit(X, Y, checkpoint=tmp_path / "state")
 
 

@@ -72,8 +72,8 @@ def test_rows_of_every_kind_and_type_give_the_model_of_rows_in_memory(tmp_path, 
     ],
     ids=lambda given: ",".join(f"{name}={str(value)[:12]!r}" for name, value in given.items()),
 )
-@pytest.mark.filterwarnings("ignore:.*is more than init:UserWarning")
-@pytest.mark.filterwarnings("ignore:The penalty ended")
+@pytest.mark.filterwarnings("ignore:.*has axes for only:UserWarning")
+@pytest.mark.filterwarnings("ignore:the fit ended")
 def test_every_option_means_the_same_by_passes(tmp_path, parameters):
     path = stored(".npy", X, tmp_path)
     assert_same(quick(**parameters).fit(path), quick(**parameters).fit(X))
@@ -91,8 +91,8 @@ def test_real_rows_give_the_same_bits_from_a_file(tmp_path, model, n_bits):
 
 
 @pytest.mark.parametrize("n", [2, 3, 50, 99, 101])
-@pytest.mark.filterwarnings("ignore:.*is more than init:UserWarning")
-@pytest.mark.filterwarnings("ignore:The penalty ended")
+@pytest.mark.filterwarnings("ignore:.*has axes for only:UserWarning")
+@pytest.mark.filterwarnings("ignore:the fit ended")
 def test_few_rows_are_fitted_as_they_are_in_memory(n):
     few = clustered(n)
     assert_same(quick(4).fit(OnlySlices(few)), quick(4).fit(few), few)

@@ -58,7 +58,7 @@ def test_what_is_not_rows_to_learn_from_is_refused(rows, why):
         ({"n_bits": 20, "z_options": {"admm_iterations": 5}}, "no admm_iterations for rows that are not in"),
         ({"init": "pca"}, "init='pca' is invalid: expected one of itq, agh"),
         ({"init": ITQ(16)}, "init has 16 bits, but n_bits=8"),
-        ({"init": ITQ(8, random_state=0).fit(X[:, :10])}, "init is for 10 columns; X has 24"),
+        ({"init": ITQ(8, random_state=0).fit(X[:, :10])}, "init was fitted to 10 columns, but X has 24"),
         ({"init": np.zeros((299, 8), dtype=np.uint8)}, "init"),
         ({"validation": "none"}, "validation='none' is invalid"),
         ({"validation": X[:20, :5]}, r"validation must be.*query rows \(q, 24\)"),
@@ -86,7 +86,7 @@ def test_wrong_ways_to_ask_for_a_fit_by_passes_are_explained(tmp_path):
     ):
         quick().fit(np.zeros((9, 3000), dtype=np.uint8), memory="128MB")
     for rows in (X, OnlySlices(X)):
-        with pytest.raises(InvalidInput, match="resume=True needs the checkpoint folder"):
+        with pytest.raises(InvalidInput, match="resume=True needs the folder"):
             quick().fit(rows, resume=True)
     (tmp_path / "x.csv").write_text("1")
     with pytest.raises(DataFileError, match="unknown extension"):

@@ -166,7 +166,7 @@ def test_rows_that_outshine_all_others_are_named(hasher):
 
 @pytest.mark.parametrize("hasher", [ITQ(8, random_state=0), BinaryAutoencoder(8, random_state=0)])
 def test_constant_rows_and_rows_of_rank_one_are_told(hasher):
-    with pytest.warns(UserWarning, match="All rows that were looked at are equal"):
+    with pytest.warns(UserWarning, match="all rows of the sample are equal"):
         hasher.fit(np.ones((200, 12)))
     with pytest.warns(UserWarning, match="have rank 1"):
         hasher.fit(np.outer(np.random.default_rng(0).standard_normal(900), np.arange(1, 13)))

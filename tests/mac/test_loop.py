@@ -138,14 +138,14 @@ def test_every_penalty_gets_its_steps(digits, mus):
 
 
 def test_max_iter_counts_iterations_not_penalties(digits):
-    with pytest.warns(ConvergenceWarning, match="The penalty ended at"):
+    with pytest.warns(ConvergenceWarning, match="the fit ended at"):
         ba = BinaryAutoencoder(4, steps_per_mu=3, max_iter=5, validation=None, random_state=0).fit(digits)
     assert schedule(ba) == pytest.approx([0.01] * 3 + [0.014] * 2)
 
 
 def test_a_schedule_that_ends_with_mismatches_warns_only_without_validation(digits):
     options = {"mu_schedule": [1e-4, 1e-3], "random_state": 0}
-    with pytest.warns(ConvergenceWarning, match=r"ended at mu=0\.001 with \d+ bits of Z unlike h\(X\)"):
+    with pytest.warns(ConvergenceWarning, match=r"ended at mu=0\.001, with \d+ bits of Z that differ"):
         unfinished = BinaryAutoencoder(8, validation=None, **options).fit(digits)
     assert unfinished.history_[-1].mismatched > 0
     with warnings.catch_warnings():

@@ -40,7 +40,7 @@ def test_charts_are_drawn_into_axes_that_are_given():
 
 
 def test_a_model_without_a_history_is_refused():
-    with pytest.raises(InvalidInput, match="a model that fit has trained"):
+    with pytest.raises(InvalidInput, match="history needs a fitted BinaryAutoencoder"):
         plot.history(LSH(4))
 
 

@@ -328,7 +328,7 @@ def test_a_failed_fit_of_the_decoder_leaves_the_model_as_it_was(fitted, digits):
 
 def test_a_decoder_for_rows_divided_by_their_norms_codes_such_rows(digits, tmp_path):
     model = BinaryAutoencoder(20, normalize=True, max_iter=3, validation=None, mu_factor=4.0, random_state=0)
-    with pytest.warns(Warning, match="penalty ended"):
+    with pytest.warns(Warning, match="the fit ended"):
         model.fit(digits)
     model.fit_decoder(digits, n_iter=3)
     codes = model.encode(digits, coding="optimal")

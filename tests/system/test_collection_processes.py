@@ -267,7 +267,7 @@ def test_what_was_opened_to_be_read_cannot_be_changed(tmp_path):
     Collection.create(tmp_path / "c", bits=16).close()
     with (
         Collection.open(tmp_path / "c", read_only=True) as reader,
-        pytest.raises(CollectionError, match="opened to be read"),
+        pytest.raises(CollectionError, match="opened with read_only"),
     ):
         reader.add(codes=CODES)
 

@@ -56,7 +56,7 @@ Stopped = Callable[[int, int], object]
 
 
 class Collection:
-    """Items with ids, codes, metadata and perhaps vectors, in a folder; `create` makes one.
+    """A searchable set of items in a folder: ids, codes, metadata and optional vectors. See `create`.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import Collection
@@ -70,18 +70,18 @@ class Collection:
     >>> len(Collection("digits.auxbit"))
     1797
 
-    A change is on disk when it returns. One process writes at a time, from its first change until `close`;
-    any number can search, each search in one committed state. Ids are integers, text or UUIDs, one kind in a
-    collection.
+    A change is on disk when its call returns. One process at a time can write, from its first change until
+    `close`; any number can search, and each search sees one committed state. The ids of a collection are all
+    integers, all text or all UUIDs.
     """
 
     def __init__(
         self, path: PathLike, *, read_only: bool = False, damaged: str = "error", n_jobs: int | None = None
     ) -> None:
-        """Open a collection; no rows are read before they are needed.
+        """Open a collection; rows are read when they are needed.
 
-        damaged : "error", or "skip" to read what is left of damaged files, without changing it: `damage`
-            lists what is wrong, and `compact` makes the rest a whole collection again.
+        damaged : "error", or "skip" to read what is left of damaged files without changing them: `damage`
+            lists what is wrong, and `compact` makes a sound collection of the rest.
         """
         if damaged not in ("error", "skip"):
             raise InvalidParameter("damaged", damaged, "'error' or 'skip'")
@@ -112,23 +112,23 @@ class Collection:
     ) -> Self:  # fmt: skip
         """Make a collection, in a new folder or, with path=None, in memory.
 
-        source : the first rows: an array, a DataFrame, a file …, all that `add` takes, to which a model is
-            fitted; or a fitted model or its file. Without it codes of `bits` are kept, made elsewhere, and
-            vectors of `n_features` numbers.
+        source : the first rows: an array, a DataFrame, a file, or whatever else `add` takes; a model is
+            fitted to them. Or a fitted model or its file, for an empty collection. None: an empty collection
+            for codes made elsewhere, of `bits` bits, and perhaps vectors of `n_features` numbers.
         model : a fitted model or its file, which encodes the rows of `source`.
-        bits, method, random_state : of the model that is fitted; by default "ba", with bits for half of the
-            dimensions, 16 to 256.
-        metric : which neighbours it is for: "euclidean" (by default), "cosine" or "inner_product".
-        ids, metadata, vectors_column, codes, stopped : of the first rows, as in `add`.
+        bits, method, random_state : parameters of the model that is fitted; by default "ba", with about half
+            as many bits as dimensions, 16 to 256.
+        metric : by which neighbours are near: "euclidean" (by default), "cosine" or "inner_product".
+        ids, metadata, vectors_column, codes, stopped : for the first rows, as in `add`.
         vectors : keep them as "float32" or "float16", for re-ranking and retraining; None: keep codes only.
         coding, mu : how rows are encoded, as in `encode`: "hash", or "optimal" for search by the decoder,
-            which finds most. None: optimal if the model is fitted here, else as its decoder is meant.
-        decoder : "linear" or "tables", to be fitted to optimal codes, or "auto", the better of them; None:
+            which has the higher recall. None: optimal if the model is fitted here, else as its decoder needs.
+        decoder : "linear" or "tables", to be fitted to optimal codes, or "auto", the better of the two; None:
             that of the model, or "auto".
-        lists : divide items into that many lists, of which a search looks at those near the query; "auto":
-            about 1.5·√n for n rows of 500,000 and more, if a decoder is fitted here to optimal codes.
-        refine_bits : with lists, of a second, finer code per item, by which candidates are ranked again if no
-            vectors are kept.
+        lists : divide items into that many lists; a search reads only those near the query. "auto": about
+            1.5·√n for n rows of 500,000 and more, if a decoder is fitted here to optimal codes.
+        refine_bits : with lists, the bits of a second, finer code per item, which ranks candidates again if
+            no vectors are kept.
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
@@ -199,7 +199,7 @@ class Collection:
     def _editing(self, what: str, *, repairs: bool = False) -> Iterator[Edit]:
         """A change, which is committed at the end of the block."""
         if self._lenient and not repairs:
-            raise InvalidInput(f'{self._storage.place} was opened with damaged="skip": compact it first.')
+            raise InvalidInput(f'{self._storage.place} was opened with damaged="skip". Call compact first.')
         with self._storage.changing(what, Edit) as edit:
             while True:
                 self._bring_up(edit.connection, edit.before)
@@ -230,23 +230,23 @@ class Collection:
         upsert: bool = False, trained: bool = False, first_row: int = 0, progress: Progress | None = None,
         stopped: Stopped | None = None,
     ) -> Array:  # fmt: skip
-        """Add rows, all or none; they are on disk when it returns their ids.
+        """Add rows, all or none; returns their ids when they are on disk.
 
         X : (n, D), encoded by the stored model; a DataFrame of pandas or polars, a pyarrow table or a list of
-            dicts, of which `vectors_column` holds the vectors; or a file of any of these, whose batches of
-            131,072 rows are on disk one after another. codes : (n, ceil(n_bits/8)) uint8, packed, made
-            elsewhere, or a file of them.
-        ids : (n,) integers of 0 and up, text or UUIDs, or the name of their column; by default they continue
-            the numbers. An id that is there already is an error; with `upsert` its row is replaced.
-        metadata : a list with a dict for each row, a dict with a list for each field, or a DataFrame; of rows
-            with columns the names of those to keep, by default all others.
-        attachments : bytes or None for each row, which `attachment` gives. trained : the model was fitted
+            dicts, in which `vectors_column` holds the vectors; or a file of any of these, which is committed
+            in batches of 131,072 rows. codes : (n, ceil(n_bits/8)) uint8, packed, made elsewhere, or a file
+            of them.
+        ids : (n,) integers of 0 and up, text or UUIDs, or the name of their column; by default the next
+            integers. An id that is there already is an error; with `upsert` its row is replaced.
+        metadata : a list with a dict for each row, a dict with a list for each field, or a DataFrame; if X
+            has columns, the names of those to keep, by default all others.
+        attachments : bytes or None for each row, which `attachment` returns. trained : the model was fitted
             to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
         stopped : called if a file ends early, with the row to resume from and the number of rows.
         """
         source = codes if X is None else X
         if source is None:
-            raise InvalidInput("nothing to add: give X, rows to encode, or codes=…")
+            raise InvalidInput("there is nothing to add: give X, rows to encode, or codes.")
         rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         how: dict[str, Any] = {"upsert": upsert, "trained": trained}
         if isinstance(source, str | os.PathLike):
@@ -299,9 +299,9 @@ class Collection:
         return np.concatenate(ids) if ids else ids_array([], state.ids)
 
     def delete(self, ids: Any = None, *, where: Any = None) -> int:
-        """Delete by id, all or none, or what `where` finds; returns how many items."""
+        """Delete items by id, all or none, or those that match `where`; returns how many."""
         if (ids is None) == (where is None):
-            raise InvalidInput("say what to delete: ids, or where=…")
+            raise InvalidInput("choose what to delete: give ids or where.")
         with self._editing("deleted") as edit:
             positions = np.unique(edit.now.chosen(ids, where))
             if len(positions):
@@ -311,17 +311,14 @@ class Collection:
     def update_metadata(
         self, ids: Any = None, metadata: Any = None, *, where: Any = None, replace: bool = False
     ) -> int:
-        """Change metadata without touching codes and vectors; returns how many items.
+        """Change the metadata of items, not their codes and vectors; returns how many changed.
 
-        metadata : one dict for all; or a list of dicts, a frame or a file (a Path), with a row for each of
-        the ids.
-        ids : which items, or the name of the field of their ids in these rows.
-
-        Fields are set, those that are None are removed (RFC 7396), and others stay; with `replace` they are
-        removed, too.
+        metadata : one dict for all; or a list of dicts, a DataFrame or a file (a Path), with one row per id.
+        ids : the ids, or the name of their field in these rows.
+        replace : remove all fields that are not given. Else they stay, and those that are None are removed.
         """
         if (ids is None) == (where is None):
-            raise InvalidInput("say which items to update: ids, or where=…")
+            raise InvalidInput("choose which items to update: give ids or where.")
         if isinstance(metadata, os.PathLike):
             metadata = read_table(metadata)
         if isinstance(ids, str):
@@ -336,7 +333,7 @@ class Collection:
         return len(positions)
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
-        """Make conditions on a metadata field fast by an index, or remove that."""
+        """Index a metadata field, to make conditions on it fast; or remove its index."""
         name = '"field ' + field.replace('"', '""') + '"'
         with self._editing("field indexed") as edit:
             warn_of_unknown([field], edit.now.fields())
@@ -347,9 +344,9 @@ class Collection:
             edit.update()
 
     def compact(self, *, progress: Progress | None = None) -> None:
-        """Write codes and vectors again without what is deleted; searches continue meanwhile.
+        """Rewrite codes and vectors without deleted items; searches continue meanwhile.
 
-        Takes as much disk again until it is done.
+        It needs as much disk space again until it is done.
         """
         with self._editing("compacted", repairs=True) as edit:
             edit.rewrite(None, progress or Silent())
@@ -368,10 +365,10 @@ class Collection:
         self, model: Any = None, *, X: Any = None, bits: int | None = None, method: str | None = None,
         random_state: int | None = None, progress: Progress | None = None,
     ) -> Hasher:  # fmt: skip
-        """Make new codes by another model, beside the old ones, and switch to them in one step.
+        """Encode all items with another model, and switch to the new codes in one step.
 
-        model : a fitted hasher or its file; None: one like the present, or of other bits, method and
-            random_state, fitted to the vectors of the collection, or to 100,000 of them.
+        model : a fitted hasher or its file; None: a model like the present one, or with the given bits,
+            method and random_state, fitted to the vectors of the collection, at most 100,000 of them.
         X : (n, D) or a file, in the order of `ids`, if the collection keeps no vectors. Searches continue
             meanwhile.
         """
@@ -420,20 +417,17 @@ class Collection:
     ) -> Answers:  # fmt: skip
         """The k nearest items to each query, nearest first: `distances, ids = collection.search(X)`.
 
-        With fewer than k items all are returned. Give X, codes or like:
-
-        X : (q, D), a single vector (D,), which gets one row of answers, or a file, of which `vectors_column`
-            holds the vectors.
-        codes : (q, width) uint8, or a file of them.
-        like : the id of an item.
-        mode : "hamming", distances in bits, int32; or "asymmetric", by the squared distance from x itself to
-            what the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
+        X : (q, D), a single vector (D,), which gets one row of results, or a file, in which `vectors_column`
+            holds the vectors. Or codes, or like. With fewer than k items all are returned.
+        codes : (q, width) uint8, or a file of them. like : the id of an item.
+        mode : "hamming", distances in bits, int32; or "asymmetric", squared distances from x itself to the
+            vector that the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
         rerank : True, or a number of candidates (10 k, at least 100): that many are found by `mode` and
-            ranked again by their true squared distances, float32, from the vectors on disk; by inner product
-            their distances are minus that. None: if the collection keeps vectors and no mode is given.
-        where : metadata to search among: "year >= 2020 and lang = en", {"label": "cat"}.
-        probes, recall : in a collection with lists, how many of them are searched, or "all"; or which part of
-            the k nearest they are to hold, by default 0.98, as was learned when they were made.
+            ranked again by their true squared distances, float32, from the vectors on disk; for inner product
+            distances are minus the product. None: if the collection keeps vectors and no mode is given.
+        where : search only items with this metadata: "year >= 2020 and lang = en", {"label": "cat"}.
+        probes, recall : in a collection with lists, how many lists are searched, or "all"; or the share of
+            the k nearest to find, by default 0.98, from which their number follows.
         """
         wanted, asked = None if where is None else Where.of(where), None
         if wanted is None and like is None:  # codes alone may do: a transaction costs time
@@ -456,7 +450,7 @@ class Collection:
         self, X: Any = None, r: int = 2, *, codes: Any = None, like: Any = None, where: Any = None,
         probes: int | str | None = None, recall: float | None = None, vectors_column: str | None = None,
     ) -> Answers:  # fmt: skip
-        """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex has them."""
+        """All items within Hamming distance r: `lims, distances, ids`, as HammingIndex.search_radius."""
         with self._reading() as now:
             asked = now.queries(X, codes, like, vectors_column)
             wanted = None if where is None else Where.of(where)
@@ -478,7 +472,7 @@ class Collection:
         return Answers(distances, ids, lims, self.metadata, about)
 
     def duplicates(self, r: int = 0) -> Groups:
-        """The ids of groups of two and more items, joined by chains of codes within distance r."""
+        """The ids of groups of at least two items whose codes are joined by chains of steps up to r bits."""
         with self._reading() as now:
             if r:
                 check_hamming(now.view)
@@ -487,14 +481,14 @@ class Collection:
     # ---- what is in it
 
     def get(self, ids: Any, *, vectors: bool = False, codes: bool = False) -> Items:
-        """Items by their ids: a dict with id and metadata each, and with vector and code if wanted."""
+        """Items by their ids, one dict each: id and metadata, and if requested vector and code."""
         with self._reading() as now:
             return now.items(now.places(ids), vectors=vectors, codes=codes)
 
     def list(
         self, where: Any = None, *, limit: int | None = LISTED, offset: int = 0, order: str | None = None
     ) -> Items:
-        """Items in the order they were added in, or by a field, "year", or from its largest, "-year"."""
+        """Items in the order they were added, or sorted by a field: "year", or "-year" for descending."""
         with self._reading() as now:
             positions = now.chosen(None, where)
             if order is not None:
@@ -503,7 +497,7 @@ class Collection:
             return now.items(positions[offset:stop])
 
     def batches(self, size: int = 10_000, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
-        """All items as they are now, some at a time: ids, metadata, codes, and vectors if wanted."""
+        """All items as they are now, in batches: ids, metadata, codes, and vectors if requested."""
         ids = self.ids
         for start in range(0, len(ids), check_integer("size", size, 1)):
             some = ids[start : start + size]
@@ -516,12 +510,12 @@ class Collection:
                 yield {"id": id_, "metadata": row}
 
     def metadata(self, ids: Any) -> Items:
-        """The metadata of items, {} for one without."""
+        """The metadata of items, {} for an item without any."""
         with self._reading() as now:
             return now.metadata(now.places(ids))
 
     def vectors(self, ids: Any) -> Array:
-        """The vectors of items, (n, D), in the type they are kept in."""
+        """The vectors of items, (n, D), of the type in which they are stored."""
         with self._reading() as now:
             return now.view.vectors(now.places(ids))
 
@@ -545,14 +539,14 @@ class Collection:
         return bytes(row[0])
 
     def count(self, where: Any = None) -> int:
-        """How many items there are, or have the metadata that `where` asks for."""
+        """The number of items, or of those that match `where`."""
         if where is None:
             return len(self)
         with self._reading() as now:
             return now.count(Where.of(where))
 
     def holds(self, ids: Any) -> Mask:
-        """Which of these ids are there, (n,)."""
+        """Whether each of these ids is in the collection, (n,) bool."""
         given, kind = stored_ids(ids)
         with self._reading() as now:
             found: Mask = now.find(given, kind) >= 0
@@ -570,7 +564,7 @@ class Collection:
 
         with self._reading() as now:
             if now.state.ids in ("text", "uuid"):
-                raise InvalidInput("FAISS keeps integers as ids, and those of the collection are not.")
+                raise InvalidInput("FAISS needs integers as ids: export a collection whose ids are integers.")
             model = None if now.state.model is None else now.view.model()
             present = now.view.store.present()
             return to_faiss(
@@ -579,7 +573,7 @@ class Collection:
             )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """Its size, and how codes are made."""
+        """The collection's size, and how its codes are made."""
         with self._reading() as now:
             state, method, metric, lists, finer = now.state, None, now.view.metric, now.state.lists, 0
             if state.model is not None:
@@ -599,7 +593,7 @@ class Collection:
         }  # fmt: skip
 
     def stats(self) -> Statistics:
-        """Sizes, and how what was added differs from what the model was trained on."""
+        """Sizes, and how far items added since training differ from those that the model was trained on."""
         from auxbit.hashers.drift import Statistics
 
         place, n_bytes = self._storage.place, self._storage.bytes()
@@ -618,7 +612,7 @@ class Collection:
                 return replace(found, added=len(added), reasons=[str(error)])
 
     def check(self) -> Lines:
-        """Compare every byte with its checksum; returns what is damaged, one line each."""
+        """Compare every byte with its checksum; returns one line for each damaged part."""
         while True:
             with self._storage.reading() as (connection, state):
                 found = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
@@ -640,7 +634,7 @@ class Collection:
 
     @property
     def damage(self) -> Lines:
-        """What was found to be wrong by damaged="skip"."""
+        """What is damaged, one line each, if opened with damaged="skip"."""
         with self._reading() as now:
             return now.view.damage()
 
@@ -660,12 +654,12 @@ class Collection:
 
     @property
     def state(self) -> State:
-        """What the collection is at this moment."""
+        """The present settings and counts of the collection."""
         return self._storage.state
 
     @property
     def about(self) -> str | None:
-        """A text of whoever uses the collection, such as how its pictures become vectors."""
+        """A text stored by the application, such as how pictures become vectors."""
         return self._storage.state.about
 
     @about.setter
@@ -675,24 +669,24 @@ class Collection:
 
     @property
     def n_bits(self) -> int:
-        """Bits of a code, with those that number its list."""
+        """Bits per code, including the number of its list."""
         return self._storage.state.n_bits
 
     @property
     def n_bytes(self) -> int:
-        """Bytes on disk, or in memory."""
+        """Size in bytes, on disk or in memory."""
         return self._storage.bytes()["total"]
 
     def parse_ids(self, texts: Iterable[Any]) -> Sequence[Any]:
-        """Ids that were typed, or read from text without types, as the collection has them."""
+        """Ids that were typed or read as text, converted to the type of the collection's ids."""
         return typed_ids(texts, self._storage.state.ids)
 
     def lock(self) -> None:
-        """Become the writer now, rather than at the first change; InUse if another process is."""
+        """Become the writer now instead of at the first change; raises InUse if another process is."""
         self._storage.lock()
 
     def close(self) -> None:
-        """Let others write. What was added is on disk without it."""
+        """Let other processes write. All changes are on disk already."""
         self._storage.close()
         with self._guard.writing():
             self._view = None
@@ -753,7 +747,7 @@ def _first_state(
     from auxbit import __version__
 
     if vectors is not None and made_by["n_features"] is None:
-        raise InvalidInput("to keep vectors without a model, give n_features, their dimension.")
+        raise InvalidInput("give n_features, the dimension of the vectors to keep, if there is no model.")
     key = secrets.token_hex(16)
     state = State(key=key, vectors=vectors, model=model, auxbit_version=__version__, **made_by)
     # of codes that Hamming distances mean something for; others have those of their model

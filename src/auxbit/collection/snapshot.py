@@ -201,7 +201,7 @@ class View:
     def mapped_vectors(self, positions: Positions) -> Array:
         """All vectors, where they lie in the file; those at these positions are sound."""
         if self.state.vectors is None:
-            raise InvalidInput(f"{self.place} keeps no vectors.")
+            raise InvalidInput(f'{self.place} keeps no vectors. Create it with vectors="float16".')
         self._vectors.check_rows(positions, self.state.row_bytes)
         shape = (self.state.positions, self.state.n_features or 0)
         rows: Array = self._vectors.content.view(self.state.vectors).reshape(shape)
@@ -248,8 +248,8 @@ class View:
         name, models = self.state.model, self._storage.models
         if name is None:
             raise InvalidInput(
-                f"{self.place} has no model: it holds codes alone. Search and add codes=…, or give "
-                "a model to Collection.create."
+                f"{self.place} holds codes without a model. Search and add by codes=…, or give a model to "
+                "Collection.create."
             )
         with self._making:
             if name not in models:
@@ -545,7 +545,7 @@ class Edit(Change):
                 packed = as_packed(packed, state.n_bits, "codes")
             packed = check_packed(packed, state.n_bits)
             if X is not None and len(X) != len(packed):
-                raise InvalidInput(f"X has {len(X)} rows, codes {len(packed)}.")
+                raise InvalidInput(f"X has {len(X)} rows, but codes has {len(packed)}: give one per row.")
             return packed, {}
         model = self.now.view.model()
         if X is None or not len(X):
@@ -564,7 +564,7 @@ class Edit(Change):
         if given is None:
             if state.ids not in (None, "integer"):
                 raise InvalidInput(
-                    f"the ids of the collection are {KINDS[state.ids]}: give those of the rows, ids=… "
+                    f"the ids of the collection are {KINDS[state.ids]}: give an id for each row by ids=… "
                     "(--id-column NAME or --ids FILE)."
                 )
             if n:
@@ -573,7 +573,7 @@ class Edit(Change):
         ids, kind = given
         listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if n and state.ids not in (None, kind):
-            raise InvalidInput(f"the ids of the collection are {state.ids}, and {listed[0]!r} is {kind}.")
+            raise InvalidInput(f"the collection's ids are {KINDS[state.ids]}, but {listed[0]!r} is {kind}.")
         refuse_repeats(ids, "ids")
         if not n:
             return following, None

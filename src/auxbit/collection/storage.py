@@ -44,7 +44,7 @@ SETTINGS = {  # what they are like: names of files lead nowhere but into the fol
     "vectors": "float32|float16", "ids": "integer|text|uuid", "coding": "hash|optimal",
     "codes": r"codes\.\d+", "vectors_file": r"vectors\.\d+", "model": r"model\.\d+\.safetensors",
 }  # fmt: skip
-OLDER = "was made by an older auxbit; make it again from your vectors."
+OLDER = "was made by an older version of auxbit. Create it again from your vectors."
 MADE_BY = "Collections are made by Collection.create or `auxbit collection create`."
 
 TABLES = ("settings", "commits", "items", "attachments", "fields", "stretches", "deleted", "checks")
@@ -226,13 +226,13 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Refuse a database that is none of ours, or of another version, and say what to do."""
     where.register(connection)
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-        raise CollectionError(f"{path} is a database, but not of a collection of auxbit.")
+        raise CollectionError(f"{path} is a database, but not that of an auxbit collection. {MADE_BY}")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version < OLDEST:
         raise CollectionError(f"{path.parent} {OLDER}")
     if version > FORMAT:
         raise CollectionError(
-            f"{path.parent} has format {version}, made by a newer auxbit; this version reads {FORMAT}. "
+            f"{path.parent} has format {version} of a newer auxbit; this version reads {FORMAT}. "
             "Upgrade: pip install -U auxbit."
         )
 
@@ -340,7 +340,7 @@ class Storage:
         """Become the writer, until close; InUse if another process is."""
         self._check_usable()
         if self.read_only:
-            raise CollectionError(f"{self.place} was opened to be read: open it without that to change it.")
+            raise CollectionError(f"{self.place} was opened with read_only=True. Open it without that.")
         if self._lock is not None and not self._lock.held:
             self._lock.acquire(f"the collection {self.place}")
             self.sweep()
@@ -352,7 +352,7 @@ class Storage:
             self.lock()
             connection = self.connections.writer()
             if connection.in_transaction:
-                raise InvalidInput(f"{self.place} is being changed: wait until that has returned.")
+                raise InvalidInput(f"{self.place} is being changed. Wait until that call returns.")
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 before = self._note(read_state(connection, self._state))
@@ -471,7 +471,7 @@ def refuse_existing(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise files.exists(folder)
     if not is_collection(folder):
-        raise FileExists(f"{folder} is not a collection, and is not replaced by one. Choose another name.")
+        raise FileExists(f"{folder} is not a collection, so it is not replaced. Choose another name.")
 
 
 def lay_out(connection: sqlite3.Connection, state: State) -> None:

@@ -89,7 +89,7 @@ class TableDecoder(BaseDecoder):
         if not (reach <= LARGEST_FLOAT32 and (reach == 0 or reach >= np.finfo(np.float32).tiny)):
             raise InvalidInput(
                 f"the tables of this decoder would have numbers of up to {reach:.3g}, which float32 cannot "
-                'hold. Rescale the rows that the hasher is fitted to, or take decoder="linear".'
+                'hold. Rescale the rows before fit, or use decoder="linear".'
             )
         tables = (self.tables * scaling.scale).astype(np.float32)
         errors = None if self.errors is None else self.errors * scaling.scale**2
@@ -317,8 +317,8 @@ class ListDecoder(BaseDecoder):
             numbers |= codes[:, place].astype(np.int64) << 8 * place
         if len(numbers) and numbers.max() >= len(self.centroids):
             raise InvalidInput(
-                f"codes have the number of list {numbers.max()}, and there are {len(self.centroids)}. "
-                'Codes with lists are those of encode(X, coding="optimal") by the same model.'
+                f"codes belong to list {numbers.max()}, but there are {len(self.centroids)} lists. "
+                'Use codes of encode(X, coding="optimal") by the same model.'
             )
         return numbers, codes[:, self.number_bytes : self.number_bytes + self.inner_bytes]
 

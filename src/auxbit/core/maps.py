@@ -56,7 +56,7 @@ def pack(Z: npt.ArrayLike) -> Packed:
     if bits.ndim != 2:
         raise InvalidInput(f"pack expects a 2-D array of 0 and 1, got {bits.ndim} dimension(s).")
     if bits.dtype != np.bool_ and bits.size and not ((bits == 0) | (bits == 1)).all():
-        raise InvalidInput("pack expects only 0 and 1. Packed codes are already packed; unpack them first.")
+        raise InvalidInput("pack expects only 0 and 1. If these are packed codes, leave out pack.")
     return pack_bools(bits.astype(np.bool_))
 
 

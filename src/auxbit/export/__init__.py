@@ -1,4 +1,4 @@
-"""Taking codes and hash functions elsewhere: FAISS index files, ONNX models."""
+"""Export codes and hash functions: FAISS index files, ONNX models."""
 
 from auxbit.export.faiss import index_to_faiss, to_faiss
 from auxbit.export.onnx import to_onnx

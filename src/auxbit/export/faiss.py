@@ -56,17 +56,17 @@ def to_faiss(
     >>> ids.ravel().tolist()
     [0, 1, 2]
 
-    model : a fitted hasher, or None for codes from elsewhere, which have the binary form only.
-    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) integers of at least 0, no two equal, by default 0 to
-    n − 1. form : "lsh", "binary", "additive", or "auto": "additive" for optimal codes, else "lsh" for linear
-    encoders, "binary" for others. coding, mu : what the codes are, by default what the decoder is for. → the
-    form. faiss.read_index reads it, faiss.read_index_binary the binary form.
+    model : a fitted hasher, or None for codes made elsewhere, which have only the binary form.
+    codes : (n, ceil(n_bits/8)) uint8; ids : (n,) distinct integers of 0 and up, by default 0 to n − 1.
+    form : "lsh", "binary", "additive", or "auto": "additive" for optimal codes, else "lsh" for linear
+    encoders, "binary" for others. coding, mu : how the codes were made, by default as the decoder needs.
+    Returns the form. Read the file by faiss.read_index, or faiss.read_index_binary for the binary form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
     if model is None:
         form = _check_form(form, "binary")
         if form != "binary":
-            raise InvalidInput(f"the {form} form needs a model, and there are only codes.")
+            raise InvalidInput(f"the {form} form needs a model, and there are only codes. Give a model.")
         packed = np.asarray(codes)
         packed, numbers = _check_codes(packed, ids, 8 * packed.shape[1] if packed.ndim == 2 else 8)
         _write(path, _binary(packed), numbers, overwrite)
@@ -86,7 +86,7 @@ def check_model(model: Hasher, form: str) -> str:
         raise InvalidInput(f"this {name} is not fitted: call fit before it is exported.")
     linear = isinstance(model.encoder_, LinearEncoder)
     if form == "lsh" and not linear:
-        raise InvalidInput(f"the lsh form is for linear hash functions, and {name}'s is not: take binary.")
+        raise InvalidInput(f"the lsh form is for linear hash functions, and {name}'s is not: use binary.")
     return "lsh" if linear and not model.scaling_.lift else "binary"
 
 
@@ -101,14 +101,15 @@ def index_to_faiss(path: PathLike, index: HammingIndex, *, form: str = "auto", o
     >>> index_to_faiss("index.faiss", index)
     'binary'
 
-    form : "binary", or "additive", by the index's decoder; "auto" is what its codes are for. → the form.
+    form : "binary", or "additive", with the index's decoder; "auto": the one that suits its codes. Returns
+    the form.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
     form = _form_for(form, "binary", index.decoder, index.coding, index.mu)
     if form == "lsh":
         raise InvalidInput("the lsh form needs a hash function, and an index has none: give model and codes.")
     if form == "additive" and index.decoder is None:
-        raise InvalidInput("the additive form needs a decoder, and this index was made without one.")
+        raise InvalidInput("the additive form needs a decoder, and this index has none: use binary.")
     _refuse_lifted(form, index.decoder)
     with index.reading() as store:  # codes and ids of one moment
         present = store.present()
@@ -138,11 +139,11 @@ def _form_for(form: str, usual: str, decoder: Decoder | None, coding: str | None
 def _refuse_lifted(form: str, decoder: Decoder | None) -> None:
     if isinstance(decoder, ListDecoder) and form == "additive":
         raise InvalidInput(
-            "codes with lists have no FAISS form: fit a model without them, fit_decoder(X, lists=None)."
+            "codes with lists have no FAISS form. Fit a decoder without lists: fit_decoder(X, lists=None)."
         )
     if form != "binary" and decoder is not None and decoder.lift:
         raise InvalidInput(
-            f"the {form} form takes rows and queries alike, and a model with lift=True changes them "
+            f"the {form} form treats rows and queries alike, but a model with lift=True treats them "
             "differently. Export hash codes in the binary form, and search for encode(X, queries=True); or "
             "fit a model to evaluate.lift_rows(X, M), and search for evaluate.lift_queries(X, M)."
         )
@@ -158,7 +159,7 @@ def _check_codes(codes: npt.ArrayLike, ids: npt.ArrayLike | None, n_bits: int) -
         return packed, None
     twice = repeats(numbers)
     if twice.any():
-        raise InvalidInput(f"ids must differ, and {numbers[twice][0]} comes more than once.")
+        raise InvalidInput(f"ids must differ, but {numbers[twice][0]} occurs more than once.")
     return packed, np.ascontiguousarray(numbers)
 
 

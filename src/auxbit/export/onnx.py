@@ -407,9 +407,9 @@ def to_onnx(model: Hasher, path: PathLike, *, overwrite: bool = True) -> None:
     >>> np.array_equal(codes, model.encode(X))
     True
 
-    Its input `X` is (n, D) float32, its output `codes` (n, ceil(n_bits/8)) uint8, the bytes of
-    model.encode(X). It cannot refuse what `encode` refuses: rows with NaN or infinity get codes that mean
-    nothing. Convert rows of other types to float32 first.
+    Its input `X` is (n, D) float32, its output `codes` (n, ceil(n_bits/8)) uint8, the same bytes as
+    model.encode(X). It does not check its input as `encode` does: rows with NaN or infinity get meaningless
+    codes. Convert rows of other types to float32 first.
     """
     files.refuse_existing(Path(path), overwrite=overwrite)
     files.write_bytes(path, onnx_bytes(model), overwrite=overwrite)
@@ -422,8 +422,8 @@ def onnx_bytes(model: Hasher) -> bytes:
         raise InvalidInput(f"this {method} is not fitted: call fit before its hash function is exported.")
     if model.scaling_.lift:
         raise InvalidInput(
-            "an ONNX model takes rows and queries alike, and lift=True gives them different codes. "
-            "Fit a model to evaluate.lift_rows(X, M), and give it evaluate.lift_queries(X, M) to encode."
+            "an ONNX model treats rows and queries alike, but lift=True gives them different codes. Fit a "
+            "model to evaluate.lift_rows(X, M), and encode queries by evaluate.lift_queries(X, M)."
         )
     graph, n_bits = Graph(), model.decoder_.n_bits
     graph.add("Identity", _codes(graph, model, n_bits), name=OUTPUT)
@@ -445,7 +445,7 @@ def _codes(graph: Graph, model: Hasher, n_bits: int) -> str:
         return linear_codes(graph, INPUT, encoder, scaling)
     scores_of = SCORES.get(type(encoder))
     if scores_of is None:
-        raise InvalidInput(f"{type(encoder).__name__} is no encoder of auxbit's own, so it has no ONNX form.")
+        raise InvalidInput(f"{type(encoder).__name__} is not an encoder of auxbit, so it has no ONNX form.")
     rows = graph.cast(scaled(graph, graph.cast(INPUT, "DOUBLE"), scaling), "FLOAT")  # as encoders take them
     scores = scores_of(graph, graph.cast(rows, "DOUBLE"), encoder)
     return graph.packed(graph.add("GreaterOrEqual", scores, graph.constant(np.float64(0))), n_bits)

@@ -57,7 +57,7 @@ class AnchorGraphEncoder(Encoder):
 
 
 class AnchorGraphHashing(Hasher):
-    """Signs of the smoothest eigenfunctions of the graph A = ZΛ⁻¹Zᵀ, Z being rows' shares in near anchors.
+    """Anchor graph hashing: signs of the smoothest eigenfunctions of a graph that joins rows by anchors.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import AnchorGraphHashing
@@ -66,26 +66,27 @@ class AnchorGraphHashing(Hasher):
     >>> agh.encode(X).shape  # packed: two bytes per row
     (1797, 2)
 
-    All is computed from the m×m matrix M = Λ^(−1/2) ZᵀZ Λ^(−1/2): its eigenvectors, without the trivial
-    one of eigenvalue 1, become functions of any row. So m anchors have m − 1 of them.
+    The graph is A = ZΛ⁻¹Zᵀ, Z being the shares of rows in near anchors. All is computed from the m×m matrix
+    M = Λ^(−1/2) ZᵀZ Λ^(−1/2): its eigenvectors, except the trivial one of eigenvalue 1, become functions of
+    any row. So m anchors give m − 1 of them.
 
-    Note: at few bits two layers do worse than one. The paper has them for many bits, for which one layer must
-    use eigenfunctions that are not smooth. Its thresholds do not halve the sides at their medians: they give
-    the smallest balanced cut of the graph.
+    Note: at few bits two layers do worse than one. The paper uses two for many bits, where one layer would
+    need eigenfunctions that are not smooth. Its thresholds are not medians: they give the smallest balanced
+    cut of the graph.
 
     Parameters
     ----------
     n_bits : bits per code; at most m − 1 with one layer and 2(m − 1) with two. If the rows have too few
         eigenfunctions (few rows, or few that differ), fit warns, and the remaining bits are 1.
     n_layers : 1 for one bit per eigenfunction; 2 for two, the second of which halves both sides of the first.
-    n_anchors : anchors m, from k-means on at most 10,000 rows; if fewer rows are distinct, those are used.
-    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is then ignored.
-    n_neighbors : nearest anchors that a row has a share in, s in the paper; all, if there are fewer.
+    n_anchors : number of anchors m, from k-means on at most 10,000 rows; fewer if fewer rows are distinct.
+    anchors : (m, D) rows in the units of X to use as anchors instead; n_anchors is then ignored.
+    n_neighbors : how many nearest anchors a row has a share in, s in the paper; all, if there are fewer.
     bandwidth : σ of the shares, in proportion to exp(−‖x − u‖²/2σ²), in the units of X. None for the median
         distance of a row to its n_neighbors-th anchor, over √2, on at most 10,000 rows.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : seed of the anchors.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -124,7 +125,7 @@ class AnchorGraphHashing(Hasher):
             warn(
                 f"n_bits={given.n_bits} is more than AnchorGraphHashing has eigenfunctions for: these "
                 f"rows have {found}, n_layers={n_layers}, so the remaining bits are 1 in every code. "
-                "More distinct rows have more."
+                "Use fewer bits, or more distinct rows."
             )
             weights = np.hstack([weights, np.zeros((len(anchors), n_functions - found))])
         sigma, nearest = np.array(float(bandwidth)), np.array(min(n_neighbors, len(anchors)))
@@ -140,7 +141,7 @@ def _check_n_bits(n_bits: int, n_layers: int, n_anchors: int) -> None:
         enough = -(-n_bits // n_layers) + 1
         raise InvalidParameter(
             "n_bits", n_bits, f"at most {most} with {n_anchors} anchors and n_layers={n_layers}",
-            f"Take {enough} anchors or more, n_anchors={10 * enough} for instance.",
+            f"Use at least {enough} anchors, for example n_anchors={10 * enough}.",
         )  # fmt: skip
 
 

@@ -107,22 +107,22 @@ class _Trained(Hasher):
         """Learn the hash function from the rows of X, (n, D).
 
         y : labels of the rows for objective="affinity", (n,) whole numbers or texts; ignored otherwise.
-        X : an array or a frame in memory, or a column of vectors, as df["embedding"]. Or rows that are read
-            out of core, about twice per iteration: the path of an .npy, .fvecs, .bvecs, .parquet (or a folder
-            of such) or .h5 file, or anything with `shape` and row slices; or a dask array, whose chunks stay
-            where they are.
-        memory : how much all arrays may take, "1GB"; if given, an array is read out of core as well.
-        checkpoint : a folder in which the state is kept after each iteration; with `resume`, a fit that was
-            interrupted resumes from there, to the same model.
+        X : an array or a DataFrame in memory, or a column of vectors, as df["embedding"]. Or rows that are
+            read out of core, about twice per iteration: the path of an .npy, .fvecs, .bvecs, .h5 or .parquet
+            file (or a folder of .parquet files), or any object with `shape` and row slices; or a dask array,
+            whose chunks stay where they are.
+        memory : a limit for all arrays together, as "1GB"; if given, an array is read out of core as well.
+        checkpoint : a folder in which the state is saved after each iteration; with resume=True, an
+            interrupted fit resumes from there and ends with the same model.
         client : a dask.distributed.Client, for a path that its workers can read.
-        init : a fitted model of the same class and bits to continue from, such as one of fewer rows: its
-            hash function with its features, its codes, its C, and μ from an eighth of that at which its hash
-            function was found. It may be this model itself.
+        init : a fitted model of the same class and bits to continue from, for example one fitted to fewer
+            rows: its hash function and features, its codes and its C are taken over, and μ starts at an
+            eighth of that at which it was found. It may be this model itself.
 
-        All or nothing: if it fails, a model fitted before stays as it was.
+        All or nothing: if fit fails, the model stays as it was before.
         """
         if resume and checkpoint is None:
-            raise InvalidInput("resume=True needs the checkpoint folder to resume from: checkpoint=…")
+            raise InvalidInput("resume=True needs the folder to resume from: give checkpoint=FOLDER.")
         with self._all_or_nothing():
             n_bits = self.check_bits(self.n_bits)
             self._check_kept(checkpoint)
@@ -148,11 +148,11 @@ class _Trained(Hasher):
     def partial_fit(
         self, X: Any, y: object = None, *, decay: float = 1.0, most_rows: int = STREAM_ROWS
     ) -> Self:
-        """Take in a batch of a stream of rows, X, (n, D): continue from the present model. y : as in fit.
+        """Update the model with one batch of a stream of rows. X : (n, D); y : as in fit.
 
-        The model is fitted to a sample of all rows so far, at most `most_rows`, which it keeps; `fit` keeps
-        4,096 of its rows. Files, pickles and copies of the model have none. decay : what the rows before
-        count beside those of this batch; below 1, old ones fade away.
+        The model keeps a sample of all rows so far, at most `most_rows`, and is fitted to it; `fit` keeps
+        4,096 of its rows. Model files, pickles and copies hold no sample. decay : the weight of earlier rows
+        relative to this batch; below 1, old rows are gradually forgotten.
 
         All or nothing: if it fails, model and sample stay as they were.
         """
@@ -161,8 +161,8 @@ class _Trained(Hasher):
         before: Stream | None = vars(self).get("_stream")
         if before is None and hasattr(self, "encoder_"):
             raise InvalidInput(
-                "partial_fit has no earlier rows to continue with: the model is from a file or is a copy, "
-                "which keep none. fit(X, init=model) continues from any model."
+                "partial_fit has no earlier rows to continue with: models from files and copies keep none. "
+                "Use fit(X, init=model), which continues from any model."
             )
         with self._all_or_nothing():
             raw = self._validate(X, reset=before is None)
@@ -229,7 +229,7 @@ class _Trained(Hasher):
         numbers = None if labels is None else label_numbers(labels, n_rows)
         if labels is not None and not (plan.validation is None or isinstance(plan.validation, str)):
             raise InvalidParameter(
-                "validation", "an array", "'auto' or None beside labels",
+                "validation", "an array", "'auto' or None with labels",
                 "'auto' holds out rows with their labels.",
             )  # fmt: skip
         seed = rng.randint(np.iinfo(np.int32).max)
@@ -288,13 +288,13 @@ class _Trained(Hasher):
     def _check_kept(self, checkpoint: object) -> None:
         if checkpoint is not None and not isinstance(self.encoder, str):
             raise InvalidParameter(
-                "encoder", self.encoder, "'linear' or 'rbf' beside checkpoint=",
-                "The folder of a checkpoint holds no objects of your own.",
+                "encoder", self.encoder, "'linear' or 'rbf' with checkpoint=",
+                "A checkpoint cannot hold objects of your own: leave checkpoint out.",
             )  # fmt: skip
         if checkpoint is not None and getattr(self, "objective", None) == "affinity":
             raise InvalidParameter(
-                "objective", "affinity", "'reconstruction' beside checkpoint=",
-                f"At most {MOST_ROWS:,} rows are trained on, in memory: begin again after a crash.",
+                "objective", "affinity", "'reconstruction' with checkpoint=",
+                f"It trains on at most {MOST_ROWS:,} rows in memory: leave checkpoint out, and fit again.",
             )  # fmt: skip
 
     def _objective(self, z: ZOptions) -> Objective:
@@ -316,9 +316,9 @@ class _Trained(Hasher):
         first = fitted.outcome.history[0]
         if first.changed == 0 and not continued:
             warn(
-                f"The first Z step, with mu={first.mu:.3g}, changed no bit: the model is that of its start. "
-                "If mu0, mu or mu_schedule was given, try a smaller one, or leave it at None. Otherwise no "
-                "other bit would lower the error: rows in tight clusters are like that. Try more bits or "
+                f"the first Z step, with mu={first.mu:.3g}, changed no bit: nothing was learned beyond init. "
+                "If you set mu0, mu or mu_schedule, try a smaller value, or leave it at None. Otherwise no "
+                "other bit would lower the error, as happens if rows lie in tight clusters. Try more bits or "
                 "another init.",
                 ConvergenceWarning,
             )
@@ -362,7 +362,7 @@ class Stream:
     def followed_by(self, raw: Array, labels: Array | None, decay: float, most: int) -> Stream:
         """With a further batch, whose share of the sample is its share of the weight."""
         if (labels is None) != (self.labels is None):
-            raise InvalidInput("either all batches of a stream have labels, y, or none has.")
+            raise InvalidInput("give labels, y, with all batches of a stream or with none.")
         weight, rng = decay * self.weight + len(raw), copy.deepcopy(self.rng)
         room = min(most, len(self.rows) + len(raw))
         new = min(len(raw), max(1, round(room * len(raw) / weight)))
@@ -394,42 +394,42 @@ class BinaryAutoencoder(_Trained):
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    preset : what parameters that are None mean. "default": init="itq", mu0="auto", mu_factor=1.4, C="auto",
-        z_solver="auto", z_start="best", patience=3, on_miss="continue". "paper": init="agh", mu0=0.01,
-        mu_factor=2, C=100, enumeration below 16 bits and alternation from there on, z_start="relaxed" with
-        z_options={"admm_iterations": 100}, patience=50, on_miss="return".
+    preset : the values of parameters that are None. "default": init="itq", mu0="auto", mu_factor=1.4,
+        C="auto", z_solver="auto", z_start="best", patience=3, on_miss="continue". "paper": init="agh",
+        mu0=0.01, mu_factor=2, C=100, enumeration below 16 bits and alternation from there on,
+        z_start="relaxed" with z_options={"admm_iterations": 100}, patience=50, on_miss="return".
     init : where the codes start: "itq", "agh", "tpca", "bfa", "lsh", "random", "auto" (the one of the first
         four that leads to the lowest error on a sample), a hasher (fitted ones are used as they are), or an
         array of codes with a row for each row of X.
-    encoder : what h is a linear function of. "linear": the row. "rbf": the row and Gaussian features,
-        exp(−‖x − c‖²/2σ²) for each of `n_centres` centres c. Or a map of your own: an object that is called
-        with rows, (n, D), in the units of X, perhaps on several threads, and returns features, (n, m); if it
-        has `fit`, a copy of it is fitted to a sample first; scikit-learn's transformers serve as well. The
-        fit starts from that of a linear h, and ends with no more error (without validation), or no less
-        validation precision.
-    n_centres : of encoder="rbf", from k-means on at most 10,000 rows; None: 1,000, or a tenth of the rows if
-        they are fewer than 10,000.
+    encoder : the input of the linear function h. "linear": the row. "rbf": the row and Gaussian features,
+        exp(−‖x − c‖²/2σ²) for each of `n_centres` centres c. Or a callable of your own, or a transformer of
+        scikit-learn, that takes rows, (n, D), in the units of X, and returns features, (n, m); several
+        threads may call it at once; if it has `fit`, a copy of it is fitted to a sample first. The fit starts
+        from that of a linear h, and its error is never higher (with validation: its precision never lower).
+    n_centres : number of centres of encoder="rbf", from k-means on at most 10,000 rows; None: 1,000, or a
+        tenth of the rows if there are fewer than 10,000.
     bandwidth : σ of encoder="rbf", in the units of X. None: a share of the median distance between rows and
         centres, 0.35 or 0.7, by validation precision of short fits to a sample; 0.35 without validation.
-    decoder : f, "linear", or "tables", a vector for each value of each byte of a code: the Z step is over
-        bytes then, whatever the parameters z_… say; rows that are not in memory may have 128 bits. Either way
-        f is fitted to hash codes; fit_decoder replaces it by one for codes that are chosen for it.
-    normalize : divide rows by their norm first, so that cosine neighbours become Euclidean ones.
-    lift : give rows a further coordinate, so that neighbours by inner product do; encode(X, queries=True) is
-        for queries then.
-    penalty : "quadratic", μ‖z − h(x)‖²; or "augmented", with multipliers in addition (rows in memory alone).
-    mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step; the paper's
-        factor is 2, a smaller one takes longer and ends lower (measured in docs/training.md). mu0="auto":
-        0.01, the paper's, or less if that would forbid most changes (outliers, long codes, text embeddings).
+    decoder : f, "linear" (one vector per bit) or "tables" (one vector per value of each byte; the parameters
+        z_… are then unused, and codes of rows that are not in memory have at most 128 bits). Either way f is
+        fitted to hash codes; fit_decoder replaces it by one fitted to optimal codes.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
+    penalty : "quadratic", μ‖z − h(x)‖²; or "augmented", which adds multipliers (only for rows in memory).
+    mu0, mu_factor : the penalty starts at mu0 and is multiplied by mu_factor after each step. The paper's
+        factor is 2; a smaller one takes longer and ends with less error (see docs/training.md). mu0="auto":
+        0.01, as in the paper, or less if that would prevent most changes (outliers, long codes, text
+        embeddings).
     mu_schedule : a rising list of penalties instead of mu0 and mu_factor.
     steps_per_mu : alternations for each value of the penalty.
     C : weight of the slack in the SVMs of the h step. "auto": large, as in the paper, or one of two smaller
-        values, if that raises the validation precision more; `C_` is the one used.
+        values if that gives a higher validation precision; `C_` is the one used.
     h_solver : "svm"; or "ridge", least squares to ±1 instead of SVMs: it needs no pass over the rows.
     z_solver : "auto" (exact to 16 bits, alternating above), "exact" (branch and bound), "enumerate" (the
         paper's, to 24 bits), "alternating".
     z_start : what alternation starts from: "warm", the old code; "relaxed", as in the paper, the better of
-        that and the binarised relaxed solution; "best", both in turn, the better result kept for each point.
+        that and the binarised relaxed solution; "best", each of the two, keeping the better result per row.
     group_size : bits optimised jointly by alternation; costs 2^group_size.
     z_options : switches of the Z step: theorem_4_3, running_bound, incremental, optimality (or a list of
         conditions: "necessary", "beck", "jeyakumar", "xia"; the second and third by default); admm_iterations
@@ -438,26 +438,26 @@ class BinaryAutoencoder(_Trained):
     validation : "auto" holds out a tenth of the rows (at most 1,000) as queries and returns the model with
         the best precision on them (with fewer than 100 rows: None); an array of rows: those are the queries;
         None: run until Z = h(X) (theorem 4.1).
-    patience : how many penalties in a row may fail to raise the validation precision.
-    on_miss : what follows one that fails to: "continue" from its codes, or "return" to the best ones so far.
-    max_iter : iterations at most.
-    callback : called with each Record.
+    patience : how many values of μ in a row may fail to raise the validation precision.
+    on_miss : after a μ that fails to: "continue" from its codes, or "return" to the best codes so far.
+    max_iter : the most iterations.
+    callback : called after each iteration with its Record.
     random_state : seed. The same seed gives the same bits for any n_jobs.
     n_jobs : threads; None for all cores.
     verbose : 1 logs each iteration.
-    objective : "reconstruction", the paper's; or "affinity": codes of rows with the same label, of fit(X, y),
-        become alike and those of others unlike (supervised hashing); without y, those of Euclidean
-        neighbours and of others, which seldom finds more than reconstruction (docs/training.md). Of more than
-        10,000 rows, wherever they are, a sample of as many is trained on. The parameters of the Z step,
-        z_solver to z_options, are unused; history_ has this loss instead of squared errors; with labels,
-        validation="auto" counts rows of a query's label as found. The decoder is fitted after it.
-    n_neighbors : with "affinity", how many rows attract each, and about as many repel it.
+    objective : "reconstruction", the paper's; or "affinity" (supervised hashing): rows with the same label,
+        y of fit(X, y), get similar codes, and other rows different ones. Without y, Euclidean neighbours
+        get similar codes, which is seldom better than "reconstruction" (docs/training.md). It trains on at
+        most 10,000 rows, a sample if there are more. z_solver to z_options are unused; history_ has this
+        loss instead of squared errors; with labels, validation="auto" counts rows with the query's label
+        as true neighbours. The decoder is fitted at the end.
+    n_neighbors : with "affinity", how many similar rows each row is compared with, and about as many others.
 
     Attributes
     ----------
     encoder_, decoder_ : h on scaled rows, f in the units of X, fitted to all rows.
     history_ : one Record per iteration.
-    n_iter_ : how many.
+    n_iter_ : number of iterations.
     n_passes_ : how often all rows were read; None if they were in memory.
     """
 
@@ -521,7 +521,7 @@ class BinaryAutoencoder(_Trained):
             return reconstruction
         if type(reconstruction) is not Reconstruction:
             raise InvalidParameter(
-                "objective", "affinity", "'reconstruction' beside decoder='tables' and penalty='augmented'"
+                "objective", "affinity", "'reconstruction' with decoder='tables' or penalty='augmented'"
             )
         return Affinity(n_neighbors)
 
@@ -557,16 +557,15 @@ class BinaryAutoencoder(_Trained):
         last = outcome.history[-1]
         if outcome.stopped == "schedule" and last.precision is None:
             warn(
-                f"The penalty ended at mu={last.mu:.3g} with {last.mismatched} bits of Z unlike h(X). "
+                f"the fit ended at mu={last.mu:.3g}, with {last.mismatched} bits of Z that differ from h(X). "
                 "Raise max_iter or mu_factor, or extend mu_schedule.",
                 ConvergenceWarning,
             )
         best = max((each.precision or 0.0 for each in outcome.history), default=0.0)
         if start is not None and start > best and not continued:
             warn(
-                f"The start's own hash function finds more of the validation queries' neighbours "
-                f"({start:.3f}) than any linear one on the path ({best:.3f}). Use that method itself, or "
-                "another init.",
+                f"the method of init has a higher validation precision ({start:.3f}) than the autoencoder "
+                f"that starts from it ({best:.3f}). Use that method itself, or another init.",
                 ConvergenceWarning,
             )
 
@@ -581,7 +580,8 @@ class BinaryFactorAnalysis(_Trained):
     >>> bfa.encode(X).shape  # packed: two bytes per row
     (1797, 2)
 
-    As in section 4 of the paper, MAC with a small, constant penalty: the filter approach to compare BA with.
+    As in section 4 of the paper: MAC (the method of auxiliary coordinates, which also fits BA) with a small,
+    constant penalty. The hash function is fitted only at the end: a baseline for BA.
 
     Parameters
     ----------
@@ -589,8 +589,8 @@ class BinaryFactorAnalysis(_Trained):
     init : as for BinaryAutoencoder; None: "tpca", which works best for BFA in the paper.
     mu : the constant penalty, on data scaled to a largest range of 1. "auto", or None with the default
         preset: a hundredth of what BinaryAutoencoder's mu0 would be.
-    tol : the alternation ends when E_Q falls by less than this share.
-    Other parameters as for BinaryAutoencoder.
+    tol : the fit ends when an iteration lowers the error E_Q by less than this share.
+    The other parameters are those of BinaryAutoencoder.
     """
 
     def __init__(
@@ -748,8 +748,8 @@ def _directions(name: str, given: Beginning) -> Float64:
     if n_axes < n_bits:
         directions = np.hstack([directions, _random_directions(directions, n_bits - n_axes, rng)])
         warn(
-            f"n_bits={n_bits} is more than init={name!r} has axes for ({n_axes}): "
-            f"{n_bits - n_axes} bits start from signs of random rotations.",
+            f"init={name!r} has axes for only {n_axes} of n_bits={n_bits} bits: the other "
+            f"{n_bits - n_axes} start from random rotations of them.",
         )
     return directions
 
@@ -771,7 +771,7 @@ def _by_hasher(init: Hasher, given: Beginning) -> LinearEncoder | HasherCodes:
             hasher.set_params(random_state=given.rng.randint(np.iinfo(np.int32).max))
         hasher.fit(given.raw(given.at_hand()))
     if hasher.n_features_in_ != D:
-        raise InvalidInput(f"init is for {hasher.n_features_in_} columns; X has {D}.")
+        raise InvalidInput(f"init was fitted to {hasher.n_features_in_} columns, but X has {D}.")
     h, (ours, theirs) = hasher.encoder_, (given.scaling, hasher.scaling_)
     if not isinstance(h, LinearEncoder) or (ours.normalize, ours.lift) != (theirs.normalize, theirs.lift):
         return HasherCodes(hasher, None)

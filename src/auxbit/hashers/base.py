@@ -140,23 +140,23 @@ def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -
     n_codes = len(np.unique(codes, axis=0))
     n_rows = len(np.unique(X, axis=0)) if n_codes <= n_bits + 1 else len(X)
     if n_rows == 1 and len(X) > 1:
-        warn("All rows that were looked at are equal: there is nothing to learn from them.")
+        warn("all rows of the sample are equal: there is nothing to learn from them.")
     elif n_bits >= FEW_BITS and n_codes <= n_bits + 1 and n_rows > 4 * n_codes:
         distances = np.linalg.norm(X - np.median(X, axis=0), axis=1)
         far = np.flatnonzero(distances > FAR * np.median(distances))
         spread = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
         rank = int(np.count_nonzero(spread > 1e-6 * spread[0]))
-        why = "Perhaps they lie in a few tight clusters."
+        why = "They may lie in a few tight clusters: try fewer bits."
         if len(far):
             named = ", ".join(map(str, places[far[:10]]))
             why = (
-                f"The rows {named}{' …' if len(far) > 10 else ''} are more than {FAR:.0f} times as far away "
-                "as half of the rows, and decide on scale and axes alone. Remove or clip them."
+                f"Rows {named}{' …' if len(far) > 10 else ''} are more than {FAR:.0f} times as far away as "
+                "half of the rows, and alone determine scale and axes. Remove or clip them."
             )
         elif np.ptp(X, axis=0).max() < 1 / FAR:
-            why = f"They lie within 1/{FAR:.0f} of the range of all rows. Find those that are far away."
+            why = f"They lie within 1/{FAR:.0f} of the range of all rows. Find and remove the outliers."
         elif rank < n_bits:
-            why = f"They have rank {rank}, so more bits than that are of no use."
+            why = f"They have rank {rank}, so more bits than that do not help."
         warn(f"{n_rows:,} different rows have only {n_codes} different codes of {n_bits} bits. {why}")
 
 
@@ -178,8 +178,8 @@ class Learned:
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of all hashing methods.
 
-    `training_` records codes and error of a sample of the rows that `decoder_` was fitted to; it is None
-    if the model comes from a file that has no record.
+    `training_` holds codes and error of a sample of the rows that `decoder_` was fitted to; it is None if the
+    model comes from a file without them.
     """
 
     max_bits: ClassVar[int] = LEARNED_BITS  # that the method can make
@@ -211,15 +211,15 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def fit(self, X: Any, y: object = None, *, memory: str | int | None = None, client: Any = None) -> Self:
         """Learn the hash function from the rows of X; y is ignored.
 
-        X : (n, D), an array or a frame of numbers; or a column of n vectors, as df["embedding"]: a Series of
-            pandas or polars, an Arrow array, a list. The same in all other methods that take rows. Or rows
-            that are read out of core: the path of a file, anything with `shape` and row slices, or a dask
-            array, as for BinaryAutoencoder.fit. Scaling, principal axes and decoder are then those of all
-            rows; what else a method learns is learned from a sample of them, if memory has no room for all.
-        memory : how much all arrays may take, "1GB"; if given, an array is read out of core as well.
+        X : (n, D), an array or a DataFrame of numbers; or a column of n vectors, as df["embedding"]: a Series
+            of pandas or polars, an Arrow array, a list. All other methods accept the same. Or rows that are
+            read out of core: the path of a file, an object with `shape` and row slices, or a dask array,
+            as for BinaryAutoencoder.fit. Scaling, principal axes and decoder are then computed from all
+            rows, everything else from a sample if memory has no room for all rows.
+        memory : a limit for all arrays together, as "1GB"; if given, an array is read out of core as well.
         client : a dask.distributed.Client, for a path that its workers can read.
 
-        All or nothing: if it fails, a model fitted before stays as it was.
+        All or nothing: if fit fails, the model stays as it was before.
         """
         with self._all_or_nothing():
             n_bits, rng = self.check_bits(self.n_bits), self._generator()
@@ -274,8 +274,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """How rows are changed before all else, as Scaling.measure takes it."""
         if self.normalize and self.lift:
             raise InvalidParameter(
-                "lift", self.lift, "False beside normalize=True",
-                "normalize is for neighbours by cosine, lift for those by inner product.",
+                "lift", self.lift, "False with normalize=True",
+                "normalize is for neighbours by cosine, lift for neighbours by inner product.",
             )  # fmt: skip
         return {"normalize": bool(self.normalize), "lift": bool(self.lift)}
 
@@ -298,21 +298,21 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """Replace `decoder_` by one that is fitted to the codes of encode(X, coding="optimal", mu=mu).
 
         Codes and decoder are improved in turn, n_iter times (None: 15), on the rows of X, (n, D). The new
-        decoder fits those codes, no longer h(X): score, which is about h(X), may fall, by much for a mu of 0.
+        decoder fits these codes instead of h(X), so `score`, which measures h(X), may fall, most for mu=0.
 
-        decoder : "linear", one vector per bit, starting from the present one; "tables", a free vector for
+        decoder : "linear", one vector per bit, starting from the present decoder; "tables", one vector for
             each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
-            search, and wants many rows (256 vectors per byte); or "auto", the one of both whose codes are
-            better on rows held out of a short fit. `decoder_` is a LinearDecoder or a TableDecoder.
-        mu : what a bit that differs from h(x) costs, on data scaled to a largest range of 1. 0: codes need
-            have nothing to do with h; with a larger one Hamming distances from h(query) keep a meaning.
-        lists : divide rows into that many lists, for mu=0 alone; "auto": about 1.5·√n for the n rows of X,
-            none below 500,000; None: none. A code then begins with the number of its list, in one to three
-            bytes more. An index searches the lists near a query only, and the same bits tell more of a row.
-        refine_bits : with lists, of a second, finer code of what the first leaves of a row, behind it. An
-            index looks for candidates by the first, and ranks these by both.
+            search, and needs many rows to learn from; or "auto", the one whose codes are better on rows held
+            out of a short fit. `decoder_` is a LinearDecoder or a TableDecoder.
+        mu : the cost of each bit that differs from h(x), on data scaled to a largest range of 1. At 0 codes
+            are chosen for the decoder alone; a larger mu keeps them near h(x), for Hamming distances.
+        lists : divide rows into that many lists (only with mu=0); "auto": about 1.5·√n for the n rows of X,
+            none below 500,000; None: none. A code then begins with the number of its list, one to three
+            extra bytes. An index searches only the lists near a query, and finds more at the same bits.
+        refine_bits : with lists, the bits of a second code, of what the first leaves of a row, stored after
+            it. An index finds candidates by the first code and ranks them by both.
         callback : called after each turn with its number, from 1, and the number of turns.
-        memory, client : as in fit. Of rows that are not in memory, the decoder is fitted to a sample: as many
+        memory, client : as in fit. If the rows are not in memory, the decoder is fitted to a sample: as many
             as memory has room for, at most 200,000, or 64 per list. The same rows are drawn each time.
 
         All or nothing: if it fails, the model stays as it was.
@@ -332,10 +332,10 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     ) -> None:  # fmt: skip
         mu, n_lists = check_mu(mu), number_of_lists(lists, place.table.shape[0])
         if refine_bits and not n_lists:
-            raise InvalidParameter("refine_bits", refine_bits, "0 without lists", "Add lists=100.")
+            raise InvalidParameter("refine_bits", refine_bits, "0 without lists", "Add lists, as lists=100.")
         refine_bits = check_integer("refine_bits", refine_bits, 0, MAX_BITS)
         if mu and n_lists:
-            raise InvalidParameter("lists", n_lists, "None beside mu", "Lists are for free codes, mu=0.")
+            raise InvalidParameter("lists", n_lists, "None unless mu=0", "Leave out lists or mu.")
         n_iter = None if n_iter is None else check_integer("n_iter", n_iter, 1)
         most = max(DECODER_ROWS, ROWS_PER_LIST * n_lists)
         if place.budget is not None:
@@ -360,7 +360,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         self.training_ = record_of(some, optimal, self.decoder_, self.scaling_, len(raw), "optimal", mu)
 
     def transform(self, X: npt.ArrayLike) -> Bits:
-        """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1; of a dask array, a lazy one."""
+        """The bits of each row. X : (n, D) → (n, n_bits) uint8 of 0/1; for a dask array, a lazy one."""
         if is_dask_array(X):
             bits: Bits = self._by_blocks(X, "transform")
             return bits
@@ -369,17 +369,16 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def encode(
         self, X: npt.ArrayLike, *, coding: str | None = None, mu: float | None = None, queries: bool = False
     ) -> Packed:
-        """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; of a dask array, a lazy one.
+        """The packed code of each row. X : (n, D) → (n, ceil(n_bits/8)) uint8; for a dask array, a lazy one.
 
         coding : "hash", h(x); or "optimal", the code that minimises ‖x − f(z)‖² + mu·‖z − h(x)‖² for
             f = `decoder_`, for search by ‖query − f(z)‖, in which the query needs no code. Up to 16 bits it
-            is the very best; above, the best that tabu search finds in about 30 µs per row at 64 bits.
-            None: "hash", but refused if the decoder is fitted to optimal codes alone (`fit_decoder`), for
-            which h(x) would find little.
-        mu : what each bit that differs from h(x) costs, on data scaled to a largest range of 1, from 0 (the
-            best ranking by f) to large (h(x) itself); None: what the decoder is fitted to. Unused for
-            coding="hash".
-        queries : rows to search for. Only with `lift` do they have other codes than rows to be found.
+            is the exact minimum; above, the best that tabu search finds in about 30 µs per row at 64 bits.
+            None: "hash", or an error if the decoder is fitted to optimal codes only (`fit_decoder`): then
+            name one of the two.
+        mu : the cost of each bit that differs from h(x), on data scaled to a largest range of 1, from 0 (the
+            best ranking by f) to large (h(x) itself); None: that of the decoder. Unused for coding="hash".
+        queries : whether the rows are queries, which have codes of their own if the model has `lift`.
         """
         check_is_fitted(self)
         coding, mu = self._wanted_codes(coding, mu, queries)
@@ -398,7 +397,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         if coding is None:
             if fitted_to == 0 and not queries:
                 raise InvalidInput(
-                    "the decoder is fitted to optimal codes, so say which codes you want: "
+                    "the decoder is fitted to optimal codes, so choose which codes to make: "
                     'encode(X, coding="optimal") for search by the decoder, or encode(X, coding="hash") for '
                     "Hamming distance."
                 )
@@ -447,9 +446,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         check_is_fitted(self)
         codes, width = pack(Z), np.shape(Z)[1]
         if isinstance(self.decoder_, ListDecoder):
-            raise InvalidInput("the decoder has lists, and bits alone have none: decode(codes) takes both.")
+            raise InvalidInput("the decoder has lists, and bits alone do not name them. Use decode(codes).")
         if width != self._n_features_out:
-            raise InvalidInput(f"Z has {width} columns, expected {self._n_features_out} bits.")
+            raise InvalidInput(f"Z has {width} columns; expected {self._n_features_out}, one per bit.")
         return self._without_lift(self.decoder_(unpack(codes, width)))
 
     def decode(self, codes: npt.ArrayLike) -> Float64:
@@ -458,7 +457,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return self._without_lift(self.decoder_.decode(check_packed(codes, self.decoder_.n_bits)))
 
     def code_bits(self, coding: str) -> int:
-        """Of the codes that `encode` makes: with lists, optimal ones have a number in addition."""
+        """Bits of the codes that `encode` makes; with lists, optimal codes include the list's number."""
         return self.decoder_.n_bits if coding == "optimal" else self.decoder_.hash_bits
 
     def _without_lift(self, rows: Float64) -> Float64:
@@ -480,7 +479,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             return float(workers.sum(error, len(raw))[0]) / len(raw)
 
     def fingerprint(self, coding: str = "hash") -> str:
-        """Names the function that makes codes, and no other: of h, or for optimal codes of h and f."""
+        """A short text that identifies the function that makes codes: h, or for optimal codes h and f."""
         parts = {"mean": self.scaling_.mean, **self.encoder_.tensors()}
         if coding == "optimal":
             parts |= {f"decoder.{name}": each for name, each in self.decoder_.tensors().items()}
@@ -496,7 +495,7 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
             raise InvalidInput(f"this {name} is not fitted: call fit before save.")
         if type(self).__module__.rpartition(".")[0] != "auxbit.hashers":
             raise InvalidInput(
-                f"{name} is not one of auxbit's methods, so a model file could not be read back."
+                f"{name} is not a class of auxbit, so load could not read its file. Use joblib instead."
             )
         tensors = {f"encoder.{key}": value for key, value in self.encoder_.tensors().items()}
         tensors |= {f"decoder.{key}": value for key, value in self.decoder_.tensors().items()}

@@ -86,7 +86,7 @@ def compare(
     """
     trained = check_packed(record.codes, n_bits, "the record's codes")
     if not len(trained):
-        raise InvalidInput("the record has no codes: there is nothing to compare with.")
+        raise InvalidInput("the training record has no codes to compare with. Fit the model again.")
     added = check_packed(added_codes, n_bits, "added_codes")
     if added_error is not None and added_error != 0:
         added_error = check_positive("added_error", added_error)

@@ -183,7 +183,7 @@ def check_made_by(made: CodesMade | None, model: Hasher, source: str) -> None:
     """Refuse codes that another model has made."""
     if made is not None and made.model not in (None, model.fingerprint(made.coding)):
         raise InvalidInput(
-            f"{source} was made by another model, as {source}.json says: give that model, or encode the "
+            f"{source} was made by another model, according to {source}.json. Give that model, or encode the "
             "vectors again."
         )
 
@@ -193,8 +193,8 @@ def check_asked(made: CodesMade | None, source: str, *, queries: bool) -> None:
     if made is not None and made.queries not in (None, queries):
         held, wanted = ("rows", "queries") if queries else ("queries", "rows")
         raise InvalidInput(
-            f"{source} holds codes of {held}, as {source}.json says, and by inner product {wanted} have "
-            f"others. Encode the vectors again {'with' if queries else 'without'} --queries."
+            f"{source} holds codes of {held}, according to {source}.json; by inner product {wanted} have "
+            f"other codes. Encode the vectors again {'with' if queries else 'without'} --queries."
         )
 
 
@@ -210,9 +210,9 @@ def check_codes_suit(source: str, coding: str, mu: float, model: Hasher | None) 
         described = [f"{kind} codes" + (f" of mu={at:g}" if at else "")
                      for kind, at in ((made.coding, made.mu), (coding, mu))]  # fmt: skip
         raise InvalidInput(
-            f"{source} holds {described[0]}, as {source}.json says, and the collection {described[1]}, which "
-            "are searched in another way. Encode the vectors again, or create the collection with their "
-            "--coding, --mu and --model."
+            f"{source} holds {described[0]}, according to {source}.json, but the collection {described[1]}, "
+            "which are searched in another way. Encode the vectors again, or create the collection with "
+            "their --coding, --mu and --model."
         )
 
 
@@ -248,7 +248,7 @@ def codes_of(
         check_made_by(made, model, source)
         check_asked(made, source, queries=queries)
         if coding not in (None, made.coding):
-            raise InvalidInput(f"{source} holds {made.coding} codes: --coding is for vectors. Leave it out.")
+            raise InvalidInput(f"{source} holds {made.coding} codes. --coding is for vectors: leave it out.")
         return as_packed(X, model.code_bits(made.coding), source), made
     out = np.empty((len(X), bytes_per_code(model.code_bits(meant))), dtype=np.uint8)
     for rows, block in _encoded(model, X, source, meant, mu, queries):
@@ -277,8 +277,8 @@ def rows_are_codes(X: Any, source: str, n_bits: int, n_features: int | None) -> 
     if n_features is not None and not holds_codes(X, n_bits, n_features):
         if X.shape[1] != n_features:
             raise InvalidInput(
-                f"{source} has {X.shape[1]} columns, and the collection is for vectors of {n_features}. "
-                "Use data like those of its model, or create another collection."
+                f"{source} has {X.shape[1]} columns, but the collection is for vectors of {n_features} "
+                "numbers. Use vectors of the same kind, or create another collection."
             )
         return False
     width = bytes_per_code(n_bits)
@@ -318,7 +318,7 @@ def check_rows(
 def check_kept(X: Array | None, n_features: int | None, dtype: str, scaling: Scaling | None) -> Array:
     """Vectors that are to be kept, of which their type can hold what matters. scaling : the model's."""
     if X is None:
-        raise InvalidInput("the collection keeps vectors: give X beside the codes.")
+        raise InvalidInput("the collection keeps vectors: give X with the codes.")
     if X.ndim != 2 or n_features not in (None, X.shape[1]) or X.dtype.kind not in "biuf":
         raise InvalidInput(f"X must be rows of numbers, (n, {n_features}), got shape {X.shape} of {X.dtype}.")
     kept = np.finfo(np.dtype(dtype))
@@ -326,7 +326,7 @@ def check_kept(X: Array | None, n_features: int | None, dtype: str, scaling: Sca
     largest = max(float(X.max()), -float(X.min())) if X.size else 0.0
     if not largest <= most:
         raise InvalidInput(
-            f"X has numbers that {dtype} cannot hold, over {most:.4g}, or that are not finite. "
+            f"X has numbers above {most:.4g}, which {dtype} cannot hold, or numbers that are not finite. "
             "Scale the rows, or create the collection with vectors='float32'."
         )
     sizes = np.abs(X).max(axis=1, initial=0) if X.dtype.kind == "f" else np.ones(0)
@@ -336,9 +336,9 @@ def check_kept(X: Array | None, n_features: int | None, dtype: str, scaling: Sca
             small &= max(largest, 0.0 if scaling is None else scaling.scale) < least
         if (X[small].astype(kept.dtype) != X[small]).any():
             raise InvalidInput(
-                f"X has rows that {dtype} would round to 0 or nearly so: the numbers of row "
-                f"{int(small.argmax())} are under {least:.3g}. Multiply the rows by a number, before the "
-                "model is fitted, or create the collection with vectors='float32'."
+                f"X has rows that {dtype} would round to almost 0: the numbers of row {int(small.argmax())} "
+                f"are below {least:.3g}. Multiply all rows by a constant before you fit the model, or create "
+                "the collection with vectors='float32'."
             )
     return X
 
@@ -404,8 +404,8 @@ def _encoded(
 def _check_columns(model: Hasher, X: Array, source: str) -> None:
     if X.shape[1] != model.n_features_in_:
         raise InvalidInput(
-            f"{source} has {X.shape[1]} columns, and the model was fitted to {model.n_features_in_}. "
-            "Use the data it was made for, or fit another model."
+            f"{source} has {X.shape[1]} columns, but the model was fitted to {model.n_features_in_}. "
+            "Use vectors of the same kind, or fit another model."
         )
 
 
@@ -464,12 +464,12 @@ def model_for(
     check_lists(lists)
     fits = X is not None and model is None and not are_codes
     if metric is not None and not fits and metric != (model.scaling_.metric if model else "euclidean"):
-        raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or give rows alone.")
+        raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or the model.")
     if model is not None:
         fitted, dims = model.decoder_.hash_bits, int(model.n_features_in_)
         if bits not in (None, fitted) or n_features not in (None, dims):
             raise InvalidInput(
-                f"the model has {fitted} bits and {dims} features: leave bits, n_features out."
+                f"the model has {fitted} bits and {dims} features: leave out bits and n_features."
             )
     if fits:
         most = MOST_FITTED if coding == "hash" or mu else TRAINING_ROWS
@@ -481,9 +481,9 @@ def model_for(
             coding = coding or default_coding(model.n_bits)
     if model is None:
         if coding not in (None, "hash") or mu is not None:
-            raise InvalidInput("codes that are made elsewhere have their coding: leave coding and mu out.")
+            raise InvalidInput("coding and mu are for rows that are encoded here: leave them out with codes.")
         if bits is None:
-            raise InvalidInput("give rows, a fitted model, or bits for codes that are made elsewhere.")
+            raise InvalidInput("give rows, a fitted model, or bits (the length of codes made elsewhere).")
         if n_features is not None:
             n_features = check_integer("n_features", n_features, 1)
         return None, {"n_bits": check_n_bits(bits), "n_features": n_features}
@@ -499,7 +499,7 @@ def model_for(
 def check_retraining(place: str, X: Array | None, n: int, *, kept: bool) -> None:
     """Refuse to retrain a collection of n items without rows to make codes from. kept : it has vectors."""
     if not n:
-        raise InvalidInput(f"{place} is empty: there is nothing to train on, nor to encode.")
+        raise InvalidInput(f"{place} is empty: there is nothing to train on. Add rows first.")
     if X is not None and (X.ndim != 2 or len(X) != n):
         raise InvalidInput(
             f"X must have a row for each of the {n:,} items, in the order of ids; got {len(X):,}."
@@ -507,10 +507,10 @@ def check_retraining(place: str, X: Array | None, n: int, *, kept: bool) -> None
     if X is None and not kept:
         raise InvalidInput(
             f"{place} keeps no vectors to make new codes from. Give X (--data FILE), with a row for each of "
-            f'its {n:,} items in the order they were added in; or create it with vectors="float16".'
+            f'its {n:,} items, in the order they were added; or create it with vectors="float16".'
         )
     if X is not None and kept:
-        raise InvalidInput(f"{place} keeps its vectors: leave X (--data) out.")
+        raise InvalidInput(f"{place} keeps its vectors: leave out X (--data).")
 
 
 def model_again(
@@ -527,7 +527,7 @@ def model_again(
         model = _fitted_again(present, X, name, method, bits, metric, random_state, n_jobs, progress)
     if model.n_features_in_ != X.shape[1]:
         raise InvalidInput(
-            f"the model is for rows of {model.n_features_in_} numbers, the collection for {X.shape[1]}."
+            f"the model is for rows of {model.n_features_in_} numbers, but the collection for {X.shape[1]}."
         )
     if coding == "optimal":
         kind, lists, finer = (None, 0, 0) if present is None else kind_of(present.decoder_)
@@ -546,8 +546,7 @@ def _fitted_again(
         )  # fmt: skip
     if present is None:
         raise InvalidInput(
-            f"{name} has no model to train again. Give a model (--model), or method and bits (--method, "
-            "--bits)."
+            f"{name} has no model to retrain. Give a model (--model), or method and bits (--method, --bits)."
         )
     from sklearn.base import clone
 

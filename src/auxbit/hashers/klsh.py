@@ -53,7 +53,7 @@ class KernelEncoder(Encoder):
 
 
 class KernelizedLSH(Hasher):
-    """Signs of projections on random directions of the space of a Gaussian kernel; any number of bits.
+    """Kernelized LSH: signs of random projections in the space of a Gaussian kernel; any number of bits.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import KernelizedLSH
@@ -65,20 +65,20 @@ class KernelizedLSH(Hasher):
     A direction is the mean of a few random anchors, whitened, nearly Gaussian by the central limit theorem:
     w = K^(−1/2) (e_S/t − e/m) in terms of the m anchors' centred kernel K, S being t of them.
 
-    Note: K is always singular, because it is centred, and further eigenvalues are nearly 0. The paper takes
-    the root by eigenvectors, so those with an eigenvalue below 10⁻⁶ of the largest are left out.
+    Note: K is always singular, because it is centred, and other eigenvalues are nearly 0. The root is taken
+    by eigenvectors, as in the paper, without those whose eigenvalue is below 10⁻⁶ of the largest.
 
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    n_anchors : anchors, from k-means on at most 10,000 rows; if fewer rows are distinct, those are used.
-    anchors : (m, D) rows in the units of X to use instead, as they are; n_anchors is then ignored.
-    subset_size : anchors whose mean is a direction, t in the paper; at most half of the anchors.
+    n_anchors : number of anchors, from k-means on at most 10,000 rows; fewer if fewer rows are distinct.
+    anchors : (m, D) rows in the units of X to use as anchors instead; n_anchors is then ignored.
+    subset_size : how many anchors make one direction, t in the paper; at most half of the anchors.
     bandwidth : σ of exp(−‖x − u‖²/2σ²), in the units of X, the same in fit and in transform. None for the
         median distance between two anchors.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : seed of the anchors and of the directions.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """

@@ -28,7 +28,7 @@ ROTATED_SHARE = 0.4  # of the budget, for the rows that a rotation is found on
 
 
 class LSH(Hasher):
-    """Random hyperplanes through the mean. Data-independent; any number of bits.
+    """Locality-sensitive hashing: random hyperplanes through the mean of the rows; any number of bits.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import LSH
@@ -40,9 +40,9 @@ class LSH(Hasher):
     Parameters
     ----------
     n_bits : bits per code, 1 to 8192.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : seed of the projections.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -57,7 +57,7 @@ class LSH(Hasher):
 
 
 class ThresholdedPCA(Hasher):
-    """The filter approach in its plainest form: relax to PCA, then threshold at the mean.
+    """Thresholded PCA (tPCA): the signs of the leading principal components of the centred rows.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import ThresholdedPCA
@@ -68,9 +68,9 @@ class ThresholdedPCA(Hasher):
     Parameters
     ----------
     n_bits : bits per code; at most the number of dimensions.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -137,7 +137,7 @@ def _with_signs(axes: Float64) -> Float64:
 
 
 class ITQ(Hasher):
-    """min ‖B − VR‖² over B in {−1, 1} and rotations R (eq. 1 of the paper), by alternation.
+    """Iterative quantization: the PCA components V, rotated by the R that makes them most nearly binary.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import ITQ
@@ -146,16 +146,16 @@ class ITQ(Hasher):
     >>> itq.encode(X).shape  # packed: two bytes per row
     (1797, 2)
 
-    With B fixed, R = U·Vᵀ from the SVD of VᵀB: the factors in that order, or it drifts away from the optimum.
+    It alternates between B and R in min ‖B − VR‖², B in {−1, 1} and R a rotation (eq. 1 of the paper).
 
     Parameters
     ----------
     n_bits : bits per code; at most the number of dimensions.
-    n_iter : alternations, at most; 50 in the ITQ paper. It stops earlier if the objective no longer changes.
-    n_init : random rotations to start from; the one whose codes reconstruct the rows best is kept.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    n_iter : the most alternations; 50 in the ITQ paper. It ends earlier if the objective no longer changes.
+    n_init : how many random rotations to start from; the one whose codes reconstruct best is kept.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : seed of the first rotation.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """
@@ -226,7 +226,7 @@ def rotate_to_binary(
     previous, before = np.inf, R
     for _ in range(n_iter):
         U, singular, Wt = np.linalg.svd(products((R + momentum * (R - before)).astype(np.float32)))
-        before, R = R, U @ Wt
+        before, R = R, U @ Wt  # in this order, or it drifts away from the optimum
         total = float(singular.sum())  # what the rotation maximises
         if abs(total - previous) <= 1e-7 * total:
             break

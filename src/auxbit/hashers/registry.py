@@ -150,7 +150,7 @@ def _imported(home: str) -> Any:
 
 
 def register(name: str, cls: Any) -> None:
-    """Let `compare` know a method of your own by a name, for the length of this process.
+    """Name a hashing method of your own, so that `compare` can run it; valid until the process ends.
 
     >>> import auxbit
     >>> class Signs:
@@ -159,8 +159,8 @@ def register(name: str, cls: Any) -> None:
     ...     def transform(self, X): return (X[:, : self.n_bits] > 0).astype("uint8")
     >>> auxbit.register("signs", Signs)  # now compare(..., ["signs", "ba"], ...)
 
-    cls : a class, or a function, that makes an estimator from n_bits (and random_state, if it takes one),
-    with `fit(X)` and either `encode(X)`, packed codes as those of auxbit's own, or `transform(X)`, 0 and 1.
+    cls : a class, or a function, that makes an estimator from n_bits (and random_state, if it takes one). It
+    needs `fit(X)`, and either `encode(X)`, which returns packed codes, or `transform(X)`, which returns 0/1.
     """
     if not isinstance(name, str) or not name or name != name.lower() or set(name) & set(", :"):
         raise InvalidParameter("name", name, "a word in lower case, without commas, colons or spaces")
@@ -252,7 +252,7 @@ def read_header(path: PathLike) -> dict[str, Any]:
 
 
 def load(path: PathLike) -> Hasher:
-    """Read a model file back into the estimator that was saved.
+    """Load a model that was written by `save`.
 
     >>> import numpy as np
     >>> import auxbit

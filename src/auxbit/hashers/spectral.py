@@ -16,7 +16,7 @@ FLAT = 1e-9  # projections that differ by no more than this share of the largest
 
 
 class SpectralHashing(Hasher):
-    """Signs of the smoothest analytic eigenfunctions of rows taken as uniform in a box along their PCA axes.
+    """Spectral hashing: signs of the smoothest eigenfunctions of a uniform distribution in a box of PCA axes.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import SpectralHashing
@@ -25,18 +25,18 @@ class SpectralHashing(Hasher):
     (1797, 2)
 
     Over an interval [a, b] the k-th eigenfunction is cos(kπ(x − a)/(b − a)), and its eigenvalue grows with
-    the frequency k/(b − a) alone. So bits go to the smallest frequencies over all axes, several to a long
-    axis, and there may be more bits than dimensions. Outside of [a, b] the cosine continues.
+    the frequency k/(b − a) alone. So bits use the smallest frequencies over all axes, several on a long axis,
+    and there may be more bits than dimensions. Outside of [a, b] the cosine continues.
 
-    Note: smooth products of cosines along two axes get no bit. The paper leaves them out because their signs
-    are products of other bits' signs, and bits should be independent.
+    Note: products of cosines along two axes are not used, as in the paper: their signs are products of the
+    signs of other bits, and bits should be independent.
 
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : unused, for a common interface.
     n_jobs : threads; None for all cores. The result does not depend on it.
     """

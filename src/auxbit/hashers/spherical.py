@@ -27,7 +27,7 @@ ROUNDING = 1e-13  # squared distances nearer than this share of the squared norm
 
 
 class SphericalHashing(Hasher):
-    """Spheres that each hold half of the rows, and each two of them a quarter: balanced, independent bits.
+    """Spherical hashing: each bit is a sphere with half of the rows; two spheres share a quarter of them.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import SphericalHashing
@@ -36,31 +36,31 @@ class SphericalHashing(Hasher):
     >>> sph.encode(X).shape  # packed: two bytes per row
     (1797, 2)
 
-    Pivots start as means of a few random rows. Then, round by round, radii are set to medians of distances,
-    and each two pivots push each other away if their spheres share more than a quarter of the rows, and
-    pull each other nearer if they share less. It is trained on a sample, so that it scales to any number
-    of rows. If the rounds end before the overlaps are near enough, the best spheres seen are kept.
+    Centres (pivots) start as means of a few random rows. In each round, radii are set to median distances,
+    and two pivots move apart if their spheres share more than a quarter of the rows, and together if they
+    share less. It is trained on a sample, so that it scales to any number of rows. If the rounds end before
+    the overlaps are within the bounds, the best spheres so far are kept.
 
-    Note: the paper bounds both the mean of |o_ij − m/4| and the deviation of o_ij, by 10 and 15 % of m/4.
-    Tighter bounds would overfit the sample.
+    Note: the paper bounds both the mean of |o_ij − m/4| and the deviation of o_ij, by 10 and 15 % of m/4, for
+    overlaps o_ij of spheres i and j and m rows. Tighter bounds would overfit the sample.
 
     Parameters
     ----------
     n_bits : bits per code, 1 to 1024.
-    max_iter : rounds, at most. Stopping there is normal, above all with more bits than the rows have
-        dimensions to be independent in; `converged_` says so, and a line in the log.
+    max_iter : the most rounds. Reaching it is normal, above all with more bits than dimensions; `converged_`
+        is then False, and the log says so.
     mean_tol, std_tol : the bounds of the paper on the overlaps, as shares of a quarter of the rows.
     sample_size : rows to train on, drawn at random; all of them if there are no more than that.
-    normalize : divide rows by their norms, so that neighbours are those by cosine.
-    lift : give rows a further coordinate, so that neighbours are those by inner product; encode(X,
-        queries=True) is for queries then.
+    normalize : divide rows by their norms, to find neighbours by cosine.
+    lift : add a coordinate to the rows, to find neighbours by inner product; queries are then encoded by
+        encode(X, queries=True).
     random_state : seed of the sample and of the first pivots.
     n_jobs : threads; None for all cores. The result does not depend on it.
 
     Attributes
     ----------
     converged_ : whether the overlaps came within the bounds.
-    n_iter_ : rounds that were made.
+    n_iter_ : number of rounds.
     """
 
     def __init__(

@@ -647,7 +647,7 @@ class _Target:
         try:
             with warnings.catch_warnings():
                 # about few pictures, which the user cannot change
-                for about in (".*has axes for", "The first Z step"):
+                for about in (".*has axes for", "the first Z step"):
                     warnings.filterwarnings("ignore", message=about, category=UserWarning)
                 fit_reporting(model, X, progress)
         except InvalidInput as error:

@@ -390,7 +390,7 @@ class IdTable:
 def numbers_from(first: int, n: int) -> Ids:
     """The n ids from `first` on."""
     if n and first + n - 1 > MAX_ID:
-        raise InvalidInput(f"{n} rows cannot be numbered on: the largest id is {first - 1}. Give their ids.")
+        raise InvalidInput(f"no ids are left for {n} rows: the largest is {first - 1}. Give their ids.")
     return np.arange(first, first + n, dtype=np.int64)
 
 
@@ -454,7 +454,7 @@ def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Id
         raise InvalidInput(f"{name} must be integers, got {given.dtype}.")
     if len(given) and (int(given.min()) < 0 or int(given.max()) > MAX_ID):
         bad = int(given.min()) if int(given.min()) < 0 else int(given.max())
-        raise InvalidInput(f"{name} must lie in 0..2**63-1, got {bad}: -1 marks missing answers.")
+        raise InvalidInput(f"{name} must lie in 0..2**63-1, got {bad}: -1 stands for missing results.")
     return given.astype(np.int64)
 
 
@@ -696,7 +696,7 @@ class CodeStore:
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
                 raise InvalidInput(
-                    f"among must have one truth value per code, shape ({len(self)},), got {wanted.shape}; "
+                    f"among must have one boolean per code, shape ({len(self)},), got {wanted.shape}; "
                     "or a list of ids."
                 )
             chosen = self.present()[wanted]
@@ -721,7 +721,7 @@ class CodeStore:
         if not upsert and (known | again).any():
             first = int((known | again).argmax())
             place = "is already in the index" if known[first] else "comes twice in ids"
-            raise InvalidInput(f"id {ids[first]} {place}; nothing was added. upsert=True replaces its code.")
+            raise InvalidInput(f"id {ids[first]} {place}; nothing was added. Use upsert=True to replace it.")
         if not (known | again).any():
             return packed, ids
         last = {each: row for row, each in enumerate(ids.tolist())}  # in the order of first appearance

@@ -304,16 +304,16 @@ def check_probes(probes: object, recall: object, has_lists: bool) -> None:
     if recall is not None and (
         isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1
     ):
-        raise InvalidParameter("recall", recall, "a part of the answers, above 0 and up to 1", "Try 0.95.")
+        raise InvalidParameter("recall", recall, "a share above 0 and at most 1", "Try 0.95.")
     if probes is None or probes == "all":
         return
     if recall is not None:
-        raise InvalidInput("probes says how many lists are searched, and recall how many follow: give one.")
+        raise InvalidInput("probes and recall both set how many lists are searched: give one of them.")
     check_integer("probes", probes, 1, None, 'Or "all".')
     if not has_lists:
         raise InvalidInput(
-            "probes is a number of lists, and there are none for this search: it looks at all codes. "
-            "Lists are made by fit_decoder(X, lists=…), or of hash codes by HammingIndex(n_bits, lists=…)."
+            "probes is a number of lists, and there are none for this search, which reads all codes. Leave "
+            "it out, or make lists: fit_decoder(X, lists=…), or for hash codes HammingIndex(n_bits, lists=…)."
         )
 
 
@@ -326,8 +326,8 @@ def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) ->
         raise InvalidParameter("coding", coding, "'hash' or 'optimal'")
     if coding == "hash" and decoder is not None and decoder.mu == 0:
         raise InvalidInput(
-            "the decoder is fitted to optimal codes, and hash codes mean nothing to it: add codes of "
-            'encode(X, coding="optimal"), or leave the decoder out.'
+            "the decoder is fitted to optimal codes, so it cannot rank hash codes. Add codes of "
+            'encode(X, coding="optimal"), or leave out the decoder.'
         )
     return coding, 0.0 if coding == "hash" else meant if mu is None else float(mu)
 
@@ -346,14 +346,13 @@ class HammingIndex:
 
     kind : "linear" (a scan), "multi" (multi-index hashing) or "auto" (the faster of them).
     decoder : a hasher's decoder_, for search_asymmetric.
-    coding, mu : the codes it holds, as in `encode`; by default those that the decoder is fitted to, and hash
-        codes without one. A search that means nothing for them is refused: optimal codes at mu = 0 have no
-        Hamming distances.
-    model : the fitted hasher that makes the codes, in place of n_bits and decoder; `model` is its fingerprint
-        then.
+    coding, mu : what codes it holds, as in `encode`; by default those that the decoder is fitted to, or hash
+        codes without a decoder. Searches that make no sense for them are refused: optimal codes at mu=0 have
+        no meaningful Hamming distances.
+    model : the fitted hasher that makes the codes, instead of n_bits and decoder; the attribute `model` is
+        then its fingerprint.
 
-    Any number of threads may search at once; one that changes the index waits for the searches under way, and
-    later ones wait for it.
+    Any number of threads may search at once; a change waits for running searches, and later ones wait for it.
     """
 
     def __init__(
@@ -364,7 +363,7 @@ class HammingIndex:
         self.model: str | None = None
         if model is not None:
             if n_bits is not None or decoder is not None or not hasattr(model, "decoder_"):
-                raise InvalidInput("model must be a fitted hasher, in place of n_bits and decoder.")
+                raise InvalidInput("model must be a fitted hasher, and n_bits and decoder left out with it.")
             n_bits = model.code_bits(coding or model.decoder_.coding)
             decoder = None if coding == "hash" and model.decoder_.mu == 0 else model.decoder_
         self.n_bits = check_n_bits(n_bits)
@@ -375,7 +374,7 @@ class HammingIndex:
             hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
             raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
         if decoder is not None and decoder.n_bits != self.n_bits:
-            raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, and n_bits is {n_bits}.")
+            raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, but n_bits is {n_bits}.")
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
         self.kind, self.n_jobs = kind, n_jobs
         self.coding, self.mu = coding_for(decoder, coding, mu)
@@ -401,7 +400,7 @@ class HammingIndex:
 
     @classmethod
     def over(cls, store: CodeStore, **how: Any) -> Self:
-        """An index over codes that are there already, without a copy of them. how : as in HammingIndex."""
+        """An index over existing codes, which are not copied. how : as in HammingIndex."""
         index = cls(store.n_bits, decoder=store.decoder, **how)
         index._store = store
         return index
@@ -447,17 +446,17 @@ class HammingIndex:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that codes, ids and norms take, mapped from files or in memory."""
+        """The size of codes, ids and norms in bytes, mapped from files or in memory."""
         return self._store.nbytes + (0 if self._lists is None else self._lists.nbytes)
 
     @property
     def n_lists(self) -> int:
-        """How many lists it has; 0: a search looks at all codes. Lists of hash codes are made by a search."""
+        """The number of lists; 0: searches read all codes. The first search makes lists of hash codes."""
         return 0 if self._lists is None else self._lists.n_lists
 
     @property
     def decoder(self) -> Decoder | None:
-        """What asymmetric search decodes with."""
+        """The decoder of asymmetric search, or None."""
         return self._store.decoder
 
     @property
@@ -475,8 +474,8 @@ class HammingIndex:
     def add(self, codes: npt.ArrayLike, ids: npt.ArrayLike | None = None, *, upsert: bool = False) -> None:
         """Add packed codes, (n, ceil(n_bits/8)) uint8, under `ids`, (n,) integers.
 
-        By default ids continue the numbers. An id that is there already is an error, and nothing is added;
-        with `upsert` its code is replaced at its position, as if the codes came one by one.
+        By default ids are the next integers. An id that is there already is an error, and nothing is added;
+        with `upsert` its code is replaced at its position, as if the codes were added one by one.
         """
         packed = check_packed(codes, self.n_bits)
         given = None if ids is None else check_ids(ids, len(packed))
@@ -492,7 +491,7 @@ class HammingIndex:
             self._store.remove(unwanted)
 
     def attach(self, decoder: Decoder) -> None:
-        """Get ready for asymmetric search with this decoder."""
+        """Use this decoder for asymmetric search."""
         coding_for(decoder, self.coding, self.mu)
         with self._guard.writing():
             self._store.attach(decoder)
@@ -501,13 +500,13 @@ class HammingIndex:
 
     @contextmanager
     def reading(self) -> Iterator[CodeStore]:
-        """What the index holds, unchanged for the length of the block."""
+        """The contents of the index, which do not change within the `with` block."""
         with self._guard.reading():
             yield self._store
 
     @contextmanager
     def changing(self) -> Iterator[CodeStore]:
-        """What the index holds, for a change that no search sees half of."""
+        """The contents of the index, to be changed while no search runs."""
         with self._guard.writing():
             yield self._store
 
@@ -519,12 +518,12 @@ class HammingIndex:
 
         query_codes : (q, ceil(n_bits/8)) uint8 → distances (q, k) int32, ids (q, k) int64. If there are
             fewer than k codes, rows end in ids of -1 at distance 2**31 - 1, as in FAISS.
-        among : search only these, a list of ids (some may be missing), or one truth value per code in the
+        among : search only these codes: a list of ids (some may be missing), or one boolean per code in the
             order of `ids`.
-        probes : with lists: how many of them, the nearest to a query, are searched, or "all". If they hold
-            fewer than k codes, ids end in -1.
-        recall : in place of probes: which part of the k nearest is to lie in the lists (0.98), from which
-            their number follows, as queries that were held out told when the lists were made.
+        probes : with lists: how many lists near a query are searched, or "all". If they hold fewer than k
+            codes, ids end in -1.
+        recall : instead of probes: the share of the k nearest to find (0.98), from which the number of lists
+            follows, as measured on held-out queries when the lists were made.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         self._check_hamming()
@@ -545,8 +544,8 @@ class HammingIndex:
     ) -> tuple[Ids, Distances, Ids]:  # fmt: skip
         """All codes within distance r, inclusive, ordered by distance, then position of insertion.
 
-        Returns lims (q+1,) int64, distances int32, ids int64, FAISS's layout: the answers to query i are
-        those from lims[i] up to lims[i+1]. probes, recall : as in `search`, the recall of its ten nearest.
+        Returns lims (q+1,) int64, distances int32, ids int64 in FAISS's layout: the results of query i are
+        those from lims[i] to lims[i+1]. probes, recall : as in `search`, for the recall of the ten nearest.
         """
         r = check_integer("r", r, 0, None, "Try r=2.")
         self._check_hamming()
@@ -574,22 +573,21 @@ class HammingIndex:
         shortlist: int | None = None, among: Among = None, probes: int | str | None = None,
         recall: float | None = None, sure_of: int | None = None,
     ) -> tuple[SquaredDistances, Ids]:  # fmt: skip
-        """The k codes z whose reconstructions f(z) are nearest to each query, which is not hashed.
+        """The k codes z whose reconstructions f(z) are nearest to each query; queries are not hashed.
 
-        X : (q, D), like the rows of fit → ‖x − f(z)‖² (q, k) float32, of rows divided by their norms if
-            the hasher does so, with the error that tables expect of a code (decoder.errors) added; and ids
-            (q, k) int64, ordered by distance, then position of insertion. Missing answers: id -1 at distance
-            inf.
-        query_codes : hasher.encode(X), to search in two stages: the `shortlist`, by default the 10 k nearest
-            in Hamming distance, is ranked again by the decoder.
-        probes, recall : as in `search`; the recall is that of the first `sure_of`, by default of all k.
+        X : (q, D), like the rows of fit → distances ‖x − f(z)‖² (q, k) float32 (of normalized rows if the
+            hasher normalizes; tables add the expected error of a code, decoder.errors), and ids (q, k) int64,
+            ordered by distance, then position of insertion. Missing results have id -1 at distance inf.
+        query_codes : hasher.encode(X), for a search in two stages: the decoder ranks only the `shortlist`, by
+            default the 10 k nearest in Hamming distance.
+        probes, recall : as in `search`; recall is that of the first `sure_of` results, by default of all k.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         rows = self._query_rows(X)
         check_probes(probes, recall, isinstance(self.decoder, ListDecoder))
         if isinstance(self.decoder, ListDecoder):
             if query_codes is not None:
-                raise InvalidInput("a search of lists takes no query_codes: give X alone.")
+                raise InvalidInput("a search of lists does not use query_codes: give only X.")
             with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
                 distances, found = self._listed(rows, k, probes, recall, among, workers, sure_of)
                 return np.maximum(distances, np.float32(0)), self._store.ids.at(found)
@@ -598,13 +596,13 @@ class HammingIndex:
             shortlist = check_integer("shortlist", shortlist, k, MOST_ANSWERS, remedy)
             if query_codes is None:
                 raise InvalidInput(
-                    "a shortlist is made by Hamming distance: give query_codes=hasher.encode(X)."
+                    "a shortlist is found by Hamming distance: give query_codes=hasher.encode(X), too."
                 )
         if query_codes is not None:
             self._check_hamming()
         queries = None if query_codes is None else check_packed(query_codes, self.n_bits, "query_codes")
         if queries is not None and len(queries) != len(rows):
-            raise InvalidInput(f"X has {len(rows)} rows, query_codes {len(queries)}.")
+            raise InvalidInput(f"X has {len(rows)} rows, but query_codes has {len(queries)}.")
         at_once = max(1, TABLE_BYTES // (1024 * bytes_per_code(self.n_bits)))
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             answers = [
@@ -617,9 +615,9 @@ class HammingIndex:
             return distances, self._store.ids.at(found)
 
     def find_duplicates(self, r: int = 0) -> list[Ids]:
-        """Groups of two and more items, joined by chains of codes within distance r of each other.
+        """Groups of at least two items whose codes are joined by chains of steps up to r bits.
 
-        → the ids of each group, items and groups in the order of insertion.
+        Returns the ids of each group; items and groups are in the order of insertion.
         """
         r = check_integer("r", r, 0, None, "r=0 finds equal codes.")
         if r:
@@ -762,30 +760,30 @@ class HammingIndex:
         return distances, positions
 
     def keep_lists(self, path: Path, key: str) -> None:
-        """Write the sorted codes to a file, for `adopt_lists` of an index over the same codes, and more."""
+        """Write the sorted codes to a file, for `adopt_lists` of an index over these codes, or more."""
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             if self._lists is not None:
                 self._lists.save(path, key, self._store.codes, self._store.alive, workers)
 
     def adopt_lists(self, path: Path, key: str) -> None:
-        """Map what keep_lists has written, if there is something of that key."""
+        """Map a file of keep_lists, if it has this key."""
         with self._guard.reading():
             if self._lists is not None:
                 self._lists.adopt(path, key, self._store.codes)
 
     def probes_for(self, recall: float = RECALL, k: int = 10) -> int:
-        """How many lists a search looks at, so that this part of the k nearest lies in them."""
+        """How many lists a search must read to find this share of the k nearest."""
         check_probes(None, recall, self._lists is not None)
         with self._guard.reading(), Workers(self.n_jobs, blas=False) as workers:
             if self._lists is None or not len(self):
-                raise InvalidInput("the index has no lists, or no codes: every search looks at all codes.")
+                raise InvalidInput("the index has no lists, or no codes: every search reads all codes.")
             self._lists.up_to_date(self._store.codes, self._store.alive, workers)
             return self._n_probes(check_integer("k", k, 1), None, recall, None)
 
     def _norms(self) -> CodeNorms:
         if self._store.norms is None:
             remedy = "HammingIndex(n_bits, decoder=hasher.decoder_)"
-            raise InvalidInput(f"asymmetric search needs a decoder: {remedy}.")
+            raise InvalidInput(f"asymmetric search needs a decoder. Make the index by {remedy}.")
         return self._store.norms
 
     def _query_rows(self, X: npt.ArrayLike) -> Array:
@@ -794,7 +792,7 @@ class HammingIndex:
         rows, n_dims = np.asarray(as_rows(X)), decoder.n_features
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
-                f"X must be rows of {n_dims} numbers, as the decoder makes them, shape (q, {n_dims}); "
+                f"X must be rows of {n_dims} numbers, as the model was fitted to, shape (q, {n_dims}); "
                 f"got shape {rows.shape} of {rows.dtype}."
             )
         with Workers(1, blas=False) as workers:

@@ -96,7 +96,7 @@ class Queries:
         self._packed: Packed | None = None
         given = codes if X is None else X
         if given is None:
-            raise InvalidInput("nothing to search for: give X, rows to encode, codes=… or like=id.")
+            raise InvalidInput("there is nothing to search for: give X, rows to encode, codes or like.")
         if type(given) is not np.ndarray and isinstance(given, str | os.PathLike):
             X, codes = self._read(given, column, are_codes=X is None)
         if X is not None:
@@ -137,8 +137,8 @@ class Queries:
         """The queries themselves, of the right dimension."""
         if self.X is None:
             raise InvalidInput(
-                'optimal codes, rerank and mode="asymmetric" compare vectors, and the queries are codes: '
-                "give X."
+                'optimal codes, rerank and mode="asymmetric" compare vectors, but the queries are codes: '
+                "give vectors as X."
             )
         n_features = self.of.n_features
         if self.X.ndim != 2 or self.X.shape[1] != n_features or self.X.dtype.kind not in "fiub":
@@ -214,8 +214,8 @@ class Queries:
             return mode, 0
         if self.of.kept is None:
             raise InvalidInput(
-                "rerank needs the vectors, and the collection keeps none. Create it with "
-                'vectors="float16", or search with mode="asymmetric", which needs the decoder alone.'
+                "rerank needs the vectors, but the collection keeps none. Create it with "
+                'vectors="float16", or search with mode="asymmetric", which needs only the decoder.'
             )
         n = max(FACTOR * k, FEWEST) if rerank is True else rerank
         return mode, check_integer("rerank", n, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
@@ -484,7 +484,7 @@ class _File:
         return self._index
 
     def mapped_vectors(self, positions: Positions) -> Array:
-        raise InvalidInput(f"{self.place} is searched by its codes alone.")
+        raise InvalidInput(f"{self.place} has codes without vectors to rank by. Leave out rerank.")
 
 
 def search_files(

@@ -33,7 +33,7 @@ KEPT = ("float32", "float16")
 
 
 class Found(NamedTuple):
-    """A document. score : larger is nearer, see `similarity`; 0 if nothing was searched for."""
+    """A document. score : larger is nearer, see `similarity`; 0 if it was not found by a search."""
 
     id: str
     text: str
@@ -42,19 +42,19 @@ class Found(NamedTuple):
 
 
 def similarity(distances: Any, metric: str) -> Any:
-    """Distances of a search as scores, larger is nearer.
+    """Distances of a search as scores; larger is nearer.
 
-    By cosine the cosine, by inner product the product, else minus the squared distance; by codes alone, what
-    the decoder makes of these.
+    The score is the cosine, the inner product, or minus the squared distance, by the metric; if no vectors
+    are kept, it is computed from what codes decode to.
     """
     return np.clip(1 - distances / 2, -1, 1) if metric == "cosine" else -distances
 
 
 class Documents:
-    """Texts with vectors, ids and metadata. collection : None until the first are added.
+    """Texts with vectors, ids and metadata. collection : None until the first texts are added.
 
-    place : a folder, which is opened if it is there; None: in memory; or a Collection, which is searched and
-        added to as it is, and keeps its codes.
+    place : a folder, which is opened if it exists; None: in memory; or a Collection, which is used as it is
+        and keeps its codes.
     text_field : the field of the metadata that holds the text.
     metric, vectors : of a new collection, as in Collection.create; vectors are always kept.
     """
@@ -81,7 +81,7 @@ class Documents:
 
     @property
     def metric(self) -> str:
-        """By which documents are near: that of the collection, if there is one."""
+        """The metric by which documents are near: that of the collection, if there is one."""
         if self.collection is None or self.collection.state.model is None:
             return self._metric
         return self.collection.model.scaling_.metric
@@ -92,7 +92,7 @@ class Documents:
     # ---- changes
 
     def add(self, vectors: Any, texts: Sequence[str], metadata: Sequence[Row], ids: Sequence[str]) -> None:
-        """Add documents, all or none; those whose ids are there are replaced.
+        """Add documents, all or none; those with existing ids are replaced.
 
         vectors : (n, D). They are on disk when it returns.
         """
@@ -101,7 +101,7 @@ class Documents:
         X = np.asarray(vectors)
         if X.ndim != 2 or len(X) != len(texts):
             raise InvalidInput(
-                f"the embedding gave shape {X.shape} for {len(texts)} texts; expected one row each."
+                f"the embedding returned shape {X.shape} for {len(texts)} texts; expected one row per text."
             )
         rows = [self._row(text, row) for text, row in zip(texts, metadata, strict=True)]
         with self._changing:
@@ -123,7 +123,7 @@ class Documents:
         expected = collection.state.n_features
         if expected not in (None, n_features):
             raise InvalidInput(
-                f"the embedding gives vectors of {n_features} numbers, and those of "
+                f"the embedding gives vectors of {n_features} numbers, but those of "
                 f"{self.path or 'the collection'} have {expected}. Use the embedding that it was made with, "
                 "or another path."
             )
@@ -131,8 +131,8 @@ class Documents:
     def _row(self, text: str, metadata: Row) -> Row:
         if self.text_field in metadata:
             raise InvalidInput(
-                f"metadata has the field {self.text_field!r}, in which the text is kept. Rename it, or keep "
-                "texts in another field: text_field=…"
+                f"metadata has the field {self.text_field!r}, in which the text is kept. Rename it, or set "
+                "text_field to another name."
             )
         return {**metadata, self.text_field: text}
 
@@ -160,10 +160,10 @@ class Documents:
             else:
                 collection.retrain()
         except AuxbitError as error:  # the documents are there, and are found without
-            warn(f"no codes could be learned from {n:,} documents, and searches stay as they were: {error}")
+            warn(f"no codes could be learned from {n:,} documents, so searches stay as they were: {error}")
 
     def delete(self, ids: Sequence[str] | None = None, where: Any = None) -> int:
-        """Delete by id, those that are there, or what `where` finds; returns how many."""
+        """Delete documents by id, ignoring unknown ids, or those that match `where`; returns how many."""
         with self._changing:
             if self.collection is None:
                 return 0
@@ -180,7 +180,7 @@ class Documents:
                 self.collection.compact()
 
     def close(self) -> None:
-        """Let other processes write to the folder. What was added is on disk without it."""
+        """Let other processes write to the folder. All changes are on disk already."""
         if self.collection is not None:
             self.collection.close()
 
@@ -204,21 +204,21 @@ class Documents:
         return [id_ for id_, known in zip(given, there) if known]
 
     def get(self, ids: Sequence[str]) -> list[Found]:
-        """The documents with these ids, in their order; those that are not there are left out."""
+        """The documents with these ids, in their order; unknown ids are left out."""
         known = self._known(ids)
         if self.collection is None or not known:
             return []
         return [self._found(item["id"], item["metadata"]) for item in self.collection.get(known)]
 
     def all(self, where: Any = None) -> list[Found]:
-        """All documents, or those that `where` finds, in the order they were added in."""
+        """All documents, or those that match `where`, in the order they were added."""
         if self.collection is None:
             return []
         items = self.collection.list(where, limit=None)
         return [self._found(item["id"], item["metadata"]) for item in items]
 
     def vectors(self, ids: Sequence[str]) -> Array:
-        """The vectors of documents that are there, (n, D); if none are kept, what their codes decode to."""
+        """The vectors of documents, (n, D); if none are kept, what their codes decode to."""
         assert self.collection is not None
         known = self.collection.parse_ids(ids)
         if self.collection.state.vectors is None:

@@ -39,14 +39,14 @@ _OPERATORS = {
 
 
 class AuxbitVectorStore(VectorStore):
-    """Documents in a collection. What was added is on disk when a call returns.
+    """A LangChain vector store in a collection. Changes are on disk when a call returns.
 
-    embedding : texts to vectors. path : a folder, opened if it is there; None: in memory; or a Collection.
-    metric : "cosine", "inner_product" or "euclidean". text_field : of the metadata on disk, for the text.
-    vectors : the type they are kept in, "float32" or "float16".
+    embedding : turns texts into vectors. path : a folder, opened if it exists; None: in memory; or a
+    Collection. metric : "cosine", "inner_product" or "euclidean". text_field : the metadata field on disk
+    that holds the text. vectors : the type in which vectors are stored, "float32" or "float16".
 
     Scores are the cosine, the inner product, or minus the squared distance: larger is nearer. Below 20,000
-    documents answers are exact; then codes are learned, in a call of add_texts that takes longer.
+    documents results are exact; then codes are learned, which makes one call of add_texts take longer.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class AuxbitVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings:
-        """Texts to vectors."""
+        """What turns texts into vectors."""
         return self.embedding
 
     @property
     def collection(self) -> Collection | None:
-        """What documents are kept in; None before the first."""
+        """The collection that holds the documents; None before the first document."""
         return self.documents.collection
 
     @classmethod
@@ -82,11 +82,13 @@ class AuxbitVectorStore(VectorStore):
         self, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, *,
         ids: Sequence[str | None] | None = None, **kwargs: Any,
     ) -> list[str]:  # fmt: skip
-        """Add texts, or replace those whose ids are there; returns their ids, by default new UUIDs."""
+        """Add texts, replacing those with existing ids; returns their ids, by default new UUIDs."""
         listed = list(texts)
         for name, given in (("metadatas", metadatas), ("ids", ids)):
             if given is not None and len(given) != len(listed):
-                raise InvalidInput(f"there are {len(given)} {name} for {len(listed)} texts.")
+                raise InvalidInput(
+                    f"there are {len(given)} {name} for {len(listed)} texts: give one each."
+                )
         known = [id_ or str(uuid.uuid4()) for id_ in (ids or [None] * len(listed))]
         if listed:
             vectors = self.embedding.embed_documents(listed)
@@ -96,7 +98,7 @@ class AuxbitVectorStore(VectorStore):
         return known
 
     def delete(self, ids: list[str] | None = None, *, filter: Any = None, **kwargs: Any) -> bool:
-        """Delete by id, or what the filter finds; with neither, all. Ids that are not there are no error."""
+        """Delete by id, or those that match the filter; with neither, all. Unknown ids are ignored."""
         if ids is None and filter is None:
             self.documents.clear()
         else:
@@ -110,7 +112,7 @@ class AuxbitVectorStore(VectorStore):
     # ---- searches
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The documents with these ids; those that are not there are left out."""
+        """The documents with these ids; unknown ids are left out."""
         return [_document(found) for found in self.documents.get(ids)]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
@@ -136,7 +138,7 @@ class AuxbitVectorStore(VectorStore):
         """The k nearest documents to a vector, with their scores.
 
         filter : conditions on metadata as in Collection.search, {"year": {">=": 2020}} or "year >= 2020";
-        also with the names of other stores, {"year": {"$gte": 2020}}; or a function of a Document.
+        also with the operators of other stores, {"year": {"$gte": 2020}}; or a function of a Document.
         """
         found = self.documents.search(embedding, k, self._where(filter))
         return [(_document(each), each.score) for each in found]
@@ -154,7 +156,7 @@ class AuxbitVectorStore(VectorStore):
     ) -> list[Document]:  # fmt: skip
         """Documents that are near to a vector, and not to each other."""
         if kwargs:
-            raise TypeError(f"{next(iter(kwargs))!r} is no parameter of this search; filter is one.")
+            raise TypeError(f"{next(iter(kwargs))!r} is not a parameter of this search. Did you mean filter?")
         found = self.documents.search(embedding, max(k, fetch_k), self._where(filter))
         if not found:
             return []

@@ -53,13 +53,13 @@ _OPERATORS = {FilterOperator.NIN: "not in"} | {
 
 
 class AuxbitVectorStore(BasePydanticVectorStore):
-    """Nodes in a collection. What was added is on disk when a call returns; `persist` has nothing to do.
+    """A LlamaIndex vector store in a collection. Changes are on disk when a call returns, without `persist`.
 
-    path : a folder, opened if it is there; None: in memory; or a Collection. metric : "cosine",
-    "inner_product" or "euclidean". vectors : the type they are kept in, "float32" or "float16".
+    path : a folder, opened if it exists; None: in memory; or a Collection. metric : "cosine",
+    "inner_product" or "euclidean". vectors : the type in which they are stored, "float32" or "float16".
 
-    Similarities are the cosine, the inner product, or minus the squared distance. Below 20,000 nodes answers
-    are exact; then codes are learned, in a call of `add` that takes longer.
+    Similarities are the cosine, the inner product, or minus the squared distance. Below 20,000 nodes results
+    are exact; then codes are learned, which makes one call of `add` take longer.
     """
 
     stores_text: bool = True
@@ -90,7 +90,7 @@ class AuxbitVectorStore(BasePydanticVectorStore):
     # ---- changes
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes that have embeddings; those whose ids are there are replaced. Returns their ids."""
+        """Add nodes that have embeddings, replacing those with existing ids; returns their ids."""
         listed = list(nodes)
         ids = [node.node_id for node in listed]
         texts = [node.get_content(metadata_mode=MetadataMode.NONE) for node in listed]
@@ -105,9 +105,9 @@ class AuxbitVectorStore(BasePydanticVectorStore):
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Delete nodes by id, or what filters find; with both, those that both name."""
+        """Delete nodes by id, or those that match the filters; with both, those that both select."""
         if node_ids is None and filters is None:
-            raise InvalidInput("say which nodes to delete: node_ids or filters. clear() deletes all.")
+            raise InvalidInput("choose which nodes to delete: give node_ids or filters. clear() deletes all.")
         if len(self._documents):
             self._documents.delete(where=_where(filters, node_ids=node_ids))
 
@@ -124,7 +124,7 @@ class AuxbitVectorStore(BasePydanticVectorStore):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
-        """Nodes by id, or what filters find; with neither, all."""
+        """Nodes by id, or those that match the filters; with neither, all."""
         if not len(self._documents):
             return []
         if filters is None and node_ids is not None:
@@ -132,7 +132,7 @@ class AuxbitVectorStore(BasePydanticVectorStore):
         return list(map(_node, self._documents.all(_where(filters, node_ids=node_ids))))
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The nearest nodes to an embedding, or with mode "mmr" such that are not near to each other."""
+        """The nodes nearest to an embedding; with mode "mmr", near ones that differ from each other."""
         if query.query_embedding is None:
             raise InvalidInput(
                 "the query has no embedding: give query_embedding, or an index with embed_model."

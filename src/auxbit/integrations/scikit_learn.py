@@ -30,19 +30,19 @@ MODES = ("distance", "connectivity")
 
 
 class AuxbitTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """X to the graph of its nearest neighbours, as scikit-learn's KNeighborsTransformer; distances are true.
+    """Compute the sparse graph of nearest neighbours of X, like scikit-learn's KNeighborsTransformer.
 
-    Candidates are found by codes that are learned in `fit`, and ranked by the rows, which are kept.
+    Candidates are found by codes that `fit` learns, and ranked by exact distances between rows.
 
     Parameters
     ----------
-    n_neighbors : of each row. By mode "distance" it gets one more, as it is its own first neighbour in fit.
+    n_neighbors : neighbours per row. With mode="distance" there is one more: each row is its own first.
     mode : "distance", or "connectivity", a graph of ones.
     metric : "euclidean", or "cosine", 1 minus the cosine.
-    n_bits : of a code; by default about half of the features, 16 to 256.
-    candidates : whose rows are compared, for each query; by default 10 for each neighbour, at least 100.
-    exact_below : with fewer rows all are compared, and no codes are learned.
-    random_state, n_jobs : of the codes; threads, None for all cores.
+    n_bits : bits per code; by default about half as many as features, 16 to 256.
+    candidates : how many rows are compared with each query; by default 10 per neighbour, at least 100.
+    exact_below : with fewer rows than this, all are compared and no codes are learned.
+    random_state, n_jobs : seed of the codes; threads, None for all cores.
 
     Attributes
     ----------
@@ -84,16 +84,16 @@ class AuxbitTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self
 
     def transform(self, X: Any) -> csr_matrix:
-        """The neighbours of X among the rows of fit, (q, n) sparse, with distances sorted in each row."""
+        """The neighbours of X among the rows of fit: a sparse (q, n), distances sorted within each row."""
         check_is_fitted(self)
         return self.kneighbors_graph(X, self.n_neighbors + (self.mode == "distance"), mode=self.mode)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
     ) -> tuple[Float64, Ids] | Ids:
-        """Distances and numbers of the nearest rows, (q, n_neighbors) each.
+        """Distances and row numbers of the nearest rows, (q, n_neighbors) each.
 
-        X : (q, D); None: of each row of fit, without itself.
+        X : (q, D); None: the rows of fit, each without itself.
         """
         check_is_fitted(self)
         k = check_integer("n_neighbors", self.n_neighbors if n_neighbors is None else n_neighbors, 1)

@@ -6,7 +6,7 @@
     codes = quantize_embeddings(corpus_embeddings, "ubinary", model=model)
     results, seconds = semantic_search_auxbit(query_embeddings, codes, top_k=10, model=model)
 
-Embeddings are arrays, or tensors of torch; neither that nor sentence-transformers itself is needed.
+Embeddings are arrays or tensors of torch. Neither torch nor sentence-transformers needs to be installed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def learn_codes(
     embeddings: Any, n_bits: int | None = None, *, coding: str = "optimal", metric: str = "cosine",
     random_state: int = 0, n_jobs: int | None = None,
 ) -> Hasher:  # fmt: skip
-    """A model that quantizes embeddings, (n, D), and compares queries with what codes stand for.
+    """Fit a model that turns embeddings, (n, D), into codes.
 
-    n_bits : by default about half of the dimensions, 16 to 256; signs take as many as there are dimensions.
-    coding : "optimal", codes that find most and are searched by semantic_search_auxbit alone; or "hash",
+    n_bits : by default about half as many as dimensions, 16 to 256; sign bits would take one per dimension.
+    coding : "optimal", codes of the highest recall, which only semantic_search_auxbit can search; or "hash",
         codes for any engine that compares bits, such as semantic_search_faiss.
     """
     model, _ = model_for(
@@ -52,9 +52,9 @@ def learn_codes(
 
 
 def quantize_embeddings(embeddings: Any, precision: str = "ubinary", *, model: Hasher) -> Any:
-    """Packed codes of embeddings, (n, D) → (n, ceil(n_bits/8)); of a list of matrices a list of these.
+    """Packed codes of embeddings, (n, D) → (n, ceil(n_bits/8)); for a list of matrices, a list of these.
 
-    precision : "ubinary", uint8; or "binary", the same minus 128 as int8, as sentence-transformers has it.
+    precision : "ubinary", uint8; or "binary", the same minus 128 as int8, as in sentence-transformers.
     """
     _check_precision(precision)
     if isinstance(embeddings, list) and embeddings and getattr(embeddings[0], "ndim", 1) == 2:
@@ -74,15 +74,15 @@ def semantic_search_auxbit(
 ) -> tuple[Results, float] | tuple[Results, float, HammingIndex]:  # fmt: skip
     """The nearest codes to each query: [[{"corpus_id", "score"}, …], …], and the seconds of the search.
 
-    query_embeddings : (q, D) floats, which are compared as they are; or codes of them.
-    corpus_embeddings : codes, as quantize_embeddings gives them with `corpus_precision`; or corpus_index :
-        the HammingIndex that an earlier call with output_index=True has returned.
-    rescore : rank by what the decoder makes of codes, if queries are floats: scores are cosines, larger is
-        nearer. False, or for queries that are codes: by Hamming distance, which is the score then.
-    rescore_multiplier : rescore this many for each answer, the nearest by Hamming distance; None: all codes.
+    query_embeddings : (q, D) floats, which are compared as they are; or their codes.
+    corpus_embeddings : codes of quantize_embeddings, whose precision is `corpus_precision`; or corpus_index :
+        the HammingIndex that an earlier call with output_index=True returned.
+    rescore : if queries are floats, rank by the vectors that the decoder makes of codes: scores are cosines,
+        larger is nearer. If False, or if queries are codes, scores are Hamming distances.
+    rescore_multiplier : rescore this many per result, the nearest by Hamming distance; None: all codes.
     """
     if (corpus_embeddings is None) == (corpus_index is None):
-        raise InvalidInput("give corpus_embeddings or corpus_index, one of them.")
+        raise InvalidInput("give either corpus_embeddings or corpus_index.")
     _check_precision(corpus_precision)
     check_integer("top_k", top_k, 1, None, "Try top_k=10.")
     if corpus_index is None:

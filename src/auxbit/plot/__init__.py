@@ -1,8 +1,8 @@
-"""Figures, from the results that they show.
+"""Figures of fits, comparisons and codes.
 
 `from auxbit import plot`, then `plot.history(ba)`, `plot.precision(rows)`, `plot.recall(choice)`,
-`plot.curve(rankings)`, `plot.codes(collection)`: each takes our own objects and returns matplotlib's axes. It
-needs `pip install 'auxbit[plot]'`.
+`plot.curve(rankings)`, `plot.codes(collection)`: each takes objects of auxbit and returns matplotlib axes.
+They need `pip install 'auxbit[plot]'`.
 """
 
 from auxbit.plot.charts import codes, curve, history, precision, recall

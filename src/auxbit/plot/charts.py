@@ -1,11 +1,11 @@
-"""Charts of our own objects: what `auxbit.plot` offers.
+"""The functions of `auxbit.plot`: charts of what the library returns.
 
-Each takes what the library returns, draws into the axes that are given, or into new ones of pyplot, and
-returns them, so that a figure can be changed and saved as any other: `axes.figure.savefig("precision.png")`.
+Each draws into the axes that are given, or into new ones of pyplot, and returns them, so that the figure can
+be changed and saved like any other: `axes.figure.savefig("precision.png")`.
 
 from auxbit import plot
 
-plot.history(ba)                       # of a fit: errors by iteration and μ, validation precision
+plot.history(ba)                       # a fit: errors by iteration and μ, validation precision
 plot.precision(compare(...))           # methods by bits
 plot.recall(choose_bits(...))          # codings by bytes and by time
 plot.curve({"BA": ranking})            # precision by recall, over all radii
@@ -34,9 +34,9 @@ PAIRS = 20_000  # of codes, whose distances are counted
 
 
 def history(model: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """The history of a fit: E_Q and E_BA by iteration, μ along the top, and the validation precision.
+    """The history of a fit: the errors E_Q and E_BA by iteration, μ along the top, validation precision.
 
-    model : a fitted BinaryAutoencoder or BinaryFactorAnalysis. axes : two, or one for the errors alone.
+    model : a fitted BinaryAutoencoder or BinaryFactorAnalysis. axes : two, or one for only the errors.
 
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import BinaryAutoencoder, plot
@@ -47,7 +47,7 @@ def history(model: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     """
     records = [row if isinstance(row, Mapping) else vars(row) for row in getattr(model, "history_", ())]
     if not records:
-        raise InvalidInput("history needs a model that fit has trained: a BinaryAutoencoder or its like.")
+        raise InvalidInput("history needs a fitted BinaryAutoencoder or BinaryFactorAnalysis.")
     judged = any(row.get("precision") is not None for row in records)
     panels = list(axes) if axes is not None else _new(5.0, 4.6 if judged else 3.2, [2, 1] if judged else [1])
     figures.draw_history(panels, records)
@@ -57,10 +57,10 @@ def history(model: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
 def precision(
     comparison: Iterable[Mapping[str, Any]], *, value: str = "precision", ax: Axes | None = None
 ) -> Axes:
-    """A measure by bits, one line per method; with one number of bits only, one bar per method.
+    """A measure by bits, one line per method; with only one number of bits, one bar per method.
 
-    comparison : the rows of `auxbit.experiments.compare.compare`, or any with method, bits and the value; of
-    several seeds the means are drawn, with their spread. value : "precision", "recall_at" …
+    comparison : the rows of `auxbit.experiments.compare.compare`, or any dicts with method, bits and the
+    value; for several seeds the means are drawn, with their spread. value : "precision", "recall_at" …
 
     >>> from auxbit import plot
     >>> rows = [{"method": "BA", "bits": bits, "precision": 0.2 * bits**0.3} for bits in (16, 32)]
@@ -108,7 +108,7 @@ def recall(choice: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
 def curve(rankings: evaluate.Ranking | Mapping[str, evaluate.Ranking], *, ax: Axes | None = None) -> Axes:
     """Precision by recall within every Hamming radius, one curve per ranking.
 
-    rankings : of `auxbit.evaluate.hamming_ranking`, one or several by name.
+    rankings : what `auxbit.evaluate.hamming_ranking` returns, or a dict of several by name.
 
     >>> import numpy as np
     >>> from auxbit import LSH, plot
@@ -134,14 +134,14 @@ def curve(rankings: evaluate.Ranking | Mapping[str, evaluate.Ranking], *, ax: Ax
 
 
 def codes(source: Any, n_bits: int | None = None, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """How codes use their bits: the share of ones of each, and Hamming distances between pairs of codes.
+    """How codes use their bits: the share of ones per bit, and Hamming distances between pairs of codes.
 
     source : a Collection, a HammingIndex, or packed codes, (n, bytes) uint8.
-    n_bits : of packed codes; by default all of their bytes.
+    n_bits : bits of packed codes; by default all of their bytes.
     axes : two.
 
-    Good hash codes have shares near a half, and distances around half of the bits; the line is that of fair,
-    independent bits. Codes for tables are numbers, whose distances mean nothing.
+    Good hash codes have shares near a half, and distances around half of the bits; the line shows independent
+    bits with shares of a half. Distances between codes of a "tables" decoder mean nothing.
 
     >>> import numpy as np
     >>> from auxbit import LSH, plot

@@ -111,7 +111,7 @@ def draw_history(panels: Sequence[Axes], records: Table) -> None:
 def precision(
     rows: Table, *, values: Mapping[str, str] | None = None, title: str = "Precision of the nearest codes"
 ) -> Figure:
-    """Precision by bits, one line per method; with one number of bits only, one bar per method.
+    """Precision by bits, one line per method; with only one number of bits, one bar per method.
 
     rows : method, bits, and for each of `values`, column to panel title, its mean and perhaps `…_std`. Rows
     without the value are left out.
@@ -133,7 +133,7 @@ def precision(
 
 
 def draw_methods(axes: Axes, rows: Table, value: str) -> None:
-    """A value by bits, one line per method; of one number of bits alone, one bar per method."""
+    """A value by bits, one line per method; with only one number of bits, one bar per method."""
     known = [row for row in rows if row.get(value) is not None]
     if len({row["bits"] for row in known}) > 1:
         _lines_and_levels(axes, known, value)
