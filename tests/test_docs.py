@@ -97,6 +97,7 @@ def test_the_reference_has_examples_as_code_and_parameters_as_lists(site: Path) 
     text = (site / "reference" / "python" / "index.html").read_text()
     assert "&gt;&gt;&gt;" not in text
     assert re.search(r"<li>\s*<code>source</code>: the first rows", text)
+    assert "auxbit.BinaryAutoencoder.encode" in text  # the methods that all hashers have
 
 
 def test_no_markdown_is_left_as_text_or_quoted_by_mistake(site: Path) -> None:

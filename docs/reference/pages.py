@@ -90,7 +90,8 @@ def at_home(path: Path) -> str:
     def link(found: re.Match[str]) -> str:
         target, hash_, anchor = found[2].partition("#")
         page = {"README.md": "index.md"} | {name: page_of(Path(name)) for name in FROM_ROOT}
-        said = Path(target).stem.lower() if found[1] == target else found[1]
+        stem = Path(target).stem.lower()
+        said = found[1] if found[1] != target else {"http": "HTTP"}.get(stem, stem)
         target = page.get(target, target.removeprefix("docs/"))
         return f"[{said}]({target}{hash_}{anchor})"
 
