@@ -97,6 +97,16 @@ def test_the_reference_has_examples_as_code_and_parameters_as_lists(site: Path) 
     text = (site / "reference" / "python" / "index.html").read_text()
     assert "&gt;&gt;&gt;" not in text
     assert re.search(r"<li>\s*<code>source</code>: the first rows", text)
+    assert "auxbit.BinaryAutoencoder.encode" in text  # the methods that all hashers have
+
+
+def test_no_markdown_is_left_as_text_or_quoted_by_mistake(site: Path) -> None:
+    for page in site.rglob("index.html"):
+        found = re.search(r"<article.*?</article>", page.read_text(), re.S)
+        assert found, page
+        words = re.sub(r"<(pre|code)\b.*?</\1>|<[^>]+>", "", found[0], flags=re.S)
+        assert "<blockquote" not in found[0], page  # a line that begins with >= is one
+        assert not re.search(r"`|\*\*[a-zA-Z]|\]\(", words), page
 
 
 PATHS = json.loads((ROOT / "docs" / "assets" / "mac.json").read_text())

@@ -52,8 +52,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.S | re.M)
     for place in range(0, len(parts), 2):  # the others are code
         text = re.sub(r"(?<=\d) %", "\u00a0%", parts[place])
-        parts[place] = re.sub(r"^\|.*\|$", lambda row: TOGETHER.sub("\u00a0", row[0]), text, flags=re.M)
+        parts[place] = re.sub(r"^\|.*\|$", lambda row: _together(row[0]), text, flags=re.M)
     return "".join(parts)
+
+
+def _together(row: str) -> str:
+    """A row of a table whose figures are not broken; 1.40–1.71 has a word joiner after the dash."""
+    return re.sub(r"(?<=\d)–(?=\d)", "–\u2060", TOGETHER.sub("\u00a0", row))
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -85,7 +90,8 @@ def at_home(path: Path) -> str:
     def link(found: re.Match[str]) -> str:
         target, hash_, anchor = found[2].partition("#")
         page = {"README.md": "index.md"} | {name: page_of(Path(name)) for name in FROM_ROOT}
-        said = Path(target).stem.lower() if found[1] == target else found[1]
+        stem = Path(target).stem.lower()
+        said = found[1] if found[1] != target else {"http": "HTTP"}.get(stem, stem)
         target = page.get(target, target.removeprefix("docs/"))
         return f"[{said}]({target}{hash_}{anchor})"
 
@@ -222,7 +228,7 @@ def _type(schema: dict[str, Any]) -> str:
     kind = str(schema.get("type", "anything"))
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    if schema.get("maximum") == 2**63 - 1:
+    if schema.get("maximum", 0) >= 2**62:
         return f"{kind}, 64 bits, at least {schema.get('minimum', 0):g}"
     if "minimum" in schema and "maximum" in schema:
         return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
