@@ -339,7 +339,7 @@ def test_a_damaged_description_says_so(pets: Path, out: Path) -> None:
         whole = collection.about or ""
     for text, reason in (
         ("{", "not JSON"),
-        ("[]", "not what it should be"),
+        ("[]", "has unexpected contents"),
         (whole.replace('"bits"', '"bots"'), "bits"),
     ):
         say(text)

@@ -86,9 +86,7 @@ class AuxbitVectorStore(VectorStore):
         listed = list(texts)
         for name, given in (("metadatas", metadatas), ("ids", ids)):
             if given is not None and len(given) != len(listed):
-                raise InvalidInput(
-                    f"there are {len(given)} {name} for {len(listed)} texts: give one each."
-                )
+                raise InvalidInput(f"there are {len(given)} {name} for {len(listed)} texts: give one each.")
         known = [id_ or str(uuid.uuid4()) for id_ in (ids or [None] * len(listed))]
         if listed:
             vectors = self.embedding.embed_documents(listed)
