@@ -221,7 +221,7 @@ def test_search_says_what_does_not_go_together(folder: Path) -> None:
     )
     run("encode", "m.safetensors", "base.npy", "-o", "codes.npy")
     codes = ("search", "m.safetensors", "-b", "codes.npy", "-q", "base.npy", "--mode", "asymmetric")
-    assert "holds hash codes: --coding is for vectors" in run(*codes, *optimal, code=1).stderr
+    assert "holds hash codes. --coding is for vectors" in run(*codes, *optimal, code=1).stderr
 
 
 def test_asymmetric_search_prints_squared_distances(folder: Path) -> None:

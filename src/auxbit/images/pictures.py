@@ -117,7 +117,7 @@ class About:
         path, state = collection.path, collection.state
         if state.about is None:
             raise CollectionError(f"{path} is a collection, but not of pictures. {MADE_BY}")
-        about = cls.parse(state.about, f"{path}: what it says about its pictures")
+        about = cls.parse(state.about, f"{path}: the description of its pictures")
         if finished and state.model is None:
             root = about.roots[0] if about.roots else "DIR"
             resume = shlex.join(["auxbit", "images", "create", root, "--out", str(path)])
