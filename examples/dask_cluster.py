@@ -1,8 +1,8 @@
 """# Train on a cluster
 
-Rows that live on the workers of a Dask cluster are trained on where they are. Only the hash function,
-the decoder and sums travel, and the model is that of one machine. The cluster here is two processes;
-`Client("scheduler:8786")` would be a real one.
+If the rows are on the workers of a Dask cluster, the model is trained there. Only the hash function, the
+decoder and sums are sent, and the model is the same as on one machine. The cluster here is two processes;
+`Client("scheduler:8786")` connects to a real one.
 """
 
 import dask.array as da

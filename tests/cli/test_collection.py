@@ -196,7 +196,7 @@ def test_what_is_wrong_with_the_data_is_found_before_a_collection_is_made(place:
         (("--data", "querys.npy", *model), "Did you mean queries.npy"),
         (("--data", "codes.npy", "--vectors", "float16", *model), "keeps vectors"),
         (("--data", "base.jsonl", *model), "no column of vectors: none of 'label', 'name', 'even', 'row'"),
-        (("--data", "queries.npy", "--id-column", "id", *model), "holds vectors alone, without columns"),
+        (("--data", "queries.npy", "--id-column", "id", *model), "holds only vectors, without columns"),
     ):
         assert message in c("create", "new", *options, code=1).stderr
         assert not Path("new").exists()
@@ -281,7 +281,7 @@ def test_what_is_wrong_with_columns_is_said_and_nothing_is_added(made: Path, dig
         ("docs", ("--id-column", "ids"), "Did you mean id?"),
         ("docs", ("--vectors-column", "vectors"), "Did you mean vector?"),
         ("docs", ("--metadata-columns", "name,lable"), "no column 'lable'"),
-        ("docs", ("--metadata-columns", "vector", "--vectors-column", "vector"), "no metadata as well"),
+        ("docs", ("--metadata-columns", "vector", "--vectors-column", "vector"), "leave it out"),
         ("docs", by_id, "the collection's ids are integers, but 'doc-0' is text"),
         ("mixed", by_id, "'doc-0' in row 0 and 1 in row 1: ids must be of one type"),
         ("twice", by_id, "the id 'doc-0' twice, in rows 0 and 299"),

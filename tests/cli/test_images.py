@@ -91,8 +91,8 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
         (["create", "in", "--out", "x", "--side", "4"], "side=4 is invalid"),
         (["add"], "Missing argument 'COLLECTION'"),
         (["add", "x"], "Missing argument 'FILE_OR_DIR…'"),
-        (["search", "x"], "give a PICTURE, --id N or --text WORDS, one of them."),
-        (["search", "x", "y.png", "--id", "3"], "give a PICTURE, --id N or --text WORDS, one of them."),
+        (["search", "x"], "give one of PICTURE, --id N and --text WORDS."),
+        (["search", "x", "y.png", "--id", "3"], "give one of PICTURE, --id N and --text WORDS."),
         (["search", "x", "--id", "3", "--mode", "haming"], "'haming' is not one of hamming, asymmetric"),
         (["duplicates", "x", "--out", "list.txt"], "a name that ends in .csv or .sh"),
         (["compare", "x", "--bits", "8,x"], "'8,x' is not a list of integers"),
@@ -146,7 +146,7 @@ def test_bad_files_are_listed_the_first_ten_of_them(pets: Path) -> None:
     for number in range(13):
         (pets / "in" / f"bad{number}.jpg").write_text("no picture")
     shown = images("create", "in", "--out", "pets.auxbit", *FEW).stdout
-    assert "Not read: 13\n  bad0.jpg is no JPEG" in shown
+    assert "Not read: 13\n  bad0.jpg is not a JPEG" in shown
     assert "bad9.jpg" in shown
     assert "bad10.jpg" not in shown
     assert "  and 3 more; --json lists all\n" in shown
@@ -276,7 +276,7 @@ def test_duplicates_are_listed_and_written_and_nothing_is_deleted(pets: Path) ->
 def test_search_for_what_is_no_picture_exits_with_1(made: Path, tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("no picture")
     assert (
-        "text.jpg is no JPEG, PNG"
+        "text.jpg is not a JPEG, PNG"
         in images("search", made / "pets.auxbit", tmp_path / "text.jpg", code=1).stderr
     )
     assert "item 99 is not in" in images("search", made / "pets.auxbit", "--id", 99, code=1).stderr
@@ -366,7 +366,7 @@ def test_errors_cannot_write_to_the_terminal(pets: Path) -> None:
     (pets / "bad\x1b[31m\n").mkdir()
     (pets / "bad\x1b[31m\n" / "a\x1b[2Jb\nc.jpg").write_text("no picture")
     said = images("create", "bad\x1b[31m\n", "--out", "x", code=1).stderr
-    assert "  a\\x1b[2Jb\\x0ac.jpg is no JPEG" in said
+    assert "  a\\x1b[2Jb\\x0ac.jpg is not a JPEG" in said
     assert "\x1b" not in images("create", "bad\x1b[31m", "--out", "x", code=1).stderr
 
 
@@ -374,4 +374,4 @@ def test_names_cannot_write_to_the_terminal(pets: Path) -> None:
     (pets / "in" / "evil\x1b[31m.png").write_text("no picture")
     shown = images("create", "in", "--out", "pets.auxbit", *FEW).stdout
     assert "\x1b" not in shown
-    assert "evil\\x1b[31m.png is no JPEG" in shown
+    assert "evil\\x1b[31m.png is not a JPEG" in shown

@@ -159,7 +159,7 @@ def test_a_model_for_inner_products_is_measured_and_searched_by_them(folder: Pat
 def test_the_files_that_evaluate_writes_are_checked_before_any_work(folder: Path) -> None:
     files = ("evaluate", "missing.safetensors", "--base", "base.npy", "--queries", "queries.npy")
     same = run(*files, "--curve", "same.svg", "--plot", "./same.svg", code=2).stderr
-    assert "another file than that of --curve" in same
+    assert "a file other than that of --curve" in same
     assert "ends in .csv" in run(*files, "--curve", "pr.svg", code=2).stderr
     assert not list(folder.glob("*.svg"))
 
@@ -221,7 +221,7 @@ def test_search_says_what_does_not_go_together(folder: Path) -> None:
     )
     run("encode", "m.safetensors", "base.npy", "-o", "codes.npy")
     codes = ("search", "m.safetensors", "-b", "codes.npy", "-q", "base.npy", "--mode", "asymmetric")
-    assert "holds hash codes: --coding is for vectors" in run(*codes, *optimal, code=1).stderr
+    assert "holds hash codes. --coding is for vectors" in run(*codes, *optimal, code=1).stderr
 
 
 def test_asymmetric_search_prints_squared_distances(folder: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_map_that_returns_no_features_is_refused(returned, why):
 def test_a_map_that_changes_its_mind_is_refused():
     widths = iter([2, 3])
     own = OwnFeatures.of(lambda rows: rows[:, : next(widths)], X[:50], SCALING)
-    with pytest.raises(InvalidInput, match="returned 3 features, and 2 before"):
+    with pytest.raises(InvalidInput, match="returned 3 features, but 2 before"):
         lengthened(X[:50], own)
 
 

@@ -42,10 +42,10 @@ def test_a_missing_data_set_says_where_it_is_published_and_which_files_are_expec
 def test_a_path_with_nothing_known_in_it_says_what_is_known(tmp_path):
     with pytest.raises(DataFileError, match="Did you mean mnist"):
         datasets.load("mnst")
-    with pytest.raises(DataFileError, match="holds no data set that is known here"):
+    with pytest.raises(DataFileError, match="is not a known data set"):
         datasets.load(tmp_path)
     (tmp_path / "a.txt").write_text("1 2 3")
-    with pytest.raises(DataFileError, match="holds no data set that is known here"):
+    with pytest.raises(DataFileError, match="is not a known data set"):
         datasets.load(tmp_path / "a.txt")
 
 

@@ -164,8 +164,8 @@ def test_mnist_is_read_from_idx_zipped_or_not_and_from_npy(tmp_path, form):
         (lambda raw: raw[:-1], "cut short or too long: expected 5488 bytes"),
         (lambda raw: raw + b"0", "cut short or too long"),
         (lambda raw: raw[:10], "cut short: its header ends after 10 bytes"),
-        (lambda raw: raw[:2], "no idx file"),
-        (lambda raw: b"\0\0\x0d\x03" + raw[4:], "no idx file of unsigned bytes"),
+        (lambda raw: raw[:2], "not an idx file"),
+        (lambda raw: b"\0\0\x0d\x03" + raw[4:], "not an idx file of unsigned bytes"),
         (lambda raw: raw[:4] + b"\xff" * 12 + raw[16:], "cut short or too long"),
     ],
 )

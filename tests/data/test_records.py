@@ -464,12 +464,12 @@ def test_a_row_without_its_vector_is_named(value, by_rows, by_columns, at, tmp_p
         (pa.table({"a": [["x"]]}), {"vectors": "a"}, "column 'a' of the Table is a column of list"),
         ([{"v": [1.0]}], {"ids": "v", "vectors": "v"}, "column 'v' of the list cannot be both"),
         ([{"v": [1.0]}], {"ids": "v"}, "the list has no column of vectors"),
-        ([{"v": [1.0], "i": 1}], {"ids": "i", "metadata": ["i"]}, "that of the ids, and no metadata"),
-        ([{"v": [1.0], "i": 1}], {"vectors": "v", "metadata": ["v"]}, "that of the vectors, and no"),
-        ({"v": [[1.0], [2.0]], "i": [1]}, {}, "column 'i' of the dict has 1 values, others 2"),
+        ([{"v": [1.0], "i": 1}], {"ids": "i", "metadata": ["i"]}, "holds the ids: leave it out"),
+        ([{"v": [1.0], "i": 1}], {"vectors": "v", "metadata": ["v"]}, "holds the vectors: leave it out"),
+        ({"v": [[1.0], [2.0]], "i": [1]}, {}, "column 'i' of the dict has 1 values, others have 2"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "two columns are named 'a'"),
-        (X, {"ids": "id"}, "X holds vectors alone, without columns: there is none 'id'"),
-        ("digits", {"vectors": "v"}, "digits holds vectors alone"),
+        (X, {"ids": "id"}, "X holds only vectors, without columns, so there is no column 'id'"),
+        ("digits", {"vectors": "v"}, "digits holds only vectors"),
         (X[0], {}, "X must have rows and columns"),
         ([{"a": 1, "b": 2}, {"a": 1}], {}, "no column of vectors"),
         (pa.table({"a": [1] * 200 + [None]}), {}, "'a' of the Table has None in row 200; expected"),
@@ -512,7 +512,7 @@ def test_a_file_of_vectors_alone_has_no_columns(tmp_path):
     path = _saved(tmp_path / "x.npy")
     with pytest.raises(InvalidParameter, match=r"None for .*x\.npy: a \.npy file holds one array"):
         read_records(path, vectors="v")
-    with pytest.raises(InvalidInput, match="holds vectors alone, without columns: there is none 'id'"):
+    with pytest.raises(InvalidInput, match="holds only vectors, without columns, so there is no column 'id'"):
         read_records(path, ids="id")
 
 
@@ -625,7 +625,7 @@ def test_vectors_that_are_spread_over_columns_can_be_named_beside_others(tmp_pat
         assert list(found.metadata[:]) == [{"year": 2001, "title": "one"}, {"year": 2002, "title": "two"}]
     with pytest.raises(InvalidInput, match="has no column 'z'; it has 'x', 'y', 'year', 'title'"):
         read_records(path, vectors="x,z")
-    with pytest.raises(InvalidInput, match=r"column 'y' of .* is that of the vectors, and no metadata"):
+    with pytest.raises(InvalidInput, match=r"column 'y' of .* holds the vectors: leave it out"):
         read_records(path, vectors="x,y", metadata=["y"])
     with pytest.raises(InvalidInput, match=r"column 'title' of .* has 'one' in row 0; expected numbers"):
         read_records(path, vectors="x,title")

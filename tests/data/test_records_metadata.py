@@ -260,7 +260,7 @@ def test_depth_of_64_levels_is_kept():
     ("rows", "n", "why"),
     [
         ([{}], 2, "metadata has 1 rows for 2 items"),
-        ([{1: "a"}], 1, "metadata row 0 has the field 1; use text"),
+        ([{1: "a"}], 1, "metadata row 0 has the field 1; use a text"),
         ([{}, {"a": 1, None: "a"}], 2, "metadata row 1 has the field None"),
         (["label"], 1, "metadata row 0 is a str; expected a dict, or None"),
         ([{}, []], 2, "metadata row 1 is a list"),
@@ -281,7 +281,7 @@ def test_depth_of_64_levels_is_kept():
         (pd.DataFrame({"a": [1.0, np.inf]}), 2, "metadata row 1, field 'a': inf"),
         (pd.DataFrame({"a": [1, 2]}), 3, "metadata field 'a' has 2 values for 3 items"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), 1, "two columns are named 'a'"),
-        (pd.DataFrame([[1, 2]]), 1, "metadata row 0 has the field 0; use text"),
+        (pd.DataFrame([[1, 2]]), 1, "metadata row 0 has the field 0; use a text"),
         (pd.DataFrame({"a": [pd.Timedelta("1s")]}), 1, "metadata row 0, field 'a': .* is not JSON"),
         (pa.table({"a": [b"x"]}), 1, "metadata row 0, field 'a': b'x' is not JSON .*base64"),
         ({5: [1, 2]}, 2, "metadata row 0 has the field 5"),

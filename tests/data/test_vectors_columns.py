@@ -180,7 +180,7 @@ def test_rows_of_hdf5_that_were_never_written_are_not_read_as_zeros(tmp_path, ch
         if chunks:
             dataset[:6] = some_rows(6)
     for read in (read_vectors, open_rows):
-        with pytest.raises(DataFileError, match=r"dataset /train is not its shape, \(11, 3\): it was never"):
+        with pytest.raises(DataFileError, match=r"holds less than its shape, \(11, 3\): it was not"):
             read(tmp_path / "a.h5")
 
 
@@ -240,7 +240,7 @@ def test_hdf5_that_says_it_is_huge_takes_no_memory(tmp_path, shape, chunks, litt
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("train", shape, np.float32, chunks=chunks)
     for read in (read_vectors, open_rows):
-        with pytest.raises(DataFileError, match="never written to its end"):
+        with pytest.raises(DataFileError, match="written to its end"):
             read(tmp_path / "a.h5")
 
 
@@ -250,5 +250,5 @@ def test_virtual_rows_that_are_more_than_a_file_can_hold_are_refused(tmp_path, l
         layout = h5py.VirtualLayout((2**40, 3), np.float32)
         layout[:5] = h5py.VirtualSource(file["part"])
         file.create_virtual_dataset("train", layout)
-    with pytest.raises(DataFileError, match="is damaged: it says that it holds 13,194,139,533,312 bytes"):
+    with pytest.raises(DataFileError, match="is damaged: its header promises 13,194,139,533,312 bytes"):
         read_vectors(tmp_path / "a.h5")

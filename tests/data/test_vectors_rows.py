@@ -194,7 +194,7 @@ def unknown_suffix(folder):
         (broken_hdf5, r"x\.h5 cannot be read as \.h5"),
         (empty_file, r"x\.parquet is empty"),
         (packed_arrays, r"x\.npz can only be read whole.*Save it as \.npy"),
-        (parts_of_other_width, r"b\.parquet has rows of 2 numbers, and .*a\.parquet of 5"),
+        (parts_of_other_width, r"b\.parquet has rows of 2 numbers, but .*a\.parquet of 5"),
         (unknown_suffix, r"unknown extension '\.csv'"),
         (lambda folder: folder, r"is a folder without \.parquet files"),
         (lambda folder: folder / "none.npy", r"none\.npy does not exist"),
@@ -240,7 +240,7 @@ def test_slices_of_another_shape_or_type_than_the_first_are_refused(later):
             return later if rows.start else self._X[rows]
 
     rows = open_rows(Changing(np.zeros((6, 2))))
-    with pytest.raises(InvalidInput, match=r"X changed while it was read: rows 2 to 5 came as "):
+    with pytest.raises(InvalidInput, match=r"X changed while it was read: rows 2 to 5 are now "):
         rows[2:5]
 
 

@@ -599,7 +599,7 @@ def test_malformed_text_is_answered_with_the_known_forms(text):
         ({"and": [{"a": 1}, "b=1"]}, "a list of dicts, at least one"),
         ({"or": {"a": 1, "b": 2}}, "a list of dicts, at least one"),
         ([len, "a=1"], "expected conditions as text"),
-        ([Where.of(len)], r"where='len\(row\)' is invalid: expected a function that stands alone"),
+        ([Where.of(len)], r"where='len\(row\)' is invalid: expected a function, not combined with others"),
         ({"or": [{"a": {"=": 1}}]}, "expected an operator, not '='"),
         ("a=1 and b>null", "expected a number or text after '>'"),
         ("a=salt and pepper", "a field, an operator and a value at 'pepper'"),

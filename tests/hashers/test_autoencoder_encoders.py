@@ -154,7 +154,7 @@ def test_a_map_of_the_users_own_is_fitted_as_a_copy_and_used(encoder, tmp_path):
 def test_a_map_of_the_users_own_is_not_saved_nor_kept_in_a_checkpoint(tmp_path):
     model = BinaryAutoencoder(8, encoder=Cosines(), **QUICK).fit(X)
     with pytest.raises(
-        InvalidInput, match="encoder is a Cosines of your own, which no file of auxbit can hold"
+        InvalidInput, match="encoder is a Cosines of your own, which auxbit's files cannot hold"
     ):
         model.save(tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())

@@ -152,7 +152,7 @@ def test_a_single_picture_is_too_few_and_more_may_follow(tmp_path: Path) -> None
 
 def test_bits_that_so_few_pictures_cannot_have_can_be_lowered(tmp_path: Path) -> None:
     folder_of(tmp_path / "in", 3)
-    with pytest.raises(InvalidInput, match="For 3 pictures, lower --bits or take ba"):
+    with pytest.raises(InvalidInput, match="For 3 pictures, lower --bits or use ba"):
         create(tmp_path / "in", tmp_path / "out", bits=64)
     counting = Counting()
     report = again(tmp_path / "in", tmp_path / "out", bits=2, decoders=counting)

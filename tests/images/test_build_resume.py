@@ -339,11 +339,11 @@ def test_a_damaged_description_says_so(pets: Path, out: Path) -> None:
         whole = collection.about or ""
     for text, reason in (
         ("{", "not JSON"),
-        ("[]", "not what it should be"),
+        ("[]", "has unexpected contents"),
         (whole.replace('"bits"', '"bots"'), "bits"),
     ):
         say(text)
-        with pytest.raises(Damaged, match=f"out: what it says about its pictures is .*{reason}"):
+        with pytest.raises(Damaged, match=f"out: the description of its pictures .*{reason}"):
             Pictures.open(out)
     say(whole.replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(CollectionError, match="Upgrade: pip install"):

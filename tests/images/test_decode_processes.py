@@ -103,7 +103,7 @@ def test_a_process_that_dies_of_a_picture_is_replaced(one, ask):
     asked = ask(one.decode, GOOD, 8)
     wait_until(lambda: has_been_asked(process))
     os.kill(process, signal.SIGKILL)
-    with pytest.raises(BadPicture, match=r"^made the decoder die \(SIGKILL\)$"):
+    with pytest.raises(BadPicture, match=r"^made the decoder crash \(SIGKILL\)$"):
         asked.result(PATIENCE)
     assert one.decode(GOOD, 8).width == 32
     assert process not in one.processes
@@ -173,7 +173,7 @@ def test_an_answer_that_makes_no_sense_is_no_answer(pretend, answer):
     hello = b'{"bytes": 0}\n'
     pretend(f"sys.stdout.buffer.write({hello + answer!r}); sys.stdout.flush(); sys.stdin.buffer.read()")
     with Decoders(1) as decoders:
-        with pytest.raises(BadPicture, match=r"^made the decoder answer nonsense$"):
+        with pytest.raises(BadPicture, match=r"^made the decoder return an invalid result$"):
             decoders.decode(GOOD, 8)
         assert decoders.processes == []
 

@@ -93,9 +93,9 @@ def test_what_is_no_picture_is_refused_with_a_reason(name):
     ("name", "reason"),
     [
         ("empty.jpg", "is empty"),
-        ("text.jpg", "is no JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
-        ("drawing.png", "is no JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
-        ("film.heic", "is no JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
+        ("text.jpg", "is not a JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
+        ("drawing.png", "is not a JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
+        ("film.heic", "is not a JPEG, PNG, WebP, GIF, TIFF, BMP, AVIF or HEIC picture"),
         ("cut.jpg", "is cut short"),
         ("cut.png", "is cut short"),
         ("bomb.png", "has 3,600,000,000 pixels; at most 100,000,000 are read"),

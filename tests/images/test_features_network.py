@@ -77,7 +77,7 @@ def test_the_side_is_the_networks_and_224_where_it_takes_any() -> None:
         (network([None, 10], axes=[1]), "one input of shape .* and has pixels of shape \\(any, 10\\)"),
         (network([1, 3, 24, 24], inputs=2), "has pixels .* pixels1"),
         (network([1, 1, 24, 24]), "colour pictures have 3 channels"),
-        (network([1, 3, 24, 30]), "24 × 30 pixels; squares"),
+        (network([1, 3, 24, 30]), "24 × 30 pixels; only squares"),
         (network([1, 3, 24, 24], kind=TensorProto.DOUBLE), r"takes tensor\(double\); float32"),
         (network([None, 3, "h", "w"], axes=[7]), "is not an ONNX network|could not be run"),
     ],

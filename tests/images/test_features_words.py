@@ -112,7 +112,7 @@ def test_a_network_for_texts_may_come_later_and_be_replaced(
     (tmp_path / "out" / "text.onnx").write_bytes(text_network(mask=False))
     with (
         Pictures.open(tmp_path / "out") as pictures,
-        pytest.raises(CollectionError, match="is not what it was"),
+        pytest.raises(CollectionError, match="has changed"),
     ):
         pictures.search_text("red")
 
@@ -124,7 +124,7 @@ def test_what_does_not_suit_the_pictures_is_refused_before_they_are_read(
     with pytest.raises(InvalidInput, match="makes 5 numbers, and vectors of pictures have 3"):
         create(colours, tmp_path / "out", **ONNX | towers)
     with pytest.raises(
-        InvalidInput, match=r"needs its tokenizer.*give --text-model FILE.onnx and --tokenizer"
+        InvalidInput, match=r"and its tokenizer.*give both --text-model FILE.onnx and --tokenizer"
     ):
         create(colours, tmp_path / "out", **ONNX | towers | {"tokenizer": None})
     assert not (tmp_path / "out").exists()

@@ -92,7 +92,7 @@ def test_distances_are_bits_or_euclidean(pets: Path) -> None:
 def test_what_is_no_picture_is_refused(pets: Path, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no picture")
     with Pictures.open(pets / "out") as pictures:
-        with pytest.raises(BadPicture, match=r"text\.png is no JPEG"):
+        with pytest.raises(BadPicture, match=r"text\.png is not a JPEG"):
             pictures.search(tmp_path / "text.png")
         with pytest.raises(BadPicture, match="picture"):
             pictures.search(b"no picture")

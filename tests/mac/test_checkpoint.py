@@ -87,7 +87,7 @@ def test_codes_of_a_fit_that_left_no_state_are_not_used(tmp_path):
 
 def test_a_state_that_is_there_is_not_overwritten(folder):
     before = (folder / "state.safetensors").read_bytes()
-    with pytest.raises(FileExists, match=r"holds the state of a fit\. Resume it \(resume=True\), or remove"):
+    with pytest.raises(FileExists, match=r"holds the state of a fit\. Resume it with resume=True, or remove"):
         quick(**LONG).fit(X, checkpoint=folder)
     assert (folder / "state.safetensors").read_bytes() == before
 
@@ -154,7 +154,7 @@ def test_codes_that_are_not_those_of_the_state_are_refused(folder, damage):
         now.unlink()
     else:
         now.write_bytes({"flip": content, "cut": content[:-50], "other": other.read_bytes()}[damage])
-    with pytest.raises(FileProblem, match=r"codes are not those of its state\. Remove it and start again"):
+    with pytest.raises(FileProblem, match=r"codes do not match its state\. Remove it and start again"):
         quick(**LONG).fit(X, checkpoint=folder, resume=True)
 
 

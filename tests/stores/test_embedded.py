@@ -55,7 +55,7 @@ def test_codes_live_beside_other_tables_and_these_are_left_alone(tmp_path):
     for name in ("theirs", "THEIRS", "seen"):
         with connect(f"sqlite:{path}", name) as store:
             for attempt in (lambda: store.create(8), lambda: store.create(8, overwrite=True), store.count):
-                with pytest.raises(StoreExists, match="that auxbit has not made, and it is left alone"):
+                with pytest.raises(StoreExists, match="was not made by auxbit, so it is not changed"):
                     attempt()
     codes = random_codes(3, 16)
     with connect(f"sqlite:{path}", "codes") as store:
@@ -76,7 +76,7 @@ def test_a_table_of_duckdb_that_auxbit_has_not_made_is_left_alone(tmp_path):
         database.execute("CREATE TABLE theirs (x INT)")
     with (
         connect(str(tmp_path / "d.duckdb"), "theirs") as store,
-        pytest.raises(StoreExists, match="left alone"),
+        pytest.raises(StoreExists, match="not made by auxbit"),
     ):
         store.create(8, overwrite=True)
 

@@ -74,7 +74,7 @@ def test_a_collection_that_auxbit_has_not_made_is_left_alone(file):
         with connect(file, "theirs") as other:
             for attempt in (lambda: other.create(8), lambda: other.create(8, overwrite=True), other.count):
                 with pytest.raises(
-                    StoreExists, match="'theirs' that auxbit has not made, and it is left alone"
+                    StoreExists, match="'theirs' was not made by auxbit, so it is not changed"
                 ):
                     attempt()
         assert theirs.has_collection("theirs")
@@ -142,6 +142,6 @@ def test_a_milvus_that_is_not_there_is_told():
 
 def test_a_server_before_2_4_says_that_it_keeps_no_other_vectors(places):
     with connect(places.url("milvus"), "two") as store:
-        with pytest.raises(StoreError, match=r"keeps one vector per row, the code; 2\.4 and later"):
+        with pytest.raises(StoreError, match=r"keeps one vector per row, the code\. Use 2\.4 or later"):
             store.create(8, n_features=4)
         assert not store.exists

@@ -94,7 +94,7 @@ def test_the_statement_of_the_documentation_ranks_by_the_decoder_in_the_server(p
     with connect(postgres.url(), "ranked") as store:
         store.create(64, model=model, overwrite=True)
         store.add(codes, np.arange(300), model=model)
-        with pytest.raises(InvalidInput, match=r"ranks by the decoder of the model .*: give model=…, too"):
+        with pytest.raises(InvalidInput, match=r"ranks by the decoder of the model .*: give model, too"):
             store.add(codes, np.arange(300))
         wanted, ids = store.search(query, 10, model=model, candidates=500)
     tables, offsets = statements.decoder_tables(model.decoder_, query)
@@ -111,7 +111,7 @@ def test_a_function_of_that_name_that_auxbit_has_not_made_is_left_alone(database
         theirs.execute(
             "CREATE FUNCTION auxbit_decoder_sum(bit, real[]) RETURNS int LANGUAGE sql AS 'SELECT 1'"
         )
-        with pytest.raises(StoreExists, match="a function 'auxbit_decoder_sum' that auxbit has not made"):
+        with pytest.raises(StoreExists, match="the function 'auxbit_decoder_sum' was not made by auxbit"):
             store.create(8)
         assert not store.exists
 
@@ -155,7 +155,7 @@ def test_what_auxbit_has_not_made_is_left_alone(postgres, sql, making):
         with connect(postgres.url(), "theirs") as store:
             for attempt in (lambda: store.create(8), lambda: store.create(8, overwrite=True), store.count):
                 with pytest.raises(
-                    StoreExists, match="'theirs' that auxbit has not made, and it is left alone"
+                    StoreExists, match="'theirs' was not made by auxbit, so it is not changed"
                 ):
                     attempt()
         assert sql("SELECT count(*) FROM pg_class WHERE relname = 'theirs'").fetchone() == (1,)
@@ -179,7 +179,7 @@ def test_a_table_of_that_name_for_pushes_is_left_alone(database):
     with psycopg.connect(database, autocommit=True) as theirs, connect(database) as store:
         theirs.execute("CREATE TABLE auxbit_pushes (x int)")
         store.create(8)
-        with pytest.raises(StoreExists, match="a table 'auxbit_pushes' that auxbit has not made"):
+        with pytest.raises(StoreExists, match="the table 'auxbit_pushes', in which pushes are noted"):
             store.remember_push("source", 1)
 
 

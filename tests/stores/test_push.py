@@ -122,17 +122,17 @@ def test_a_push_of_which_nothing_goes_in_leaves_no_store_behind(opened):
 def test_rows_that_do_not_go_with_the_store_are_refused(opened):
     push(opened, of_arrays(random_codes(10, 32), 32))
     with pytest.raises(
-        StoreError, match=r"holds codes of 32 bits, and these have 64\. Choose another name.*--force"
+        StoreError, match=r"holds codes of 32 bits, but these have 64\. Choose another name.*--force"
     ):
         push(opened, of_arrays(random_codes(10, 64), 64))
-    with pytest.raises(StoreError, match="keeps no vectors, and these rows have vectors of 3"):
+    with pytest.raises(StoreError, match="keeps no vectors, but these rows have vectors of 3"):
         push(opened, of_arrays(random_codes(10, 32), 32, vectors=np.zeros((10, 3))))
     assert opened.count() == 10
 
 
 def test_wrong_sources_are_refused():
     codes = random_codes(4, 8)
-    with pytest.raises(InvalidInput, match="ids must differ, and 1 comes more than once"):
+    with pytest.raises(InvalidInput, match="ids must differ, but 1 occurs more than once"):
         of_arrays(codes, 8, ids=[1, 1, 2, 3])
     with pytest.raises(InvalidInput, match="metadata has 1 rows for 4 codes"):
         of_arrays(codes, 8, metadata=[{}])

@@ -101,7 +101,7 @@ def test_where_no_scheduler_answers_the_command_line_says_so(tmp_path, monkeypat
     np.save("x.npy", rows_of_clusters(100))
     for address in ("tcp://127.0.0.1:1", "nonsense://there"):
         result = run("fit", "x.npy", "-o", "m.safetensors", "--dask", address, code=1)
-        assert f"No Dask scheduler responds at {address}" in result.stderr
+        assert f"no Dask scheduler responds at {address}" in result.stderr
         assert "dask scheduler" in result.stderr
     assert not (tmp_path / "m.safetensors").exists()
 

@@ -497,7 +497,7 @@ def _one_of(**options: Any) -> None:
     """Refuse options of which none or several are given."""
     if sum(value is not None for value in options.values()) != 1:
         *first, last = options
-        raise typer.BadParameter(f"say which items are meant by one of {', '.join(first)} and {last}.")
+        raise typer.BadParameter(f"choose items by one of {', '.join(first)} and {last}.")
 
 
 # ---- delete, compact and retrain

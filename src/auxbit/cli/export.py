@@ -104,7 +104,7 @@ def _documents(source: str, out: str, to: str, codes: str | None) -> dict[str, A
         refuse_for_decoder(index.coding, index.mu)
         return write_documents(of_arrays(index.codes, index.n_bits, ids=index.ids), out, to)
     if codes is None:
-        raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
+        raise typer.BadParameter("a model has no codes: give the codes to export.", param_hint="--codes")
     return write_documents(of_files(codes, model=load(source)), out, to)
 
 
@@ -140,7 +140,7 @@ def _faiss_file(
             return {"form": form, "n_codes": len(collection), "n_bits": collection.n_bits}
     model = load(source)
     if codes is None:
-        raise typer.BadParameter("a model has no codes: give those to export.", param_hint="--codes")
+        raise typer.BadParameter("a model has no codes: give the codes to export.", param_hint="--codes")
     check_model(model, form)  # before rows are encoded
     # by the name of the option, bytes that may be codes or vectors are codes
     are_codes = holds_codes(read_data(codes), model.decoder_.n_bits)

@@ -142,7 +142,7 @@ def search(
     """Find the pictures most like a picture, or like words."""
     given = [each for each in (picture, id_, text) if each is not None]
     if len(given) != 1:
-        raise typer.BadParameter("give a PICTURE, --id N or --text WORDS, one of them.", param_hint="PICTURE")
+        raise typer.BadParameter("give one of PICTURE, --id N and --text WORDS.", param_hint="PICTURE")
     query = given[0]
     from auxbit.images.pictures import Pictures
 

@@ -262,7 +262,7 @@ def _check_written(curve: str | None, plot: str | None, force: bool) -> None:
     from auxbit.plot import figures
 
     if curve is not None and plot is not None and Path(curve).resolve() == Path(plot).resolve():
-        raise InvalidParameter("plot", plot, "another file than that of --curve")
+        raise InvalidParameter("plot", plot, "a file other than that of --curve")
     if curve is not None:
         check_output(curve, overwrite=force, endings=[".csv"], name="curve")
     if plot is not None:

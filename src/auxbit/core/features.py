@@ -374,7 +374,7 @@ class OwnFeatures:
         D = rows.shape[1] - self.width
         features = self._of_rows(rows[:, :D])
         if features.shape[1] != self.width:
-            raise InvalidInput(f"encoder returned {features.shape[1]} features, and {self.width} before.")
+            raise InvalidInput(f"encoder returned {features.shape[1]} features, but {self.width} before.")
         rows[:, D:] = (features - self.means) * self.gain
 
     def _of_rows(self, X: Float32) -> Float64:
@@ -400,7 +400,7 @@ class OwnFeatures:
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         """Refuse: a file has no objects."""
         raise InvalidInput(
-            f"encoder is a {type(self.map).__name__} of your own, which no file of auxbit can hold. Use "
+            f"encoder is a {type(self.map).__name__} of your own, which auxbit's files cannot hold. Use "
             "encoder='rbf', or keep the whole model with joblib."
         )
 

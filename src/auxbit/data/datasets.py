@@ -52,7 +52,7 @@ def read_idx(path: Path) -> Array:
     with explained(path, "idx"), gzip.open(path, "rb") if is_zipped else path.open("rb") as file:
         start = file.read(4)
         if len(start) < 4 or start[:2] != b"\0\0" or start[2] != IDX_BYTES or not 1 <= start[3] <= 4:
-            raise DataFileError(f"{path} is no idx file of unsigned bytes: it starts with {start!r}.")
+            raise DataFileError(f"{path} is not an idx file of unsigned bytes: it starts with {start!r}.")
         n_axes, lengths = start[3], file.read(4 * start[3])
         if len(lengths) < 4 * n_axes:
             raise DataFileError(f"{path} is cut short: its header ends after {4 + len(lengths)} bytes.")
@@ -456,8 +456,8 @@ def load(
             raise DataFileError(f"{path} does not exist.{nearest(name, NAMES)} Known names: {known}.")
         if (found := _recognised(path, feature_files)) is None:
             raise DataFileError(
-                f"{path} holds no data set that is known here. Known: {known}, and .hdf5 files of "
-                "ann-benchmarks. Loading one of these names tells which files are expected of it."
+                f"{path} is not a known data set. Known: {known}, and .hdf5 files of "
+                "ann-benchmarks. Load one of these names to see which files it needs."
             )
         return found
     places = _places(name, data)
@@ -467,7 +467,7 @@ def load(
     looked = f"was not found in {' or '.join(map(str, places))}" if places else "has no folder to be in"
     raise DataFileError(
         f"{name} {looked}. {_PUBLISHED[name]} Give its folder by --data, or set AUXBIT_DATA to a folder that "
-        f"has a folder {name} in it."
+        f"contains a folder {name}."
     )
 
 

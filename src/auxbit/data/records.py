@@ -235,7 +235,7 @@ def _name_the_problem(rows: Sequence[Any], first: int, error: Exception) -> NoRe
             ) from error
         for field, value in (row or {}).items():
             if not isinstance(field, str):
-                raise InvalidInput(f"metadata row {number} has the field {field!r}; use text.") from error
+                raise InvalidInput(f"metadata row {number} has the field {field!r}; use a text.") from error
             why = "" if is_missing(value) else problem(value)
             if why:
                 raise InvalidInput(f"metadata row {number}, field {field!r}: {why}. {REMEDY}.") from error
@@ -551,7 +551,7 @@ def _object(value: Any, place: str) -> Row:
 def _checked_names(source: Path, header: list[str]) -> list[str]:
     names = [name.strip() for name in header]
     if not names:
-        raise DataFileError(f"{source} has no header line. Its first line is to name the fields.")
+        raise DataFileError(f"{source} has no header line. Its first line must name the fields.")
     unnamed = next((number for number, name in enumerate(names, 1) if not name), None)
     if unnamed is not None:
         raise DataFileError(
@@ -646,8 +646,8 @@ def refuse_known(ids: AnyIds, known: Mask) -> None:
         first = ids[int(known.argmax())]
         raise InvalidInput(
             f"id {first if isinstance(first, str) else int(first)!r} is already in the collection "
-            f"({int(known.sum()):,} of the {len(ids):,} given); nothing was added. upsert=True (--upsert) "
-            "replaces their rows."
+            f"({int(known.sum()):,} of the {len(ids):,} given); nothing was added. Use upsert=True "
+            "(--upsert) to replace their rows."
         )
 
 
@@ -867,7 +867,7 @@ def _read_file(name: str, wanted: _Wanted) -> Records:
 def _vectors_alone(X: RowSource, name: str, wanted: _Wanted) -> Records:
     column = wanted.vectors or wanted.ids or wanted.metadata
     if column:
-        raise InvalidInput(f"{name} holds vectors alone, without columns: there is none {column!r}.")
+        raise InvalidInput(f"{name} holds only vectors, without columns, so there is no column {column!r}.")
     return Records(X, None, None, name)
 
 
@@ -882,7 +882,7 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
         raise InvalidInput(f"column {ids!r} of {name} cannot be both vectors and ids.")
     for column, what in (*((each, "vectors") for each in vectors), (ids, "ids")):
         if column is not None and column in (metadata or ()):
-            raise InvalidInput(f"column {column!r} of {name} is that of the {what}, and no metadata as well.")
+            raise InvalidInput(f"column {column!r} of {name} holds the {what}: leave it out of the metadata.")
     if vectors:
         return _Chosen(vectors, len(vectors) == 1, ids, metadata)
     rest = [column for column in names if column != ids and column not in (metadata or ())]
@@ -891,7 +891,7 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
         lists = [column for column in lists if _equally_long([row.get(column) for row in head])] or lists
     if len(lists) > 1:
         raise InvalidInput(
-            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name that of the vectors "
+            f"{name} has several columns of lists of numbers: {_shown(lists)}. Name the one with vectors "
             "(vectors_column, --vectors-column)."
         )
     if lists:
@@ -937,7 +937,7 @@ def _from_table(columns: Columns, name: str, wanted: _Wanted) -> Records:
         raise InvalidInput(f"{name} has no rows.")
     short = next((column for column, values in columns.items() if len(values) != n), None)
     if short is not None:
-        raise InvalidInput(f"column {short!r} of {name} has {len(columns[short])} values, others {n}.")
+        raise InvalidInput(f"column {short!r} of {name} has {len(columns[short])} values, others have {n}.")
     rows = TableRows.of(columns, n)
     chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted)
     metadata = _metadata_of(rows, chosen, name)

@@ -213,7 +213,7 @@ def _read_npz(source: Path, key: str | None) -> Array:
             raise choose(source, "array", key, members)
         about = archive.getinfo(members[key])
         if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise DataFileError(f"{source} is compressed as NumPy never does. Save it by np.savez.")
+            raise DataFileError(f"{source} has a compression that NumPy does not use. Save it by np.savez.")
         with archive.open(about) as file:
             shape, dtype = _npy_header(file, source)
             check_rows(source, shape, dtype)
@@ -302,7 +302,7 @@ def _check_size(source: Path, claimed: int, there: int) -> None:
     """Refuse to make room for what a file says it holds, if it cannot."""
     if claimed > there * MOST_COMPRESSED:
         raise DataFileError(
-            f"{source} is damaged: it says that it holds {claimed:,} bytes, and takes {there:,} itself."
+            f"{source} is damaged: its header promises {claimed:,} bytes, but it has only {there:,}."
         )
 
 
@@ -579,8 +579,8 @@ def _check_written(source: Path, dataset: Any, seen: set[str] | None = None) -> 
         whole = len(there) == math.prod(-(-size // step) for size, step in steps) and all(within)
     if not whole:
         raise DataFileError(
-            f"{source}: what the file has of the dataset {dataset.name} is not its shape, {dataset.shape}: "
-            "it was never written to its end, or is damaged. Write it again, or resize it to its rows."
+            f"{source}: the dataset {dataset.name} holds less than its shape, {dataset.shape}: it was not "
+            "written to its end, or is damaged. Write it again, or resize it to its rows."
         )
 
 
@@ -659,7 +659,7 @@ class ParquetStream:
         except BaseException:
             self._stream = None  # the next call starts again, and raises the same
             raise
-        raise DataFileError(f"{self._groups[group][0].source} ended before row {row} of all: was it changed?")
+        raise DataFileError(f"{self._groups[group][0].source} ended before row {row}: was it changed?")
 
     def _from(self, group: int) -> Generator[tuple[int, Any], None, None]:
         """Chunks from this group on."""
@@ -684,7 +684,7 @@ class ParquetRows:
         self.dtype, width = np.result_type(*(part.dtype for part in parts)), parts[0].width
         if wrong := next((part for part in parts if part.width != width), None):
             raise DataFileError(
-                f"{wrong.source} has rows of {wrong.width} numbers, and {parts[0].source} of {width}."
+                f"{wrong.source} has rows of {wrong.width} numbers, but {parts[0].source} of {width}."
             )
         self._stream = ParquetStream(parts)
         self.shape = (self._stream.n, width)
@@ -879,7 +879,7 @@ class Sliced:
         first = np.asarray(X[0:1])
         if first.shape != (1, *X.shape[1:]):
             raise InvalidInput(
-                f"X has shape {tuple(X.shape)}, but X[0:1] has {first.shape}: expected rows by slices."
+                f"X has shape {tuple(X.shape)}, but X[0:1] has {first.shape}: slices must return rows."
             )
         self.dtype = first.dtype
         _check_type(self.dtype)
@@ -890,7 +890,7 @@ class Sliced:
         expected = (max(stop - start, 0), *self._X.shape[1:])
         if some.shape != expected or some.dtype != self.dtype:
             raise InvalidInput(
-                f"X changed while it was read: rows {start} to {stop} came as {some.shape} of {some.dtype}."
+                f"X changed while it was read: rows {start} to {stop} are now {some.shape} of {some.dtype}."
             )
         return some.reshape(len(some), self.shape[1])
 

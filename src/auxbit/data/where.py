@@ -253,7 +253,7 @@ class Where:
 def _node(wanted: Any) -> Node:
     if isinstance(wanted, Where):
         if wanted.function is not None:
-            raise InvalidParameter("where", str(wanted), "a function that stands alone", EXAMPLE)
+            raise InvalidParameter("where", str(wanted), "a function, not combined with others", EXAMPLE)
         return wanted.tree
     if isinstance(wanted, str):
         return _Reader(wanted).read()

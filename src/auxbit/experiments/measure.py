@@ -76,7 +76,7 @@ def prepare(
     if truth is None:
         truth = evaluate.ground_truth(X_base, X_query, K, metric=metric, n_jobs=n_jobs)
     elif truth.shape[1] < K:
-        raise InvalidInput(f"the truth has {truth.shape[1]} neighbours per query, fewer than K={K}. Lower K.")
+        raise InvalidInput(f"truth has {truth.shape[1]} neighbours per query, fewer than K={K}. Lower K.")
     vectors = asked = None
     if metric != "euclidean":
         vectors, asked = in_metric(metric, X_base, X_query, n_jobs=n_jobs)

@@ -138,8 +138,8 @@ class Hashed(Quantiser):
         bits = np.asarray(self.model.transform(X))
         if bits.ndim != 2 or bits.shape[1] != self.bits:
             raise InvalidInput(
-                f"{type(self.model).__name__} gives an array of shape {bits.shape}, and {self.bits} bits are "
-                "compared. Give it a parameter n_bits, or name the number of bits that it gives."
+                f"{type(self.model).__name__} returns an array of shape {bits.shape}, but {self.bits} bits "
+                "are compared. Give it a parameter n_bits, or compare at the number of bits that it returns."
             )
         return pack(bits)
 

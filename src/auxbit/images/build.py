@@ -168,8 +168,8 @@ def _read_words(text_model: PathLike | None, tokenizer: PathLike | None) -> list
     given = [each for each in (text_model, tokenizer) if each is not None]
     if len(given) == 1:
         raise InvalidInput(
-            "a network for texts needs its tokenizer, and the other way round: give --text-model FILE.onnx "
-            "and --tokenizer FILE.json."
+            "a network for texts and its tokenizer go together: give both --text-model FILE.onnx and "
+            "--tokenizer FILE.json."
         )
     return [features.read_network(each) for each in given]
 
@@ -652,7 +652,7 @@ class _Target:
                 fit_reporting(model, X, progress)
         except InvalidInput as error:
             if isinstance(error.__cause__, InvalidParameter):  # that few pictures cannot have that many bits
-                raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or take ba.") from error
+                raise InvalidInput(f"{error} For {len(X):,} pictures, lower --bits or use ba.") from error
             raise
         if state.model is None or state.coding == "optimal":  # otherwise codes are h(x), and stay so
             progress.stage("decoder", TURNS)

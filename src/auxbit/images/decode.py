@@ -234,7 +234,7 @@ def _opened(content: bytes, max_pixels: int) -> Any:
     """The picture's header, read by the plugin for its first bytes."""
     kind = _format_of(content)
     if kind is None:
-        raise BadPicture("is empty" if not content else f"is no {READ} picture")
+        raise BadPicture("is empty" if not content else f"is not a {READ} picture")
     if kind == "WEBP":  # Pillow allocates all pixels when it opens one
         _check_size(_size_of_webp(content), max_pixels)
     image = _plugin(kind)(io.BytesIO(content))
@@ -498,7 +498,7 @@ class Decoders:
                 raise
             except (KeyError, TypeError, ValueError, RecursionError):
                 child.kill()
-                raise BadPicture("made the decoder answer nonsense") from None
+                raise BadPicture("made the decoder return an invalid result") from None
             except BaseException:  # an interrupt: its answer would be taken for that to the next picture
                 child.kill()
                 raise
@@ -572,7 +572,7 @@ class _Child:
             raise BadPicture(f"took longer than {seconds:g} s to decode") from None
         if found is None:
             self.kill()
-            raise BadPicture(f"made the decoder die ({self._how_it_ended()})")
+            raise BadPicture(f"made the decoder crash ({self._how_it_ended()})")
         return found
 
     def kill(self) -> None:

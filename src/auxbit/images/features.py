@@ -58,7 +58,7 @@ class Recipe:
         check_integer("side", self.side, *SIDES[self.kind], f"It is in pixels, of features {self.kind}.")
         _check_number("colour", self.colour, 0.0, MOST_COLOUR, "1 counts as much as GIST.")
         if self.colour and self.kind != "gist":
-            raise InvalidParameter("colour", self.colour, f"0 for features {self.kind}", "It is beside GIST.")
+            raise InvalidParameter("colour", self.colour, f"0 for features {self.kind}", "It is for GIST.")
         if not isinstance(self.grey, bool) or (self.grey and self.kind != "pixels"):
             raise InvalidParameter("grey", self.grey, "False, or features 'pixels'")
         self._check_network()
@@ -71,7 +71,7 @@ class Recipe:
             for number in value:
                 _check_number(name, number, -1e6, 1e6, "Channels are scaled to 0..1 first.")
             if name == "std" and not all(value):
-                raise InvalidParameter(name, value, "numbers other than 0, which channels are divided by")
+                raise InvalidParameter(name, value, "numbers other than 0, as channels are divided by them")
         if self.kind == "onnx" and not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise InvalidParameter("sha256", self.sha256, "the SHA-256 of the network's file")
         if self.layout not in LAYOUTS:
@@ -235,7 +235,7 @@ def network_recipe(content: bytes, name: str, side: int | None, mean: Channels, 
     height, width = shape[1:3] if channels_last else shape[2:]
     fixed = {size for size in (height, width) if isinstance(size, int)}
     if len(fixed) == 2:
-        raise InvalidInput(f"{name} takes pictures of {height} × {width} pixels; squares are made here.")
+        raise InvalidInput(f"{name} takes pictures of {height} × {width} pixels; only squares are possible.")
     taken = next(iter(fixed), None)
     if taken is not None and side not in (None, taken):
         raise InvalidParameter("side", side, f"{taken}, which is what {name} takes", "Leave it out.")
@@ -434,7 +434,7 @@ class Describer:
         """
         if self.recipe.kind != "pixels":
             raise InvalidInput(
-                f"features {self.recipe.kind} cannot be turned back into a picture: pixels alone can."
+                f"features {self.recipe.kind} cannot be turned back into a picture: only pixels can."
             )
         rows, side = np.asarray(vectors), self.recipe.side
         if rows.ndim != 2 or rows.shape[1] != self.dimension:

@@ -93,7 +93,7 @@ class About:
         except (ValueError, RecursionError) as error:
             raise Damaged(f"{place} is damaged: it is not JSON. Restore it, or {MAKE_AGAIN}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise Damaged(f"{place} is not what it should be. Restore it, or {MAKE_AGAIN}")
+            raise Damaged(f"{place} has unexpected contents. Restore it, or {MAKE_AGAIN}")
         if document.get("format_version") != VERSION:
             raise CollectionError(
                 f"{place} was written by auxbit {document.get('auxbit_version')}, and this version cannot "
@@ -117,7 +117,7 @@ class About:
         path, state = collection.path, collection.state
         if state.about is None:
             raise CollectionError(f"{path} is a collection, but not of pictures. {MADE_BY}")
-        about = cls.parse(state.about, f"{path}: what it says about its pictures")
+        about = cls.parse(state.about, f"{path}: the description of its pictures")
         if finished and state.model is None:
             root = about.roots[0] if about.roots else "DIR"
             resume = shlex.join(["auxbit", "images", "create", root, "--out", str(path)])
@@ -295,10 +295,10 @@ class Pictures:
             content = read_file(path)
         except (OSError, BadPicture) as error:
             reason = getattr(error, "strerror", None) or error
-            raise FileProblem(f"{path}, of which item {id_} was made, cannot be read: {reason}.") from error
+            raise FileProblem(f"{path}, from which item {id_} was made, cannot be read: {reason}.") from error
         if files.checksum([content]) != about["sha256"]:
             raise FileProblem(
-                f"{path} has changed since item {id_} was made of it. Bring the collection up to date by "
+                f"{path} has changed since item {id_} was made from it. Update the collection by "
                 "`auxbit images add`."
             )
         return content
@@ -342,16 +342,16 @@ class Pictures:
         wanted = About.of(self.collection).words
         if not wanted:
             raise InvalidInput(
-                f"{self.path} cannot be searched by words: it has no network for them. Networks that put "
-                "words and pictures in one place come in two parts: give the other to `auxbit images create` "
-                "as --text-model and --tokenizer."
+                f"{self.path} cannot be searched by words: it has no network for them. Networks for words "
+                "and pictures, like CLIP, have two parts: give that for words to `auxbit images create`, as "
+                "--text-model and --tokenizer."
             )
         with self._changing:
             if self._read_words is None or self._read_words[0] != wanted:
                 contents = [features.read_network(self.path / name) for name in OF_WORDS]
                 if files.checksum(contents) != wanted:
                     raise CollectionError(
-                        f"{self.path}: {' or '.join(OF_WORDS)} is not what it was. Give them again to "
+                        f"{self.path}: {' or '.join(OF_WORDS)} has changed. Give them again to "
                         "`auxbit images create`, as --text-model and --tokenizer."
                     )
                 self._read_words = wanted, Words(contents[0], contents[1])

@@ -151,7 +151,7 @@ def label_numbers(y: Any, n_rows: int) -> Ids:
     try:
         kinds, numbers = np.unique(labels, return_inverse=True)
     except TypeError as error:
-        raise InvalidInput("y must be labels of one type, all numbers or all texts.") from error
+        raise InvalidInput("y must be labels of one type: all numbers or all texts.") from error
     if len(kinds) in (1, n_rows):
         what = "the same label for all rows, so none repel" if len(kinds) == 1 else "no label twice"
         raise InvalidInput(f"y has {what}: there is nothing to learn from it. {otherwise}")

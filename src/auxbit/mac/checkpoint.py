@@ -81,7 +81,7 @@ class Checkpoint:
         found = self._read(resume)
         if found is not None and not resume:
             raise FileExists(
-                f"{self.folder} holds the state of a fit. Resume it (resume=True), or remove it."
+                f"{self.folder} holds the state of a fit. Resume it with resume=True, or remove the folder."
             )
         return found
 
@@ -100,7 +100,7 @@ class Checkpoint:
         """Refuse codes that are not those of the state."""
         if rows.codes.checksum() != resumed.checksum:
             raise FileProblem(
-                f"{self.folder} is damaged: its codes are not those of its state. Remove it and start again."
+                f"{self.folder} is damaged: its codes do not match its state. Remove it and start again."
             )
 
     def write(self, prepared: Prepared, state: State, walk: Walk, C: float, rows: FileRows) -> None:
@@ -136,8 +136,8 @@ class Checkpoint:
         header, arrays = FORMAT.read(self.folder / NAME)
         if header["format_version"] < FORMAT.version:
             raise FileProblem(
-                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, whose steps "
-                "were others. Remove it and start again."
+                f"{self.folder} holds the state of a fit by auxbit {header['auxbit_version']}, which this "
+                "version cannot resume. Remove it and start again."
             )
         for name, value in self.about.items():
             was = header["about"].get(name)
@@ -145,7 +145,7 @@ class Checkpoint:
                 values = "" if name == CONTENT else f", which was {was!r}, and is {value!r} now"
                 raise InvalidInput(
                     f"{self.folder} holds the state of a fit with another {name}{values}. "
-                    "Resume with what it was begun with, or use another folder."
+                    "Resume with the same, or use another folder."
                 )
         scaling = Scaling(arrays["scaling.mean"], **header["scaling"])
         queries = arrays.get("held_out"), arrays.get("truth")

@@ -141,7 +141,7 @@ class Shards:
                     self.client.wait_for_workers(1, timeout=PATIENCE)
                 except TimeoutError as error:
                     raise ClusterProblem(
-                        f"The cluster has had no workers for {PATIENCE} s. Start some: `dask worker …`."
+                        f"the cluster has had no workers for {PATIENCE} s. Start some: `dask worker …`."
                     ) from error
                 workers = self.client.nthreads()
         return workers
@@ -205,15 +205,15 @@ def cluster_errors(client: Any) -> Iterator[None]:
         yield
     except distributed.KilledWorker as error:
         raise ClusterProblem(
-            f"Workers died again and again while they computed {error.task}: most often they had too little "
-            "memory. Start them with more, or give smaller chunks."
+            f"workers died repeatedly while they computed {error.task}, most often for lack of memory. Start "
+            "them with more memory, or use smaller chunks."
         ) from error
     except Exception as error:
         gone = client.status != "running" or isinstance(error, CancelledError | distributed.CancelledError)
         if isinstance(error, AuxbitError) or not gone:
             raise
         raise ClusterProblem(
-            f"The scheduler of the cluster or its client was closed in mid-fit ({error}). Fit again."
+            f"the scheduler of the cluster or its client was closed during the fit ({error}). Fit again."
         ) from error
 
 
@@ -410,9 +410,9 @@ def cluster_table(X: Any, client: Any) -> ClusterTable:
     if type(X).__module__.startswith("dask"):
         raise InvalidInput("X must be a dask array: X.to_dask_array(lengths=True) makes one of a dataframe.")
     raise InvalidInput(
-        f"With a client, X must be a dask array or a path that the workers can read, not {type(X).__name__}. "
-        "dask.array.from_array(X, chunks=(100_000, -1)) makes an array; but rows that are in memory here are "
-        "fitted as well without a client."
+        f"with a client, X must be a dask array or a path that the workers can read, not {type(X).__name__}. "
+        "Make one by dask.array.from_array(X, chunks=(100_000, -1)); or leave out the client, as rows that "
+        "are in memory do not need one."
     )
 
 
@@ -423,8 +423,8 @@ def client_at(address: str) -> Any:
         return distributed.Client(address, timeout=CONNECTED_WITHIN)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         raise ClusterProblem(
-            f"No Dask scheduler responds at {address}: {error}. `dask scheduler` starts one and prints its "
-            "address, as tcp://host:8786."
+            f"no Dask scheduler responds at {address}: {error}. Start one by `dask scheduler`, which prints "
+            "its address, as tcp://host:8786."
         ) from error
 
 
@@ -556,7 +556,7 @@ def _checked(client: Any) -> Any:
             client = distributed.get_client()
         except ValueError as error:
             raise InvalidInput(
-                "A dask array is fitted by the workers of a dask.distributed.Client, and there is none. "
+                "a dask array is fitted by the workers of a dask.distributed.Client, and there is none. "
                 "Make one first: client = Client() starts workers here, Client(address) uses a cluster."
             ) from error
     if not isinstance(client, distributed.Client):
@@ -599,7 +599,7 @@ def _read(path: str, part: list[int], about: Any) -> Array:
     source = open_rows(path)
     found = (len(source), int(source.shape[1])), source.dtype
     if found != about:
-        raise DataFileError(f"{path} was {about[0]} of {about[1]}, and is {found[0]} of {found[1]} now.")
+        raise DataFileError(f"{path} was {about[0]} of {about[1]}, but is now {found[0]} of {found[1]}.")
     return np.array(source[slice(*part)])  # in memory, not mapped: a pass shall not wait for a disk
 
 

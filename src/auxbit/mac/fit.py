@@ -428,8 +428,8 @@ def _check_elsewhere(plan: Plan, table: Table, budget: Budget | None, checkpoint
     """Refuse what cannot be for rows that are not in memory."""
     if checkpoint is not None and isinstance(table, ClusterTable):
         raise InvalidInput(
-            "checkpoint= needs the codes here, and on a cluster they stay with the workers; what a lost "
-            "worker had is computed again. Fit without checkpoint=, or without a client."
+            "checkpoint= needs the codes here, but on a cluster they stay with the workers (a lost worker's "
+            "part is computed again). Fit without checkpoint=, or without a client."
         )
     if budget is not None:
         plan.objective.check_elsewhere(plan.n_bits, budget.total)

@@ -197,7 +197,7 @@ class Reconstruction(ByRows):
         if self.z.uses_relaxed:
             raise InvalidParameter(
                 "z_options", {"admm_iterations": self.z.admm_iterations},
-                "no admm_iterations for rows that are not in memory", "Set it to 0; preset='paper' has 100.",
+                "no admm_iterations for rows that are not in memory", "Set it to 0: preset='paper' sets 100.",
             )  # fmt: skip
 
     def f_step(

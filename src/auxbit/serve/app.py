@@ -373,9 +373,9 @@ def item_routes(site: Site) -> APIRouter:
         if order not in (("added", "name", "random") if site.pictures is not None else ("added",)):
             site.check_fields("order", [order.removeprefix("-")])
         if name and site.pictures is None:
-            raise Problem(422, "invalid", "name is of pictures. Give where, conditions on metadata.")
+            raise Problem(422, "invalid", "name is only for pictures. Give where, conditions on metadata.")
         if name and order not in ("added", "name", "random"):
-            raise Problem(422, "invalid", "order by a field cannot be combined with name: give where.")
+            raise Problem(422, "invalid", "Order by a field cannot be combined with name: give where.")
         wanted = site.conditions(where)
 
         def found() -> Row:
@@ -503,7 +503,7 @@ def change_routes(site: Site) -> APIRouter:
         """Delete items by their ids, all or none, or what conditions find."""
         site.check_writable()
         if (given.ids is None) == (not given.where):
-            raise Problem(422, "invalid", "Give ids, or where, conditions that find what to delete.")
+            raise Problem(422, "invalid", "Give ids, or where: conditions on the items to delete.")
         if given.ids is None:
             return deleted(where=site.conditions(given.where))
         return deleted(ids=[site.parse_id(each) for each in given.ids])
@@ -557,7 +557,7 @@ def search_routes(site: Site) -> APIRouter:
     ) -> Response:
         """The nearest to an item, which is not among them, to a text or to an upload: give one of these."""
         if sum(each is not None for each in (id, text, upload)) != 1:
-            raise Problem(422, "invalid", "Give id, an item to search from, text or upload: one of these.")
+            raise Problem(422, "invalid", "Give one of id (an item to search from), text and upload.")
         asked = Asked(
             id=None if id is None else site.collection.parse_ids([id])[0], text=text,
             upload=None if upload is None else site.upload(upload),
@@ -576,7 +576,7 @@ def search_routes(site: Site) -> APIRouter:
         vector = None if query.vector is None else np.array(query.vector, dtype=np.float64)
         asked = Asked(vector=vector, code=query.code)
         if asked.n_given != 1:
-            raise Problem(422, "invalid", "Give vector or code, one of them.")
+            raise Problem(422, "invalid", "Give either vector or code.")
 
         def work() -> Row:
             where = site.conditions(query.where)

@@ -187,7 +187,7 @@ def _shown(site: Site, mode: str, squared: Array) -> Array:
     if mode == "reranked" and site.metric == "inner_product":
         return squared.astype(np.float64)
     if not np.isfinite(squared).all():
-        raise InvalidInput("the vector is too far from all others: distances to it cannot be told apart.")
+        raise InvalidInput("the vector is too far from all items: their distances cannot be told apart.")
     roots: Array = np.sqrt(np.maximum(squared, 0)).astype(np.float64)
     return roots
 

@@ -163,7 +163,7 @@ def find_embed(name: str) -> Embed:
 def _check_embed(site: Site) -> None:
     """Try the function before anybody waits for it."""
     if site.collection.state.model is None:
-        raise AuxbitError("--embed needs a model, and the collection holds codes alone.")
+        raise AuxbitError("--embed needs a model, but the collection holds codes without one.")
     try:
         site.vectors_of(["a text"])
     except Problem as problem:
@@ -261,7 +261,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             listening.listen()
         except OSError as error:
             raise AuxbitError(
-                f"port {port} of {host} cannot be listened at: {error.strerror}. Choose another, as in "
+                f"cannot listen at port {port} of {host}: {error.strerror}. Choose another, as in "
                 f"--port {port + 1 if 1023 < port < 65535 else 8000}, or --port 0 for any that is free."
             ) from error
         yield listening

@@ -260,7 +260,7 @@ def report(collection: Collection) -> bytes:
 
     def document() -> dict[str, Any]:
         if collection.state.model is None:
-            raise Problem(404, "no_model", "The collection holds codes alone: it has no model to tell of.")
+            raise Problem(404, "no_model", "The collection holds codes without a model.")
         model, codes, n_bits = collection.model, collection.codes(), collection.n_bits
         balance, correlation = bit_statistics(codes, n_bits)
         counts = code_counts(codes) if len(codes) else np.zeros(0, dtype=np.int64)
@@ -694,15 +694,15 @@ class Site:
         except FileProblem as error:
             raise Problem(
                 404, "file_gone",
-                f"The file {name_in(row)} is gone, or is another than item {id_} was made of. "
-                "`auxbit images add` brings the collection up to date.",
+                f"The file {name_in(row)} is gone, or has changed since item {id_} was made. "
+                "Update the collection by `auxbit images add`.",
             ) from error  # fmt: skip
         return self.decoders.preview(content)
 
     def reconstruction(self, code: Packed) -> bytes:
         """The picture f(z) of a code, (1, bytes), as PNG."""
         if not self.reconstructs:
-            raise Problem(404, "no_reconstruction", "Only vectors of pixels can be shown as pictures again.")
+            raise Problem(404, "no_reconstruction", "Only features of pixels can be shown as pictures.")
         return png(self.with_pictures().describer.picture_of(self.collection.model.decode(code))[0])
 
     def remember(self, content: bytes, name: str) -> Upload:
@@ -753,7 +753,7 @@ def _all_or_none(values: list[Any], name: str) -> list[Any] | None:
     if len(missing) == len(values):
         return None
     if missing:
-        raise Problem(422, "invalid", f"items.{missing[0]} has no {name}, and others have one.")
+        raise Problem(422, "invalid", f"items.{missing[0]} has no {name}, but others have one.")
     return values
 
 

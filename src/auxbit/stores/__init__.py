@@ -22,9 +22,9 @@ CLASSES = {
 
 
 def connect(url: str, name: str = DEFAULT_NAME, **options: Any) -> Store:
-    """The store at postgresql://…, milvus://host:port, or in a file.sqlite, file.duckdb, folder.lancedb …
+    """Open the store at postgresql://…, milvus://host:port, or in file.sqlite, file.duckdb, folder.lancedb …
 
-    name : of the table or collection there. options : as the store's class takes them.
+    name : the name of the table or collection there. options : parameters of the store's class.
 
     >>> import numpy as np
     >>> from auxbit import LSH, stores

@@ -86,7 +86,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """The address that is meant, or an error with the forms that there are."""
+    """The address in a text; InvalidParameter, with the forms that are known, if it is none."""
     text = str(url)
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     before, _, path = text.partition(":")
@@ -128,7 +128,7 @@ def _without_password(text: str) -> str:
 
 
 def _malformed(text: str, why: str) -> InvalidParameter:
-    return InvalidParameter("to", _without_password(text), FORMS, f"Of this one, {why}.")
+    return InvalidParameter("to", _without_password(text), FORMS, f"This one cannot be read: {why}.")
 
 
 # ---- Rows that are added, and answers
@@ -190,10 +190,10 @@ def checked_rows(
 def _checked_vectors(vectors: npt.ArrayLike | None, n: int, n_features: int | None) -> Float32 | None:
     if vectors is None:
         if n_features is not None and n:
-            raise InvalidInput(f"the store keeps vectors of {n_features} numbers: give vectors=…, too.")
+            raise InvalidInput(f"the store keeps vectors of {n_features} numbers: give vectors, too.")
         return None if n_features is None else np.zeros((0, n_features), dtype=np.float32)
     if n_features is None:
-        raise InvalidInput("the store keeps no vectors: create it with n_features, or leave vectors out.")
+        raise InvalidInput("the store keeps no vectors: create it with n_features, or leave out vectors.")
     return checked_floats(vectors, n_features, n, "vectors")
 
 
@@ -325,12 +325,12 @@ class LocalPushes:
 
 
 class Store(ABC):
-    """Codes with ids, metadata and perhaps vectors, kept by another program, searched there.
+    """Codes with ids, metadata and optional vectors, stored and searched by another program.
 
     Results are those of HammingIndex if the store is exact (`exact`); equal distances are ordered by id
-    if the store can. `where` means what it means to a Collection; a store that cannot express it exactly
-    says so. Ids are integers of 0 and up. A store is one place, a table or collection, with a mark of ours
-    that says what it holds; what has no such mark is never touched.
+    if the store can do that. `where` means the same as in a Collection; a store that cannot express it
+    exactly raises an error. Ids are integers of 0 and up. A store is one table or collection, which `create`
+    marks as made by auxbit; anything without that mark is never changed.
     """
 
     batch_rows: int  # that are best added at once
@@ -352,35 +352,35 @@ class Store(ABC):
 
     @property
     def n_features(self) -> int | None:
-        """Numbers of a vector, None if only codes are kept."""
+        """The dimension of the vectors, None if only codes are kept."""
         found: int | None = self._known()["n_features"]
         return found
 
     @property
     def model(self) -> str | None:
-        """The fingerprint of the model that makes the codes, None if that is not known."""
+        """The fingerprint of the model that makes the codes, None if it is not known."""
         found: str | None = self._known().get("model")
         return found
 
     @property
     def coding(self) -> tuple[str, float]:
-        """What the codes are, as in `encode`: coding and mu."""
+        """How the codes are made, as in `encode`: coding and mu."""
         return self._known().get("coding", "hash"), self._known().get("mu", 0.0)
 
     @property
     def exists(self) -> bool:
-        """Whether the place is there and ours, made by `create`; an error if it is somebody else's."""
+        """Whether `create` has made the table or collection; an error if something else has its name."""
         return self._find() is not None
 
     def create(
         self, n_bits: int, *, n_features: int | None = None, coding: str = "hash", mu: float = 0.0,
         model: str | Hasher | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
-        """Make an empty store. overwrite : replace one of ours; what is not ours is never touched.
+        """Make an empty store. overwrite : replace it if auxbit made it; nothing else is ever replaced.
 
-        n_features : keep vectors of that many numbers beside the codes, to rank results again by them.
-        coding, mu, model : what the codes will be, and the hasher that makes them, or its fingerprint. Of a
-        hasher whose decoder suits the codes, PostgreSQL keeps what it needs to rank by that itself.
+        n_features : keep vectors of that many numbers with the codes, to rank results again by them.
+        coding, mu, model : how the codes will be made, and by which hasher, or its fingerprint. If the
+        hasher's decoder suits the codes, PostgreSQL keeps what it needs to rank by the decoder itself.
         """
         n_bits = check_n_bits(n_bits)
         refuse_for_decoder(coding, mu)
@@ -410,11 +410,11 @@ class Store(ABC):
         vectors: npt.ArrayLike | None = None, model: Hasher | None = None, upsert: bool = True,
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        """Add packed codes (n, ceil(n_bits/8)) uint8 under ids (n,); rows of ids that are there are replaced.
+        """Add packed codes (n, ceil(n_bits/8)) uint8 under ids (n,); rows with existing ids are replaced.
 
-        metadata : as Collection.add takes it. vectors : (n, n_features). model : the hasher that made them,
-        for a store that was created with it. upsert=False : an id that is there is an error, and nothing is
-        added. progress : called with numbers of rows as they go in.
+        metadata : as in Collection.add. vectors : (n, n_features). model : the hasher that made the codes,
+        if the store was created with it. upsert=False : an existing id is an error, and nothing is added.
+        progress : called with numbers of rows as they are added.
         """
         rows = checked_rows(
             codes, ids, metadata, vectors, n_bits=self.n_bits, n_features=self.n_features, upsert=upsert
@@ -422,7 +422,7 @@ class Store(ABC):
         if self._known().get("decoder") is not None:
             if model is None or not self._ranks_by(model):
                 raise InvalidInput(
-                    f"{self} ranks by the decoder of the model that it was created with: give model=…, too."
+                    f"{self} ranks by the decoder of the model that it was created with: give model, too."
                 )
             rows = replace(rows, norms=model.decoder_.squared_norms(rows.codes))
         if len(rows):
@@ -440,16 +440,16 @@ class Store(ABC):
         mode : "hamming", distances int32; or "asymmetric", by the model's decoder: `candidates` (50 k, at
             least 500) are found by Hamming distance and ranked by ‖x − f(z)‖², float32. None: asymmetric if
             there is a model whose decoder is for these codes.
-        rerank : rank `candidates` (10 k, at least 100) by the vectors that the store keeps, ‖x − y‖²,
-            float32: the queries as vectors, (q, n_features), or True if a model prepares them. None: if the
-            store keeps vectors, and there is a model and no mode; False: do not.
+        rerank : rank `candidates` (10 k, at least 100) by the vectors y that the store keeps, ‖x − y‖²,
+            float32: the queries as vectors, (q, n_features), or True if a model is given. None: rerank if
+            the store keeps vectors, and a model but no mode is given; False: do not.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
         codes, X = self._asked(queries, model)
         ranked = self.ranking(model, mode, rerank)
         if ranked == "hamming":
             if candidates is not None:
-                raise InvalidInput("candidates are ranked again: give a model, or rerank.")
+                raise InvalidInput("candidates is for searches that rank again: give a model or rerank, too.")
             return padded(self._nearest(codes, k, where), k)
         most = self.default_candidates(k, ranked) if candidates is None else candidates
         most = check_integer("candidates", most, k, MOST_ANSWERS, f"It must hold the k={k} answers.")
@@ -474,7 +474,7 @@ class Store(ABC):
         if X.ndim != 2 or X.shape[1] != model.n_features_in_ or X.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"with a model, queries are rows of {model.n_features_in_} numbers; got shape {X.shape} of "
-                f"{X.dtype}. Codes are searched without a model."
+                f"{X.dtype}. To search by codes, leave out the model."
             )
         check_finite(X, name="queries")
         if not len(X):
@@ -505,7 +505,7 @@ class Store(ABC):
                 raise InvalidInput("the store keeps no vectors to rank by: create it with n_features.")
             return "vectors"
         if mode == "asymmetric" and model is None:
-            raise InvalidInput('mode="asymmetric" ranks by a decoder: give vectors as queries, and model=….')
+            raise InvalidInput('mode="asymmetric" ranks by a decoder: give vectors as queries, and a model.')
         if model is None or mode == "hamming":
             return "hamming"
         if suits(model.decoder_, self.n_bits, *self.coding):
@@ -513,8 +513,8 @@ class Store(ABC):
         if mode is None:
             return "hamming"
         raise InvalidInput(
-            "the decoder of this model is fitted to optimal codes, and the store holds hash codes, which "
-            'mean nothing to it. Search with mode="hamming", or push codes of a model whose decoder is '
+            "the decoder of this model is fitted to optimal codes, but the store holds hash codes, which "
+            'it cannot rank. Search with mode="hamming", or push codes of a model whose decoder is '
             "fitted to them: --coding hash, or --coding optimal --mu 0.03, which can be searched both ways."
         )
 
@@ -534,7 +534,7 @@ class Store(ABC):
         return by_vectors(X, self._nearest(queries, candidates, where, "vector"), k)
 
     def search_radius(self, codes: npt.ArrayLike, r: int, *, where: Any = None) -> tuple[Ids, Distances, Ids]:
-        """All codes within distance r, inclusive: lims (q+1,), distances, ids, as HammingIndex has them."""
+        """All codes within distance r, inclusive: lims (q+1,), distances, ids, as HammingIndex returns."""
         r = check_integer("r", r, 0, None, "Try r=2.")
         queries = check_packed(codes, self.n_bits, "codes")
         return joined(self._within(queries, min(r, self.n_bits), where))
@@ -552,7 +552,7 @@ class Store(ABC):
         return f"{self.name} in {self.address.shown}"
 
     def drop(self) -> None:
-        """Remove the place, with all that is in it; what is not ours is left alone."""
+        """Remove the table or collection with all its rows, if auxbit made it."""
         present = self._find()
         if present is not None:
             with self.transaction():
@@ -567,7 +567,7 @@ class Store(ABC):
         about = read_mark(text)
         if about is None or "n_bits" not in about:
             raise StoreExists(
-                f"there is a {self.place} {self.name!r} that auxbit has not made, and it is left alone. "
+                f"the {self.place} {self.name!r} was not made by auxbit, so it is not changed. "
                 "Choose another name."
             )
         return about
@@ -593,19 +593,19 @@ class Store(ABC):
         return True
 
     def create_index(self, kind: str) -> None:
-        """Build an approximate index over what is there, of a kind that the store has."""
+        """Build an approximate index over the codes, of a kind that the store has."""
         raise InvalidParameter("kind", kind, "none: this store reads all codes, and has no index for bits")
 
     def transaction(self) -> AbstractContextManager[None]:
-        """What is changed inside is changed as a whole, if the store can do that."""
+        """A `with` block whose changes are made all or none, if the store can do that."""
         return nullcontext()
 
     def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push, from this machine, has brought here."""
+        """How many rows of a source an interrupted push from this machine has added."""
         return LocalPushes(self._known()["key"]).pushed(source)
 
     def remember_push(self, source: str, rows: int | None) -> None:
-        """Note how far a push is; None: it is complete, and forgotten."""
+        """Note how many rows a push has added; None: it is complete, and the note is removed."""
         LocalPushes(self._known()["key"]).remember(source, rows)
 
     # ---- what a store has to say

@@ -26,10 +26,10 @@ def _register() -> None:
 
 
 class ClickhouseStore(SqlStore):
-    """Codes in a table of ClickHouse in a folder, of which one can be open in a process.
+    """Codes in a table of ClickHouse in a folder; a process can have only one such folder open.
 
     Rows of the same id replace each other when parts are merged, and while they are read (FINAL). The table's
-    comment is the mark.
+    comment marks it as auxbit's.
     """
 
     program = "ClickHouse"

@@ -14,7 +14,7 @@ from auxbit.stores.embedded import SqlStore, arrow_rows, literal
 
 
 class DuckdbStore(SqlStore):
-    """Codes in a table of a DuckDB file, which may have other tables; its comment is the mark."""
+    """Codes in a table of a DuckDB file, which may have other tables; its comment marks it as auxbit's."""
 
     program = "DuckDB"
     distance = "bit_count(xor(CAST(code AS BIT), CAST(CAST(? AS BLOB) AS BIT)))"

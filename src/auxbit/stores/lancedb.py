@@ -19,11 +19,11 @@ MARK_KEY = b"auxbit"
 
 
 class LancedbStore(EmbeddedStore):
-    """Codes in a table of LanceDB, a folder in that of the database; metadata of its schema have the mark.
+    """Codes in a table of LanceDB, in the folder of the database; its schema's metadata marks it as auxbit's.
 
-    use_index : let `search` without `where` use an approximate index (create_index) if there is one, and
-    miss some neighbours; n_probe : how many of its lists are searched. Conditions are judged here, on the
-    metadata of all rows, and LanceDB gets ids.
+    use_index : let `search` without `where` use an approximate index (create_index) if there is one, which
+    may miss some neighbours; n_probe : how many of its lists are searched. Conditions are evaluated in this
+    process, on the metadata of all rows, and LanceDB gets ids.
     """
 
     program = "LanceDB"

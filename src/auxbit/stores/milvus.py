@@ -222,7 +222,7 @@ def expression(where: Any, *, parts_of_text: bool = True, any_not: bool = True) 
         return ""
     wanted = Where.of(where)
     if wanted.function is not None:
-        raise InvalidInput("a function of Python cannot judge rows in Milvus. Give where as a dict or text.")
+        raise InvalidInput("Milvus cannot run a Python function as a condition. Give where as text or dict.")
     everything = wanted.tree == Where().tree
     return "" if everything else _tree(wanted.tree, parts_of_text, any_not, negated=False)
 
@@ -336,11 +336,11 @@ MOST_FOUND = 16_384  # that Milvus returns for a query
 
 
 class MilvusStore(Store):
-    """Codes in a collection with the fields id, code, metadata (JSON) and perhaps vector.
+    """Codes in a Milvus collection with the fields id, code, metadata (JSON) and optionally vector.
 
-    name : the collection; its description is the mark. timeout : seconds after which a call to a server that
-    does not respond is given up. n_probe : how many lists of an approximate index (create_index) are
-    searched; without such an index, searches are exact.
+    name : the collection; its description marks it as auxbit's. timeout : seconds to wait for a server that
+    does not respond. n_probe : how many lists of an approximate index (create_index) are searched; without
+    such an index, searches are exact.
     """
 
     batch_rows = 32_768
@@ -378,7 +378,7 @@ class MilvusStore(Store):
         if kind != "ivf":
             raise InvalidParameter("kind", kind, "'ivf', Milvus's BIN_IVF_FLAT")
         if self._client.is_file:
-            raise StoreError("Milvus Lite has no approximate index for bits; a Milvus server has.")
+            raise StoreError("Milvus Lite has no approximate index for bits. Use a Milvus server.")
         n_lists = max(1, min(MOST_LISTS, int(4 * np.sqrt(self.count())))) if n_lists is None else n_lists
         n_lists = check_integer("n_lists", n_lists, 1, MOST_LISTS)
         indexes = self._client.milvus.prepare_index_params()
@@ -414,7 +414,7 @@ class MilvusStore(Store):
 
     def _prepare(self, n_features: int | None) -> None:
         if n_features is not None and self._client.version() < SEVERAL_VECTORS:
-            raise StoreError("this Milvus keeps one vector per row, the code; 2.4 and later keep others.")
+            raise StoreError("this Milvus keeps one vector per row, the code. Use 2.4 or later for more.")
 
     def _load(self) -> None:
         self._client.call("load_collection", self.name, timeout=SLOW)

@@ -376,7 +376,7 @@ def condition_sql(where: Any, parameters: Parameters) -> Any:
     wanted = Where.of(where)
     if wanted.function is not None:
         raise InvalidInput(
-            "a function of Python cannot judge rows in PostgreSQL. Give where as a dict or as text."
+            "PostgreSQL cannot run a Python function as a condition. Give where as a dict or as text."
         )
     return _tree(wanted.tree, parameters, sql)
 
@@ -455,11 +455,11 @@ COPY_ROWS = 16_384  # that become one block of COPY
 
 
 class PgvectorStore(Store):
-    """Codes in a table with the columns id, code bit(L), metadata jsonb and perhaps vector.
+    """Codes in a PostgreSQL table with the columns id, code bit(L), metadata jsonb and optionally vector.
 
-    name : the table, as it is, found by the connection's search_path; its comment is the mark. use_index :
-    let `search` without `where` use an HNSW index if there is one, and miss some neighbours; ef_search : how
-    far that searches.
+    name : the table, found by the connection's search_path; its comment marks it as auxbit's. use_index : let
+    `search` without `where` use an HNSW index if there is one, which may miss some neighbours; ef_search :
+    pgvector's hnsw.ef_search.
     """
 
     batch_rows = 65_536
@@ -490,7 +490,7 @@ class PgvectorStore(Store):
         return int(self._run(DELETE, {"ids": check_ids(ids).tolist()}).rowcount)
 
     def create_index(self, kind: str = "hnsw", *, links: int = 16, ef_construction: int = 64) -> None:
-        """Build an HNSW index over the codes that are there; later ones go into it as they come."""
+        """Build an HNSW index over the codes; codes added later are indexed, too."""
         if kind != "hnsw":
             raise InvalidParameter("kind", kind, "'hnsw', pgvector's index for bits")
         links = check_integer("links", links, 2, 100)
@@ -513,12 +513,12 @@ class PgvectorStore(Store):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is changed inside is committed as a whole; inside of another, a savepoint."""
+        """A `with` block whose changes are committed together; within another, a savepoint."""
         with self._translated(), self._connection.transaction():
             yield
 
     def pushed(self, source: str) -> int:
-        """How many rows of a source an interrupted push has brought here."""
+        """How many rows of a source an interrupted push has added."""
         key = self._known()["key"]
         return self._number(PUSHED, {"store": key, "source": source}) if self._pushes_are_noted() else 0
 
@@ -571,8 +571,8 @@ class PgvectorStore(Store):
                 self._run(COMMENT_SUM, text=mark(function=True))
         elif not (read_mark(found[0] or "") or {}).get("function"):
             raise StoreExists(
-                f"there is a function {DECODER_SUM!r} that auxbit has not made. Rename it, or choose another "
-                "schema."
+                f"the function {DECODER_SUM!r} was not made by auxbit, so it is not replaced. Rename it, or "
+                "choose another schema."
             )
 
     def _drop(self, present: dict[str, Any]) -> None:
@@ -596,7 +596,7 @@ class PgvectorStore(Store):
         if tuple(int(part) for part in found[0].split(".")[:2]) < OLDEST:
             raise StoreError(
                 f"{self.address.shown}: pgvector {found[0]} has no bit strings: 0.7 is needed. Install a "
-                "newer one there, then run: ALTER EXTENSION vector UPDATE;"
+                "newer version there, then run: ALTER EXTENSION vector UPDATE;"
             )
         self._schema = quoted(found[1])
 
@@ -604,8 +604,8 @@ class PgvectorStore(Store):
         row = self._comment(PUSHES)
         if row is not None and not (read_mark(row[1] or "") or {}).get("pushes"):
             raise StoreExists(
-                f"there is a table {PUSHES!r} that auxbit has not made, and pushes are noted "
-                "under this name. Rename it, or push to another schema."
+                f"the table {PUSHES!r}, in which pushes are noted, was not made by auxbit. "
+                "Rename it, or push to another schema."
             )
         return row is not None
 
@@ -782,7 +782,7 @@ def _checked_name(name: object) -> str:
         raise InvalidParameter("name", name, "the name of a table")
     if len(name.encode()) > MOST_NAME_BYTES:
         raise InvalidParameter(
-            "name", name, f"at most {MOST_NAME_BYTES} bytes, longer names PostgreSQL would cut"
+            "name", name, f"at most {MOST_NAME_BYTES} bytes: PostgreSQL would cut longer names"
         )
     return name
 

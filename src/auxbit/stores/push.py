@@ -116,7 +116,7 @@ def of_arrays(
     packed = check_packed(codes, n_bits)
     numbers = np.arange(len(packed), dtype=np.int64) if ids is None else check_ids(ids, len(packed))
     if repeats(numbers).any():
-        raise InvalidInput(f"ids must differ, and {numbers[repeats(numbers)][0]} comes more than once.")
+        raise InvalidInput(f"ids must differ, but {numbers[repeats(numbers)][0]} occurs more than once.")
     if metadata is not None and len(metadata) != len(packed):
         raise InvalidInput(f"metadata has {len(metadata)} rows for {len(packed)} codes.")
     X = None if vectors is None else np.asarray(vectors)
@@ -269,7 +269,7 @@ def push(
     the number of rows that are in, if it ends early.
     """
     if resume and overwrite:
-        raise InvalidInput("what is replaced cannot be resumed: resume or overwrite, not both.")
+        raise InvalidInput("a store that is replaced cannot be resumed: give resume or overwrite, not both.")
     if index is not None and index not in store.indexes:
         store.create_index(index)  # which says what there is
     created = overwrite or not store.exists
@@ -316,7 +316,7 @@ def _check_same(store: Store, source: Source) -> None:
     remedy = "Choose another name, or replace it with --force (overwrite=True)."
     if store.n_bits != source.n_bits:
         raise StoreError(
-            f"{store} holds codes of {store.n_bits} bits, and these have {source.n_bits}. {remedy}"
+            f"{store} holds codes of {store.n_bits} bits, but these have {source.n_bits}. {remedy}"
         )
     model = source.model.fingerprint() if isinstance(source.model, Hasher) else source.model
     if None not in (store.model, model) and store.model != model:
@@ -325,4 +325,4 @@ def _check_same(store: Store, source: Source) -> None:
         kept, given = (
             f"vectors of {n}" if n else "no vectors" for n in (store.n_features, source.n_features)
         )
-        raise StoreError(f"{store} keeps {kept}, and these rows have {given}. {remedy}")
+        raise StoreError(f"{store} keeps {kept}, but these rows have {given}. {remedy}")
