@@ -186,5 +186,5 @@ def test_options_that_do_not_apply_to_a_method_are_wrong_usage(folder: Path) -> 
 def test_warnings_are_one_line_on_stderr(folder: Path) -> None:
     np.save("low.npy", np.random.RandomState(0).standard_normal((60, 4)))
     result = run("fit", "low.npy", "-o", "low.safetensors", "--bits", 8, "--max-iter", 2, "--json")
-    assert result.stderr.startswith("warning: n_bits=8 is more than")
+    assert result.stderr.startswith("warning: init='itq' has axes for only")
     assert json.loads(result.stdout)["n_bits"] == 8

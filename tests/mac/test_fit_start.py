@@ -159,7 +159,7 @@ def test_rows_that_outshine_all_others_are_named(hasher):
     X = np.random.default_rng(0).standard_normal((2000, 32))
     X[3] *= 1e4
     with pytest.warns(
-        UserWarning, match=r"have only \d different codes of 16 bits. The rows 3 are more than"
+        UserWarning, match=r"have only \d different codes of 16 bits. Rows 3 are more than"
     ):
         hasher.fit(X)
 

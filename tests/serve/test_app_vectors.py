@@ -187,7 +187,7 @@ def test_conditions_hold_for_every_search(client):
     ("given", "part"),
     [
         ({}, "vector or code"),
-        ({"vector": [1.0], "code": "0"}, "one of them"),
+        ({"vector": [1.0], "code": "0"}, "either vector or code"),
         ({"vector": [1.0] * 9}, "9 numbers; those of this collection have 16"),
         ({"vector": [1e300] * D}, "too large for float32"),
         ({"code": "01"}, "code has 2 bits"),

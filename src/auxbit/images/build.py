@@ -132,18 +132,18 @@ def create(
     decoders: Decoders | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Make a collection of the pictures in a folder, or resume one, and bring it up to date.
+    """Make a collection of the pictures in a folder, or resume or update an existing one.
 
-    InvalidInput if there is one of other folders: `add` takes in further ones.
+    InvalidInput if it was made from other folders: use `add` for further ones.
 
-    bits, method, seed : of the model; by default 64, "ba", 0
+    bits, method, seed : parameters of the model; by default 64, "ba", 0
     features : "gist" (the default), "pixels", or "onnx", which is implied by `model`, the file of a network
     side, colour, grey, mean, std : as in Recipe; a side of None suits the pictures
-    text_model, tokenizer : the network that makes such vectors of words, and its tokenizer.json
-    views : also keep codes of each picture mirrored, turned and cropped, by which it is found
+    text_model, tokenizer : the network that makes vectors of the same space from words; its tokenizer.json
+    views : also keep codes of each picture mirrored, turned and cropped, so that such copies find it
     prune : delete items whose file is gone
     retrain : fit a new model to all pictures; None: if most of them came after the model was fitted
-    overwrite : replace a collection that is there; otherwise it is resumed, with the same recipe
+    overwrite : replace an existing collection; otherwise it is resumed, with the same recipe
     """
     require("PIL.Image", extra="images", purpose="reading pictures")
     wanted = Wanted(features, side, colour, grey, model, mean, std, bits, method, seed, views)
@@ -187,7 +187,7 @@ def build(
     decode: Decode,
     progress: Progress | None = None,
 ) -> Report:
-    """As `create`, of pictures that come from anywhere, by a recipe without a network.
+    """Like `create`, for pictures from any source, and a recipe without a network.
 
     decode : content, side → Decoded: `decode` of auxbit.images.decode for pictures that you made yourself
     """
@@ -213,8 +213,8 @@ def add(
 ) -> Report:
     """Add pictures and folders of them to a collection, encoded by its model.
 
-    What is in it already and has not changed is not read again. prune : delete items of these places whose
-    file is gone; retrain : then fit a new model to all vectors; None: if most pictures came after the model.
+    Files that are in it already and have not changed are not read again. prune : delete items of these places
+    whose file is gone; retrain : then fit a new model to all vectors; None: if most pictures came after it.
     """
     timed, report, places = _Timed(progress), Report(), list(places)
     require("PIL.Image", extra="images", purpose="reading pictures")

@@ -209,7 +209,7 @@ class Pictures:
 
     @classmethod
     def open(cls, path: PathLike, *, n_jobs: int | None = None, read_only: bool = True) -> Self:
-        """Open a collection of pictures that is finished; it sees what another process adds."""
+        """Open a finished collection of pictures; searches see what another process adds."""
         collection, _ = open_pictures(path, read_only=read_only, n_jobs=n_jobs)
         try:
             return cls(collection)
@@ -238,7 +238,7 @@ class Pictures:
             return self._parts
 
     def views(self) -> Views | None:
-        """The views of the pictures, if there are any and their codes are of the present model."""
+        """The views of the pictures, if there are any and their codes are from the present model."""
         self._now()
         with self._changing:
             if self._views is None:
@@ -271,7 +271,7 @@ class Pictures:
         return [each["id"] for each in self.collection.list({"sha256": sha256}, limit=None)]
 
     def about(self, id_: int) -> dict[str, Any]:
-        """What is known of an item: its metadata; InvalidInput if there is no item of this id."""
+        """The metadata of an item; InvalidInput if there is no item with this id."""
         found = self.collection.metadata([id_])[0]
         if not set(found) >= OF_PICTURES:
             raise InvalidInput(f"item {id_} is not a picture: it was added without one.")
@@ -288,7 +288,7 @@ class Pictures:
             ) from error
 
     def original(self, id_: int) -> bytes:
-        """The file that an item was made of; FileProblem if it is gone, or has changed."""
+        """The file that an item was made from; FileProblem if it is gone, or has changed."""
         about = self.about(id_)
         path = Path(about["root"], about["file"])
         try:
@@ -308,11 +308,11 @@ class Pictures:
     ) -> list[Picture]:
         """The k pictures that look most like one: a file, its bytes, or the id of an item.
 
-        mode : "hamming", distances in bits; "asymmetric", from the picture's vector to what the decoder makes
-            of codes; "reranked", true distances of the best of these, which is the default.
-        An item is not among its own results. A file that an item was made of is recognised by its content,
-        and at distance 0. With views a picture is found by the best of them. BadPicture if a file is not a
-        picture.
+        mode : "hamming", distances in bits; "asymmetric", from the picture's vector to those that codes
+            decode to; "reranked", true distances of the best of these, which is the default.
+        An item is not among its own results. A file that is in the collection is recognised by its content,
+        and found at distance 0. With views a picture is found by the best of them. BadPicture if a file is
+        not a picture.
         """
         k = check_integer("k", k, 1, None, "Try k=10.")
         if isinstance(picture, int | np.integer):
@@ -328,7 +328,7 @@ class Pictures:
         return self._named(found[:k], mode)
 
     def search_text(self, text: str, k: int = 10, *, mode: str | None = None) -> list[Picture]:
-        """The k pictures that words say, in a collection that was made with a network for texts."""
+        """The k pictures that best match a text, if the collection was made with a network for texts."""
         k = check_integer("k", k, 1, None, "Try k=10.")
         return self._named(self.nearest(self._words()(text), k, mode=mode), mode)
 
@@ -425,13 +425,13 @@ class Pictures:
             raise BadPicture(f"{os.fspath(picture)} {error}.") from error
 
     def duplicates(self, radius: int | None = None) -> list[list[Copy]]:
-        """Groups of two and more pictures: of the same content, or that look the same.
+        """Groups of at least two pictures with the same content, or that look the same.
 
         radius : bits that codes may differ in; None: only files of the same bytes
-        At least one of each group is to be kept: that of most pixels, then of most bytes, then the first.
-        Whatever is to be deleted has the content of one that is kept; or its code is within the radius, and
-        its vector much nearer than those of other pictures are. Files that are gone, have changed, or are
-        links are left out. Nothing is deleted here.
+        At least one of each group is marked "keep": the one with most pixels, then most bytes, then the
+        first. A picture that is marked "delete" has the content of one that is kept; or its code is within
+        the radius, and its vector much nearer than those of other pictures. Files that are gone, have
+        changed, or are links are left out. Nothing is deleted here.
         """
         here = self._files()
         joined = list(_by_content(here.values()))
@@ -499,7 +499,7 @@ class Pictures:
         return float(ALIKE * 2 * X.var(axis=0).sum())
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the collection's files."""
         self.collection.close()
         if self._views is not None:
             self._views.close()
@@ -584,11 +584,11 @@ def _why_kept(one: _File, group: list[_File], kept: list[_File]) -> str:
 
 
 def write_duplicates(groups: Sequence[Sequence[Copy]], out: PathLike, *, overwrite: bool = False) -> None:
-    """Write groups to a file that somebody can act on, whatever the names in it are.
+    """Write groups of duplicates to a file, safely for any file names.
 
-    out : .csv, with a row per picture; or .sh, with a command per file that can be deleted, which does so
-        only if the one to keep is there, and, of files of the same bytes, if they still are. Files whose
-        names have control characters are left to the .csv.
+    out : .csv, with a row per picture; or .sh, with a command per file that can be deleted. A command
+        deletes only if the file to keep exists, and, for files of the same bytes, if they are still the
+        same. Files whose names have control characters are only in the .csv.
     """
     files.check_output(out, overwrite=overwrite, endings=[".csv", ".sh"])
     text = _script(groups) if Path(out).suffix.lower() == ".sh" else _rows(groups)

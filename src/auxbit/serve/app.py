@@ -58,17 +58,17 @@ FILES = StaticFiles(directory=Path(__file__).with_name("static"))
 
 # ---- What the description of the API says of parameters and errors
 
-ItemId = Annotated[str, InPath(max_length=1000, description="A number, text or UUID, as the ids are")]
+ItemId = Annotated[str, InPath(max_length=1000, description="An integer, text or UUID")]
 UploadHash = Annotated[str, InPath(pattern="^[0-9a-f]{64}$")]
 K = Annotated[int, Query(ge=1, le=MAX_K, description="How many results")]
-Mode = Annotated[schemas.Mode | None, Query(description="What distance; by default the collection's own")]
+Mode = Annotated[schemas.Mode | None, Query(description="Which distance; by default that of the collection")]
 Radius = Annotated[
-    int | None, Query(ge=0, le=MAX_BITS, description="Only what is within this Hamming distance")
+    int | None, Query(ge=0, le=MAX_BITS, description="Only items within this Hamming distance")
 ]
 Conditions = Annotated[
     str | None, Query(max_length=MAX_TEXT, description='On metadata, such as "year >= 2020 and lang = en"')
 ]
-Codes = Annotated[bool | None, Query(description="Give codes; by default those of pictures")]
+Codes = Annotated[bool | None, Query(description="Return codes; by default only for pictures")]
 ALWAYS = (401, 403, 410)  # no token, a foreign page, a collection that is gone
 MEANINGS = {
     400: "Malformed",
@@ -292,7 +292,7 @@ def about_routes(site: Site) -> APIRouter:
     @router.get("/duplicates", response_model=schemas.Duplicates, responses=errors(422))
     def duplicates(
         radius: Annotated[
-            int | None, Query(ge=0, le=MAX_BITS, description="Of codes; without it, what is the same")
+            int | None, Query(ge=0, le=MAX_BITS, description="Bits that may differ; without it, same bytes")
         ] = None,
         offset: Annotated[int, Query(ge=0, lt=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_DUPLICATES)] = 50,
@@ -358,17 +358,17 @@ def item_routes(site: Site) -> APIRouter:
     def list_items(
         where: Conditions = None,
         name: Annotated[
-            str, Query(max_length=300, description="Of pictures: a part of the file name, in either case")
+            str, Query(max_length=300, description="For pictures: a part of the file name, in any case")
         ] = "",
         order: Annotated[str, Query(
-            max_length=1000, description="`added`; a field of the metadata, `-year` from its largest; of "
+            max_length=1000, description="`added`; a field of the metadata, `-year` for descending; for "
             "pictures also `name` and `random`"
         )] = "added",
-        seed: Annotated[int, Query(ge=0, lt=2**53, description="Of order=random")] = 0,
+        seed: Annotated[int, Query(ge=0, lt=2**53, description="Seed of order=random")] = 0,
         offset: Annotated[int, Query(ge=0, lt=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_ITEMS)] = 100,
     ) -> Response:  # fmt: skip
-        """A part of all items, or of those that conditions or a name find."""
+        """A part of all items, or of those that match conditions or a name."""
         by_name = site.pictures is not None and (name or order in ("name", "random"))
         if order not in (("added", "name", "random") if site.pictures is not None else ("added",)):
             site.check_fields("order", [order.removeprefix("-")])
@@ -397,7 +397,7 @@ def item_routes(site: Site) -> APIRouter:
         "/items/{id}", response_model=schemas.PictureDetail | schemas.ItemDetail, responses=errors(404, 422)
     )
     def item(
-        id: ItemId, vector: Annotated[bool, Query(description="Give its vector, if that is kept")] = False
+        id: ItemId, vector: Annotated[bool, Query(description="Return its vector, if it is kept")] = False
     ) -> Response:
         """All about one item."""
         known = site.parse_id(id)
@@ -443,7 +443,7 @@ def item_routes(site: Site) -> APIRouter:
 
     @router.get("/items/{id}/reconstruction", response_class=Response, responses=pictures())
     def reconstruction(request: Request, id: ItemId) -> Response:
-        """What the decoder makes of the item's code, as PNG."""
+        """The picture that the item's code decodes to, as PNG."""
         known = site.parse_id(id)
         site.metadata(known)
         return reconstruction_answer(site, request, collection.codes([known]))
@@ -462,7 +462,7 @@ def change_routes(site: Site) -> APIRouter:
 
     @router.post("/items", response_model=schemas.Added, responses=errors(400, 408, 409, 413, 422, 503))
     def add(given: schemas.NewItems) -> Response:
-        """Add items, all or none; they are on disk when it answers."""
+        """Add items, all or none; they are on disk when the response is sent."""
         site.check_writable()
         ids = site.add(given.items, upsert=given.upsert)
         return json_answer({"ids": ids, "items": len(collection)})
@@ -500,7 +500,7 @@ def change_routes(site: Site) -> APIRouter:
         "/items/delete", response_model=schemas.Deleted, responses=errors(400, 404, 408, 409, 413, 422, 503)
     )
     def delete_some(given: schemas.Unwanted) -> Response:
-        """Delete items by their ids, all or none, or what conditions find."""
+        """Delete items by their ids, all or none, or those that match conditions."""
         site.check_writable()
         if (given.ids is None) == (not given.where):
             raise Problem(422, "invalid", "Give ids, or where: conditions on the items to delete.")
@@ -555,7 +555,7 @@ def search_routes(site: Site) -> APIRouter:
         where: Conditions = None,
         codes: Codes = None,
     ) -> Response:
-        """The nearest to an item, which is not among them, to a text or to an upload: give one of these."""
+        """The items nearest to an item (without itself), a text or an upload: give one of these."""
         if sum(each is not None for each in (id, text, upload)) != 1:
             raise Problem(422, "invalid", "Give one of id (an item to search from), text and upload.")
         asked = Asked(
@@ -572,7 +572,7 @@ def search_routes(site: Site) -> APIRouter:
 
     @router.post("/search/vector", response_model=schemas.Answer, responses=errors(400, 408, 413, 422, 503))
     async def search_by_vector(query: schemas.VectorQuery) -> Response:
-        """The nearest to a vector, of as many numbers as those of the collection have, or to a code."""
+        """The items nearest to a vector of the collection's dimension, or to a code."""
         vector = None if query.vector is None else np.array(query.vector, dtype=np.float64)
         asked = Asked(vector=vector, code=query.code)
         if asked.n_given != 1:
@@ -614,7 +614,7 @@ def search_routes(site: Site) -> APIRouter:
     async def search_by_upload(
         request: Request, k: K = 20, mode: Mode = None, radius: Radius = None, where: Conditions = None
     ) -> Response:
-        """The nearest to a picture, sent as the field `file` of a form; it is remembered for a while."""
+        """The items nearest to a picture, sent as the field `file` of a form; it is kept for a while."""
         site.with_pictures()
         conditions = site.conditions(where)
         if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
@@ -639,7 +639,7 @@ def search_routes(site: Site) -> APIRouter:
 
     @router.get("/uploads/{hash}/reconstruction", response_class=Response, responses=pictures())
     def upload_reconstruction(request: Request, hash: UploadHash) -> Response:
-        """What the decoder makes of the code of an upload, as PNG."""
+        """The picture that the code of an upload decodes to, as PNG."""
         upload = site.upload(hash)
         return reconstruction_answer(site, request, site.code_of(upload.vector[None], site.collection.state))
 

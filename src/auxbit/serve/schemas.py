@@ -34,7 +34,7 @@ class ErrorDetail(Document):
 
 
 class Error(Document):
-    """What every status of 400 and above comes with."""
+    """The body of every response with status 400 and above."""
 
     error: ErrorDetail
 
@@ -105,7 +105,7 @@ class Picture(Item):
 
 
 class ItemDetail(Item):
-    """All about an item; vector : null if it is not kept, or was not asked for."""
+    """All about an item; vector : null if it is not kept, or was not requested."""
 
     code: Code
     vector: list[float] | None
@@ -143,7 +143,7 @@ class Got(Document):
 
 
 class NewItem(Document):
-    """An item to add: a vector, a code, or both; without an id the numbers continue."""
+    """An item to add: a vector, a code, or both; the default id is the next integer."""
 
     id: Id | None = None
     vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
@@ -152,21 +152,21 @@ class NewItem(Document):
 
 
 class NewItems(Document):
-    """Items to add, all or none; with `upsert` those that are there already are replaced."""
+    """Items to add, all or none; with `upsert` items with existing ids are replaced."""
 
     items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ADDED)]
     upsert: bool = False
 
 
 class Added(Document):
-    """What was added is on disk; items : how many there are now."""
+    """The items are added and on disk; items : how many there are now."""
 
     ids: list[Id]
     items: Count
 
 
 class Unwanted(Document):
-    """What to delete: items by their ids, all or none, or those that conditions find."""
+    """What to delete: items by their ids, all or none, or those that match conditions."""
 
     ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_ADDED)] | None = None
     where: Where = None
@@ -200,7 +200,7 @@ class PictureQuery(Query):
 
 
 class Result(Item):
-    """distance : by the mode, in bits or Euclidean; hamming : between the codes, null if not asked for."""
+    """distance : by the mode, in bits or Euclidean; hamming : between the codes, null if not requested."""
 
     distance: float
     hamming: Count | None
@@ -237,7 +237,7 @@ class Sought(Document):
 
 
 class VectorQuery(Document):
-    """A search by a vector of as many numbers as those of the collection have, or by a code."""
+    """A search by a vector of the collection's dimension, or by a code."""
 
     vector: Annotated[list[FiniteFloat], Field(min_length=1)] | None = None
     code: Code | None = None
@@ -245,11 +245,11 @@ class VectorQuery(Document):
     mode: Mode | None = None
     radius: Annotated[int | None, Field(ge=0)] = None
     where: Where = None
-    codes: Annotated[bool | None, Field(description="Give codes; by default those of pictures")] = None
+    codes: Annotated[bool | None, Field(description="Return codes; by default only for pictures")] = None
 
 
 class DuplicateGroup(Document):
-    """Items that are the same, or nearly so; the first is worth keeping."""
+    """Items that are the same, or nearly the same; the first is the one to keep."""
 
     items: list[Picture | Item]
 

@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push has done: `rows` brought in, from row `first` of the source on."""
+    """What a push has done: `rows` added, from row `first` of the source on."""
 
     rows: int
     first: int
@@ -260,13 +260,13 @@ def push(
     index: str | None = None, progress: Progress | None = None,
     stopped: Callable[[int], object] | None = None,
 ) -> Pushed:  # fmt: skip
-    """Bring all rows of a source into a store, which is made if it is missing; ids replace their rows.
+    """Add all rows of a source to a store, which is made if it is missing; existing ids are replaced.
 
-    If not one row could be brought in, a store that was made for them is removed again.
+    If no row could be added, a store that was made for them is removed again.
 
-    resume : continue an interrupted push of the same source; if there is none, begin. overwrite : replace
-    the store by an empty one first. index : build this approximate index afterwards. stopped : called with
-    the number of rows that are in, if it ends early.
+    resume : continue an interrupted push of the same source, if there is one. overwrite : replace the store
+    by an empty one first. index : build this approximate index afterwards. stopped : called with the number
+    of rows that were added, if the push ends early.
     """
     if resume and overwrite:
         raise InvalidInput("a store that is replaced cannot be resumed: give resume or overwrite, not both.")
