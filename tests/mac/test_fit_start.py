@@ -158,9 +158,7 @@ def test_a_first_z_step_that_changes_nothing_says_what_to_do():
 def test_rows_that_outshine_all_others_are_named(hasher):
     X = np.random.default_rng(0).standard_normal((2000, 32))
     X[3] *= 1e4
-    with pytest.warns(
-        UserWarning, match=r"have only \d different codes of 16 bits. Rows 3 are more than"
-    ):
+    with pytest.warns(UserWarning, match=r"have only \d different codes of 16 bits. Rows 3 are more than"):
         hasher.fit(X)
 
 
