@@ -135,7 +135,7 @@ def test_a_warning_of_the_fit_comes_once(X: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run_parallel(few, planned([8], repeats=2), preset="default")
-    assert len([each for each in caught if "n_bits=8 is more than" in str(each.message)]) == 1
+    assert len([each for each in caught if "of n_bits=8 bits" in str(each.message)]) == 1
 
 
 # ---- what is derived

@@ -68,7 +68,7 @@ def test_the_penalty_follows_the_schedule(some):
 
 
 def test_a_schedule_that_ends_too_early_is_warned_of_where_the_user_called_fit(some):
-    with pytest.warns(ConvergenceWarning, match=r"ended at mu=0.02 .*Raise max_iter or mu_factor") as caught:
+    with pytest.warns(ConvergenceWarning, match=r"ended at mu=0.02, .*Raise max_iter or mu_factor") as caught:
         model = BinaryAutoencoder(8, mu_schedule=[0.01, 0.02], validation=None, random_state=0).fit(some)
     assert caught[0].filename == __file__
     assert model.n_iter_ == 2

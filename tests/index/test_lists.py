@@ -556,7 +556,7 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
         index.search_asymmetric(queries, 3, query_codes=model.encode(queries, coding="hash"))
     with pytest.raises(InvalidInput, match="mean nothing"):
         index.search(model.encode(queries, coding="optimal"), 3)
-    with pytest.raises(InvalidInput, match="number of list 255, and there are 12"):
+    with pytest.raises(InvalidInput, match="list 255, but there are 12"):
         index.add(np.full((1, 4), 255, dtype=np.uint8))
     with pytest.raises(InvalidParameter, match="12, as the model has them"):
         HammingIndex(model=model, lists=5)
