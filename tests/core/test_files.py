@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -381,3 +382,21 @@ def test_the_file_of_a_lock_tells_readers_the_last_commit_and_that_one_is_being_
     assert reader.notes(9)
     reader.release()
     assert not reader.notes(9)
+
+
+def test_a_disk_without_room_for_a_large_page_still_takes_what_is_added(tmp_path, monkeypatch):
+    codes, step, write = Flat(tmp_path / "codes.0"), 3 * 2**18, files.write_all
+    whole = np.random.default_rng(0).integers(0, 256, 3 * step, dtype=np.uint8)
+
+    def full(descriptor, buffer):
+        if len(buffer) == files.LARGE_PAGE:
+            write(descriptor, buffer[:4096])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(descriptor, buffer)
+
+    monkeypatch.setattr(files, "write_all", full)
+    monkeypatch.setattr(files, "HAS_LARGE_PAGES", True)
+    for start in range(0, len(whole), step):
+        codes.append(start, [whole[start : start + step]], 64)
+    assert codes.path.stat().st_size == len(whole) + 64
+    assert codes.content(len(whole), 64).tobytes() == whole.tobytes() + bytes(64)

@@ -107,7 +107,7 @@ def test_the_metadata_of_an_answer_are_without_the_text():
 @pytest.mark.parametrize("vectors", [[[np.nan, 0.0]], [[np.inf, 0.0]], [0.0, 1.0], [[1.0, 0.0]] * 2])
 def test_vectors_that_are_no_rows_of_numbers_are_refused(vectors, tmp_path):
     store = Documents(tmp_path / "c")
-    with pytest.raises(InvalidInput, match="NaN|inf|expected one row per text"):  # noqa: RUF043
+    with pytest.raises(InvalidInput, match=r"NaN|inf|expected one row per text"):
         store.add(vectors, ["a"], [{}], ["a"])
     assert not (tmp_path / "c").exists()
     assert store.search([0.0, 1.0], 1) == []

@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, Collection
-from auxbit.collection import storage
 from auxbit.images.build import build
 from auxbit.images.decode import decode
 from auxbit.images.features import Recipe
@@ -133,7 +131,6 @@ def test_an_item_without_a_picture_is_served_without_one(client, path):
 
 def test_a_collection_that_is_removed_is_gone_until_it_is_back(client, path, tmp_path):
     os.rename(path, tmp_path / "elsewhere")
-    time.sleep(storage.LOOK_SECONDS)
     for url in ("/health", "/stats", "/items", "/items/1", "/search?id=1", "/model", "/items/1/thumbnail"):
         message = refused(client.get(f"/api/v1{url}"), 410, "collection_gone")
         assert str(tmp_path) not in message
@@ -146,7 +143,6 @@ def test_a_collection_that_is_removed_is_gone_until_it_is_back(client, path, tmp
 def test_a_folder_that_is_another_one_is_not_taken_for_the_one_that_was_opened(client, path, tmp_path):
     os.rename(path, tmp_path / "elsewhere")
     shutil.copytree(tmp_path / "elsewhere", path)
-    time.sleep(storage.LOOK_SECONDS)
     message = refused(client.get("/api/v1/health"), 410, "collection_gone")
     assert message == "digits.auxbit was replaced by another collection. Open it again."
 

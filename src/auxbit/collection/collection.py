@@ -315,7 +315,7 @@ class Collection:
 
         metadata : one dict for all; or a list of dicts, a DataFrame or a file (a Path), with one row per id.
         ids : the ids, or the name of their field in these rows.
-        replace : remove all fields that are not given. Else they stay, and those that are None are removed.
+        replace : also remove the fields that are not given. A given field that is None is removed anyway.
         """
         if (ids is None) == (where is None):
             raise InvalidInput("choose which items to update: give ids or where.")

@@ -37,7 +37,7 @@ from auxbit.index.codes import LANES
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
 FORMAT, OLDEST = 4, 3  # that is written, and the oldest that is read
 APPLICATION = 0x41757862  # "Auxb": `file` and SQLite's own tools can tell whose database it is
-LOOK_SECONDS = 0.05  # after which a folder is looked at again, whether it is still there
+LOOK_SECONDS = 0.05  # after which the lock's file is opened again, if it is another one
 FROM_COPY = "Restore it from a copy."
 OR_SKIP = 'Restore it from a copy; or open the rest with damaged="skip" (--skip-damaged).'
 SETTINGS = {  # what they are like: names of files lead nowhere but into the folder
@@ -276,7 +276,7 @@ class Storage:
         self._sole: int | None = None  # the process of the only writer, which need not ask what was committed
         self._path = self._lock = None
         self._file: tuple[int, int] | None = None  # which the database was when it was opened
-        self._looked = -LOOK_SECONDS  # when it was last seen to be that
+        self._looked = -LOOK_SECONDS  # when the lock's file was last looked at
         if folder is None:
             self.connections = Connections(None, where.register)
             lay_out(self.connections.writer(), state or State(1))
@@ -297,7 +297,9 @@ class Storage:
         if self._path is None or self._lock is None:
             return
         try:
-            self._lock.look()
+            if (now := time.monotonic()) > self._looked + LOOK_SECONDS:
+                self._lock.look()
+                self._looked = now
             found = os.stat(self._path)
         except OSError as error:
             check_folder(self._path.parent)
@@ -305,7 +307,6 @@ class Storage:
         self._file = self._file or (found.st_dev, found.st_ino)
         if self._file != (found.st_dev, found.st_ino):
             raise CollectionError(f"{self.place} was replaced by another collection. Open it again.")
-        self._looked = time.monotonic()
 
     @contextmanager
     def reading(self) -> Iterator[tuple[sqlite3.Connection, State]]:
@@ -330,8 +331,7 @@ class Storage:
         """The present state."""
         known, lock = None if self.connections.closed else self._state, self._lock
         if known and (self._sole == files.process or (lock and lock.notes(known.commit))):
-            if time.monotonic() > self._looked + LOOK_SECONDS:
-                self._check_usable()
+            self._check_usable()
             return known
         with self.reading() as (_, state):
             return state

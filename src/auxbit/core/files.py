@@ -427,11 +427,16 @@ def _reserve_large_page(descriptor: int, end: int, room: int) -> None:
     """Write zeros where the next large page begins: what is added there later in small pieces lies in it.
 
     Scans of ten million codes in small pages take a tenth longer. Only of what is read from end to end.
+    If the disk has no room for them, nothing is reserved.
     """
     ahead = -(-(end + room) // LARGE_PAGE) * LARGE_PAGE
-    if room and 2 * end > LARGE_PAGE and os.fstat(descriptor).st_size <= ahead and HAS_LARGE_PAGES:
+    size = os.fstat(descriptor).st_size
+    if room and 2 * end > LARGE_PAGE and size <= ahead and HAS_LARGE_PAGES:
         os.lseek(descriptor, ahead, os.SEEK_SET)
-        write_all(descriptor, memoryview(bytes(LARGE_PAGE)))
+        try:
+            write_all(descriptor, memoryview(bytes(LARGE_PAGE)))
+        except OSError:
+            os.ftruncate(descriptor, size)  # what was written of them would be missing elsewhere
 
 
 class Flat:
