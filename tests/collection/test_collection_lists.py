@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from auxbit import Collection
+from auxbit import LSH, Collection
 from auxbit.core.progress import Silent
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.index.lists import SortedCodes, map_arrays
+from auxbit.quantiser.fit import LEAST_ROWS, rows_of_decoder
 from auxbit.stores.push import of_collection
 
 
@@ -263,3 +265,37 @@ def test_a_create_that_is_killed_resumes_from_the_rows_that_are_there(tmp_path, 
         expected = whole.search(queries, 9)
     assert np.array_equal(found.ids, expected.ids)
     assert np.array_equal(found.distances, expected.distances)
+
+
+def test_with_little_memory_samples_and_batches_are_smaller_and_all_rows_are_found(tmp_path, monkeypatch):
+    D, n, fitted = 2000, 4000, []
+    X = np.random.default_rng(0).standard_normal((n, D)).astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    fit = LSH._fit
+
+    def noted(self, place, *how):
+        fitted.append(place.table.shape[0])
+        fit(self, place, *how)
+
+    monkeypatch.setattr(LSH, "_fit", noted)
+
+    class Batches(Silent):
+        sizes: ClassVar[list[int]] = []
+
+        def advance(self, n):
+            self.sizes.append(n)
+
+    with Collection.create(
+        tmp_path / "c", tmp_path / "x.npy", bits=32, method="lsh", decoder="linear", lists=5,
+        memory="128MB", progress=Batches(),
+    ) as items:  # fmt: skip
+        ids = items.search(X[::500], k=1, probes="all", rerank=False).ids
+        assert len(items) == n
+        with pytest.raises(InvalidParameter, match="memory='1KB' is invalid: expected bytes"):
+            items.add(tmp_path / "x.npy", memory="1KB")
+        assert len(items) == n
+    most = rows_of_decoder(128_000_000, D)
+    assert LEAST_ROWS < most < n / 2
+    assert fitted == [most]
+    assert [size for size in Batches.sizes if size > 1] == [most] * (n // most) + [n % most]
+    assert (ids >= 0).all()

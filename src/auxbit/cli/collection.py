@@ -60,6 +60,7 @@ def create(
         *opt.METRICS, show_default="euclidean, or that of --model",
         help="The metric whose nearest neighbours a search should find."
     )] = None,
+    memory: opt.Memory = None,
     seed: opt.Seed = 0,
     jobs: opt.Jobs = None,
     force: opt.Force = False,
@@ -90,8 +91,8 @@ def create(
                 out, None if codes else data, codes=data if codes else None, model=model, method=method,
                 bits=bits, random_state=seed, metric=metric, vectors_column=vectors_column, **rows,
                 vectors=None if vectors == "none" else vectors, coding=coding, mu=mu, decoder=decoder,
-                lists=opt.lists_of(lists), refine_bits=refine_bits, overwrite=force, n_jobs=jobs,
-                progress=stages, stopped=lambda *at: reached.append(at),
+                lists=opt.lists_of(lists), refine_bits=refine_bits, memory=memory, overwrite=force,
+                n_jobs=jobs, progress=stages, stopped=lambda *at: reached.append(at),
             ) as made,
         ):  # fmt: skip
             facts = made.describe()
@@ -101,6 +102,7 @@ def create(
             given = [
                 word for option, value in of_rows.items() if value is not None for word in (option, value)
             ]
+            given += [] if memory is None else ["--memory", memory]
             again = ["--data", data or "", *given, *["--codes"] * codes, "--from-row", str(reached[0][0])]
             done = f"{reached[0][0]:,} of {reached[0][1]:,} rows are in."
             output.say_resume(done, output.shell("collection", "add", out, *again))
@@ -217,12 +219,14 @@ def add(
     from_row: Annotated[
         int, Option(metavar="N", help="Begin at this row of the files; 0 is the first.")
     ] = 0,
+    memory: opt.Memory = None,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
 ) -> None:  # fmt: skip
     """Add rows, encoded by the collection's model.
 
-    Rows are committed in batches of 131,072. If it is interrupted, it says how to resume.
+    Rows are committed in batches of 131,072, or fewer with --memory. If it is interrupted, it says how to
+    resume.
     """
     by_ids = "rows are replaced by their ids: add --id-column NAME or --ids FILE."
     refuse(upsert and ids is None and id_column is None, "--upsert", by_ids)
@@ -238,7 +242,7 @@ def add(
         before = len(items)
         added = items.add(
             None if codes else data, codes=data if codes else None, vectors_column=vectors_column, **rows,
-            upsert=upsert, first_row=from_row, progress=stages, stopped=stopped,
+            upsert=upsert, first_row=from_row, memory=memory, progress=stages, stopped=stopped,
         )  # fmt: skip
         n = len(items)
     done = {"collection": folder, "added": len(added), "replaced": before + len(added) - n, "items": n}

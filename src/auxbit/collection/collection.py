@@ -107,8 +107,8 @@ class Collection:
         vectors: str | None = None, method: str | None = None, metric: str | None = None,
         coding: str | None = None, mu: float | None = None, decoder: str | None = None,
         lists: str | int | None = "auto", refine_bits: int = 0, n_features: int | None = None,
-        random_state: int = 0, overwrite: bool = False, n_jobs: int | None = None,
-        progress: Progress | None = None, stopped: Stopped | None = None,
+        memory: str | int | None = None, random_state: int = 0, overwrite: bool = False,
+        n_jobs: int | None = None, progress: Progress | None = None, stopped: Stopped | None = None,
     ) -> Self:  # fmt: skip
         """Make a collection, in a new folder or, with path=None, in memory.
 
@@ -128,7 +128,7 @@ class Collection:
         lists : divide items into that many lists; a search reads only those near the query. "auto": about
             1.5·√n for n rows of 500,000 and more, if a decoder is fitted here to optimal codes.
         refine_bits : with lists, the bits of a second, finer code per item, which ranks candidates again if
-            no vectors are kept.
+            no vectors are kept. memory : for rows, such as "2GB": fewer are fitted to, and encoded at a time.
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
@@ -150,7 +150,7 @@ class Collection:
         model, made_by = model_for(
             model, X, name, are_codes=are_codes, metric=metric, coding=coding, mu=mu, decoder=decoder,
             lists=lists, refine_bits=refine_bits, method=method, bits=bits, n_features=n_features,
-            random_state=random_state, n_jobs=n_jobs, progress=told,
+            memory=memory, random_state=random_state, n_jobs=n_jobs, progress=told,
         )  # fmt: skip
         state = _first_state(vectors, None if model is None else "model.0.safetensors", lists, made_by)
         if rows is not None and folder is not None and storage.is_collection(folder):
@@ -165,7 +165,7 @@ class Collection:
             made._storage.models |= {} if model is None else {str(state.model): model}
         try:
             if rows is not None:
-                made._add_file(rows, are_codes, 0, told, stopped, upsert=False, trained=trains)
+                made._add_file(rows, are_codes, 0, memory, told, stopped, upsert=False, trained=trains)
         except BaseException as error:
             empty = not len(made)
             made.close()
@@ -227,8 +227,8 @@ class Collection:
     def add(
         self, X: Any = None, *, codes: Any = None, ids: Any = None, metadata: Any = None,
         vectors_column: str | None = None, attachments: Attachments | None = None,
-        upsert: bool = False, trained: bool = False, first_row: int = 0, progress: Progress | None = None,
-        stopped: Stopped | None = None,
+        upsert: bool = False, trained: bool = False, first_row: int = 0, memory: str | int | None = None,
+        progress: Progress | None = None, stopped: Stopped | None = None,
     ) -> Array:  # fmt: skip
         """Add rows, all or none; returns their ids when they are on disk.
 
@@ -242,7 +242,8 @@ class Collection:
             has columns, the names of those to keep, by default all others.
         attachments : bytes or None for each row, which `attachment` returns. trained : the model was fitted
             to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
-        stopped : called if a file ends early, with the row to resume from and the number of rows.
+        memory : for rows of a file, such as "2GB": fewer at a time. stopped : called if a file ends early,
+            with the row to resume from and the number of rows.
         """
         source = codes if X is None else X
         if source is None:
@@ -251,7 +252,7 @@ class Collection:
         how: dict[str, Any] = {"upsert": upsert, "trained": trained}
         if isinstance(source, str | os.PathLike):
             rows = rows.typed(self._storage.state.ids, ids if is_file(ids) else source)
-            return self._add_file(rows, X is None, first_row, progress or Silent(), stopped, **how)
+            return self._add_file(rows, X is None, first_row, memory, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
         given = None if X is None else np.asarray(rows.X[:])
@@ -260,10 +261,11 @@ class Collection:
             return edit.add(rows, given, packed, attachments=attachments, **how)
 
     def _add_file(
-        self, rows: Records, are_codes: bool, first: int, told: Progress, stopped: Stopped | None, **how: Any
-    ) -> Array:
+        self, rows: Records, are_codes: bool, first: int, memory: str | int | None, told: Progress,
+        stopped: Stopped | None, **how: Any,
+    ) -> Array:  # fmt: skip
         """Add the rows of a file from row `first` on, batch by batch; returns their ids."""
-        from auxbit.hashers.files import check_codes_suit, rows_are_codes
+        from auxbit.hashers.files import check_codes_suit, rows_are_codes, rows_within
 
         if not 0 <= first <= len(rows):
             raise InvalidParameter("from-row", first, f"0 to {len(rows)}, the rows of {rows.name}")
@@ -278,10 +280,11 @@ class Collection:
             model = None if state.model is None else self.model
             check_codes_suit(rows.name, state.coding, state.mu, model)
         before, n, ids = state.positions, len(rows), list[Array]()
+        at_once = rows_within(memory, rows.X.shape[1], BATCH_ROWS)
         told.stage("adding", n - first)
         try:
-            for start in range(first, n, BATCH_ROWS):
-                part = rows[start : min(start + BATCH_ROWS, n)]
+            for start in range(first, n, at_once):
+                part = rows[start : min(start + at_once, n)]
                 X = np.asarray(part.X[:])
                 with self._editing("added") as edit:
                     ids.append(edit.add(part, *((None, X) if are_codes else (X, None)), **how))

@@ -31,13 +31,14 @@ from auxbit.core.maps import (
 from auxbit.core.parallel import block_slices, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import Records, encode_metadata, read_ids, refuse_repeats, stored_ids
-from auxbit.data.vectors import blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
+from auxbit.data.vectors import Budget, blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
 from auxbit.errors import DataFileError, InvalidInput, InvalidParameter
 from auxbit.evaluate import check_metric, effective_bits, effective_bits_bound
 from auxbit.hashers.base import CODINGS, LEARNED_BITS, Hasher
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, load, make_hasher, read_header
 from auxbit.mac.cluster import client_at
 from auxbit.quantiser.coder import check_mu
+from auxbit.quantiser.fit import rows_of_decoder
 from auxbit.quantiser.lists import ROWS_PER_LIST, check_lists, number_of_lists
 
 MEASURED_ROWS = 20_000  # that a model is measured on if its rows are not in memory
@@ -443,6 +444,11 @@ def fitted_model(
     return fit_reporting(model, X, progress, stage=f"fitting {method}")
 
 
+def rows_within(memory: str | int | None, D: int, most: int) -> int:
+    """How many rows of D numbers are read at once: `most`, or fewer if memory is limited."""
+    return most if memory is None else min(most, rows_of_decoder(Budget.parse(memory).total, D))
+
+
 def codes_by(model: Hasher, coding: str, mu: float) -> dict[str, Any]:
     """What codes of a model are: bits, of which list_bits number their lists, dimensions, coding and mu."""
     n_bits, n_features = model.code_bits(coding), int(model.n_features_in_)
@@ -454,6 +460,7 @@ def model_for(
     model: Hasher | None, X: Any, name: str, *, are_codes: bool, progress: Progress, metric: str | None,
     coding: str | None, mu: float | None, decoder: str | None, lists: str | int | None, refine_bits: int,
     method: str | None, bits: int | None, n_features: int | None, random_state: int, n_jobs: int | None,
+    memory: str | int | None = None,
 ) -> tuple[Hasher | None, dict[str, Any]]:  # fmt: skip
     """The model that encodes rows, by default one fitted to them, with a decoder for that; and its codes.
 
@@ -472,7 +479,7 @@ def model_for(
                 f"the model has {fitted} bits and {dims} features: leave out bits and n_features."
             )
     if fits:
-        most = MOST_FITTED if coding == "hash" or mu else TRAINING_ROWS
+        most = rows_within(memory, X.shape[1], MOST_FITTED if coding == "hash" or mu else TRAINING_ROWS)
         model = fitted_model(
             take_rows(X, sample_rows(len(X), most)), name, method, bits, metric=metric,
             random_state=random_state, n_jobs=n_jobs, progress=progress,
@@ -492,7 +499,7 @@ def model_for(
     if mu or coding == "hash" or not (fits or isinstance(lists, int)):
         lists = None
     rows = None if are_codes else X
-    coding, mu = suit_coding(model, rows, coding, mu, decoder, lists, progress, refine_bits)
+    coding, mu = suit_coding(model, rows, coding, mu, decoder, lists, progress, refine_bits, memory)
     return model, codes_by(model, coding, mu)
 
 
@@ -621,7 +628,7 @@ def suit_decoder(
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none.
 
     lists : as in fit_decoder, by the number of all rows of X; None: as the decoder has them, else none.
-    memory : as in fit_decoder; None: the rows are a sample that suits a collection.
+    memory : that the decoder's rows must fit into, a sample of X.
     """
     n_lists = 0 if X is None else number_of_lists(lists, len(X))
     present, known, finer = kind_of(model.decoder_)
@@ -634,6 +641,6 @@ def suit_decoder(
             "fit one to, or drop --coding, --mu and --decoder."
         )
     progress.stage("fitting the decoder", None)
-    if memory is None:
-        X = take_rows(X, sample_rows(len(X), max(TRAINING_ROWS, ROWS_PER_LIST * n_lists)))
-    model.fit_decoder(X, kind or "auto", mu=mu, lists=n_lists or None, refine_bits=refine_bits, memory=memory)
+    most = rows_within(memory, X.shape[1], max(TRAINING_ROWS, ROWS_PER_LIST * n_lists))
+    X = take_rows(X, sample_rows(len(X), most))
+    model.fit_decoder(X, kind or "auto", mu=mu, lists=n_lists or None, refine_bits=refine_bits)
