@@ -25,9 +25,11 @@ types: $(VENV)/test
 browser:  # for the tests of the web page, which are skipped if there is none
 	@sh .ci/browser
 
-# Three processes for two cores: many tests wait for other processes. What fails beside others is named, and runs
-# once more by itself: a machine that is busy may be too slow for a test of processes.
+# One process imports all test files first, so that those that follow find them compiled, and their libraries. Three
+# processes for two cores: many tests wait for other processes. What fails beside others is named, and runs once more
+# by itself: a machine that is busy may be too slow for a test of processes.
 pytest: $(VENV)/test browser
+	@$(BIN)/pytest --collect-only -qq >$(VENV)/collected || (cat $(VENV)/collected; exit 1)
 	$(BIN)/pytest -n 3 --no-loadscope-reorder -q || $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
 test-slow: $(VENV)/test  ## the tests that take minutes: 300 kills of a writer, all paths to answers, all experiments

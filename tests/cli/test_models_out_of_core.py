@@ -58,7 +58,7 @@ def test_methods_without_iterations_are_fitted_out_of_core_as_in_memory(place, d
 
 
 def test_a_decoder_of_tables_is_fitted_out_of_core_to_as_many_rows_as_memory_has_room_for(place, monkeypatch):
-    monkeypatch.setattr("auxbit.hashers.base.DECODER_ROWS", 1000)
+    monkeypatch.setattr("auxbit.hashers.files.rows_of_decoder", lambda memory, D: 1000)
     fit = ("--method", "itq", "--bits", 8, "--coding", "optimal", "--decoder", "tables")
     run("fit", "rows.npy", "-o", "a.safetensors", *fit, "--memory", "500MB")
     model = auxbit.load("a.safetensors")
