@@ -29,8 +29,19 @@ def postgres() -> Iterator[Postgres]:
 def milvus() -> Iterator[Milvus]:
     """A Milvus server, shared by all tests."""
     server = milvus_or_skip()
+    MILVUS.append(server)
     yield server
     server.close()
+
+
+MILVUS: list[Milvus] = []
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """After the last test of stores Milvus stops, since it takes a fifth of a core even if nobody uses it."""
+    if nextitem is None or "store" not in nextitem.nodeid:
+        for server in MILVUS:
+            server.stop()
 
 
 class Places:

@@ -84,6 +84,7 @@ class Milvus:
         self.folder = Path(tempfile.mkdtemp(prefix="auxbit-milvus-"))
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
+        self._process: Any = None
         self.start()
 
     def start(self) -> None:
@@ -94,16 +95,19 @@ class Milvus:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=[descriptor]
             )
-        assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
             said = (self.folder / "relay.log").read_text()[-2000:]
             self.close()
             raise RuntimeError(f"Milvus does not start: {said}")
 
     def stop(self) -> None:
-        self._process.communicate(timeout=START_SECONDS)
+        if self._process is not None:
+            self._process.communicate(timeout=START_SECONDS)
+            self._process = None
 
     def url(self) -> str:
+        if self._process is None:
+            self.start()
         return f"milvus://127.0.0.1:{self.port}"
 
     def close(self) -> None:
