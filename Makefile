@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
+# Tests start hundreds of processes: if Python may not keep what it compiles, each of them compiles all libraries again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-slow test-min lint types browser pytest bench bench-search bench-collection bench-images bench-scale bench-stores crashes fuzz audit lock release-check coverage mutants experiments figures reference docs clean
 
 help:  ## what there is to make
