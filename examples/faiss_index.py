@@ -1,7 +1,7 @@
 """# Codes in FAISS
 
-FAISS can search auxbit's codes. One index file holds them together with the hash function, for Hamming
-distance, or with the decoder.
+FAISS can search auxbit's codes. One index file holds them together with the hash
+function, for Hamming distance, or with the decoder.
 """
 
 import faiss
@@ -27,7 +27,8 @@ form = to_faiss("hash.faiss", ba, ba.encode(base))
 _, ids = faiss.read_index("hash.faiss").search(queries, 10)
 print(f"form {form!r}: recall@10 = {recall(ids):.3f}")
 
-# %% Optimal codes: FAISS computes distances from the query to the vector that each code decodes to.
+# %% Optimal codes: FAISS computes distances from the query to the vector that each code
+# decodes to.
 ba.fit_decoder(base, "auto")
 codes = ba.encode(base, coding="optimal")
 form = to_faiss("optimal.faiss", ba, codes)
@@ -38,4 +39,5 @@ print(f"form {form!r}: recall@10 = {recall(ids):.3f}")
 index = HammingIndex(model=ba)
 index.add(codes)
 ours, _ = index.search_asymmetric(queries, k=10)
-print("largest relative difference of distances:", f"{np.abs(distances / ours - 1).max():.1e}")
+largest = np.abs(distances / ours - 1).max()
+print(f"largest relative difference of distances: {largest:.1e}")

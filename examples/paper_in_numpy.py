@@ -1,7 +1,8 @@
 """# The paper in 60 lines of NumPy
 
-The method of auxiliary coordinates (MAC), written as plainly as possible, and then auxbit's. Both start from
-the same codes and use the same values of μ; auxbit runs the same algorithm with solvers that scale.
+The method of auxiliary coordinates (MAC), written as plainly as possible, and then
+auxbit's. Both start from the same codes and use the same values of μ; auxbit runs the
+same algorithm with solvers that scale.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ L = 8
 ALL = (np.arange(2**L)[:, None] >> np.arange(L) & 1).astype(float)  # every code of L bits
 
 
-# %% The three steps of figure 1 of the paper. The hash function h: one linear SVM per bit.
+# %% The three steps of figure 1 of the paper. Hash function h: one linear SVM per bit.
 def h_step(X, Z):
     svms = [LinearSVC(C=100, dual=False, tol=1e-3).fit(X, bit) for bit in Z.T.astype(int)]
     return np.array([np.append(svm.coef_[0], svm.intercept_) for svm in svms])
@@ -48,14 +49,18 @@ for mu in 0.01 * 2.0 ** np.arange(30):
     W, A = h_step(X, Z), f_step(X, Z)
     Z = z_step(X, hashed(X, W), A, mu)
     HX = hashed(X, W)
-    E_Q = ((X - decoded(Z, A)) ** 2).sum() + mu * (Z != HX).sum()
+    E_Q = ((X - decoded(Z, A)) ** 2).sum() + mu * np.sum(Z != HX)
     E_BA = ((X - decoded(HX, f_step(X, HX))) ** 2).sum()
-    print(f"μ = {mu:7.2f}   E_Q = {E_Q:7.1f}   E_BA = {E_BA:7.1f}   bits that differ: {int((Z != HX).sum())}")
-    if (Z == HX).all():
+    differ = np.sum(Z != HX)
+    print(
+        f"μ = {mu:7.2f}  E_Q = {E_Q:.1f}  E_BA = {E_BA:.1f}  bits that differ: {differ}"
+    )
+    if not differ:
         break
 
 # %% auxbit, from the same codes, with the paper's settings and with its own defaults.
 for preset in ("paper", "default"):
-    ba = BinaryAutoencoder(L, init="tpca", preset=preset, validation=None, random_state=0).fit(X)
+    ba = BinaryAutoencoder(L, init="tpca", preset=preset, validation=None, random_state=0)
+    ba.fit(X)
     error = ((X - ba.decode(ba.encode(X))) ** 2).sum()
     print(f"auxbit, preset={preset!r}: E_BA = {error:.1f} after {ba.n_iter_} iterations")

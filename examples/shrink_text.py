@@ -1,8 +1,9 @@
 """# Shrink text embeddings
 
-Text embeddings become codes of 8 bytes, which are searched in memory; the vectors stay on disk and rank the
-best candidates. The texts are the docstrings of Python's standard library, and scikit-learn makes their
-embeddings, so that this runs anywhere. Use your own texts and embeddings instead.
+Text embeddings become codes of 8 bytes, which are searched in memory; the vectors stay on
+disk and rank the best candidates. The texts are the docstrings of Python's standard
+library, and scikit-learn makes their embeddings, so that this runs anywhere. Use your own
+texts and embeddings instead.
 """
 
 import ast
@@ -24,8 +25,10 @@ warnings.simplefilter("ignore", SyntaxWarning)
 names, texts = [], []
 for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        text = isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node)
-        if text and len(text) > 40:
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        text = ast.get_docstring(node) or ""
+        if len(text) > 40:
             names.append(f"{file.stem}.{node.name}")
             texts.append(text)
 print(len(texts), "texts, such as", names[0])
@@ -35,14 +38,19 @@ words = TfidfVectorizer(sublinear_tf=True, min_df=2, stop_words="english")
 embed = make_pipeline(words, TruncatedSVD(128, random_state=0), Normalizer())
 X = embed.fit_transform(texts).astype(np.float32)
 
-# %% A collection: codes, ids, metadata and vectors. Searches can have conditions on metadata (`where`).
+# %% A collection: codes, ids, metadata and vectors. Searches can have conditions on
+# metadata (`where`).
 items = [{"name": name, "text": text.splitlines()[0]} for name, text in zip(names, texts)]
-docs = Collection.create("docs.auxbit", X, bits=64, metric="cosine", vectors="float16", metadata=items)
-found = docs.search(embed.transform(["remove the directory and all its files"]).astype(np.float32), k=4)
+docs = Collection.create(
+    "docs.auxbit", X, bits=64, metric="cosine", vectors="float16", metadata=items
+)
+query = embed.transform(["remove the directory and all its files"]).astype(np.float32)
+found = docs.search(query, k=4)
 for item in found.metadata[0]:
     print(f"{item['name']:28} {item['text'][:60]}")
 
-# %% Recall: the share of the true ten nearest that is found, by codes alone and with 100 re-ranked.
+# %% Recall: the share of the true ten nearest that is found, by codes alone and with 100
+# re-ranked.
 queries = np.random.default_rng(0).choice(len(X), 200, replace=False)
 truth = ground_truth(X, X[queries], k=10, metric="cosine")
 for name, how in (("codes alone", {"rerank": False}), ("100 re-ranked", {"rerank": 100})):
