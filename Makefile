@@ -119,8 +119,9 @@ figures: $(VENV)/test  ## measure the figures of the other pages of docs/ again 
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/liblinear.py loop
 
-reference: $(VENV)/test  ## write docs/cli.md again from --help
+reference: $(VENV)/test  ## write docs/cli.md again from --help, and the figure of docs/architecture.md
 	$(BIN)/python -m auxbit.cli.reference
+	$(BIN)/python docs/reference/layers.py
 
 docs: $(VENV)/test  ## run the gallery and build the site into site/ (`python -m http.server -d site` shows it)
 	$(BIN)/python docs/reference/gallery.py

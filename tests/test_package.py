@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -198,3 +199,11 @@ def test_every_file_that_the_architecture_names_is_there():
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)", text)) - {"tests/test_package.py"}
     assert len(named) > 20
     assert [name for name in named if not (SOURCE / name).is_file()] == []
+
+
+def test_the_figure_of_the_architecture_is_drawn_from_the_same_packages():
+    spec = importlib.util.spec_from_file_location("layers", ARCHITECTURE.parent / "reference" / "layers.py")
+    layers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(layers)
+    assert [package for _, layer in layers.LAYERS for package in layer] == packages()
+    assert layers.FIGURE.read_text() == layers.draw(), "run: make reference"
