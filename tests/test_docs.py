@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="no mkdocs: pip install 'auxbit[docs]'")
     pytest.importorskip("mkdocstrings", reason="no mkdocstrings: pip install 'auxbit[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
     return folder
@@ -107,6 +108,13 @@ def test_no_markdown_is_left_as_text_or_quoted_by_mistake(site: Path) -> None:
         words = re.sub(r"<(pre|code)\b.*?</\1>|<[^>]+>", "", found[0], flags=re.S)
         assert "<blockquote" not in found[0], page  # a line that begins with >= is one
         assert not re.search(r"`|\*\*[a-zA-Z]|\]\(", words), page
+
+
+def test_no_line_of_code_has_to_be_scrolled_beside_a_table_of_contents(site: Path) -> None:
+    for page in site.rglob("index.html"):
+        for code in re.findall(r"<pre.*?</pre>", page.read_text(), re.S):
+            lines = unescape(re.sub(r"<[^>]+>", "", code)).splitlines()
+            assert [line for line in lines if len(line) > 91] == [], page
 
 
 PATHS = json.loads((ROOT / "docs" / "assets" / "mac.json").read_text())

@@ -21,9 +21,33 @@ class Readable(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Called when the package is read: defaults that are names of constants become their values."""
+        for function in _functions(pkg):
+            for parameter in function.parameters:
+                if isinstance(parameter.default, griffe.ExprName):
+                    parameter.default = _constant(function, parameter.default.name) or parameter.default
+
+
+def _functions(within: griffe.Object) -> Iterator[griffe.Function]:
+    for member in within.members.values():
+        if isinstance(member, griffe.Function):
+            yield member
+        elif isinstance(member, griffe.Module | griffe.Class):
+            yield from _functions(member)
+
+
+def _constant(function: griffe.Function, name: str) -> str | None:
+    """The number that a constant of the function's module is, or of the module it is imported from."""
+    found = function.module.members.get(name)
+    found = found.final_target if isinstance(found, griffe.Alias) else found
+    value = str(found.value) if isinstance(found, griffe.Attribute) else ""
+    return value if re.fullmatch(r"[\d._]+", value) else None
+
 
 def as_markdown(text: str) -> str:
-    """The same words; >>> lines are fenced, parameters become items with their further lines."""
+    """The same words; >>> lines are fenced, parameters become items with their further lines, pages links."""
+    text = re.sub(r"(?<![\w/`])docs/([\w-]+)\.md", r"[\1](../\1.md)", text)
     return "\n\n".join(
         block for part in text.split("\n\n") for block in _blocks(part.strip("\n").splitlines())
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -95,6 +96,7 @@ def at_home(path: Path) -> str:
         target = page.get(target, target.removeprefix("docs/"))
         return f"[{said}]({target}{hash_}{anchor})"
 
+    text = re.sub(r"(?<![\w/`(\[])docs/[\w-]+\.md", r"[\g<0>](\g<0>)", text)
     return re.sub(r"\[([^\]]+)\]\((?!https?:)([^)\s]+)\)", link, text)
 
 
@@ -177,16 +179,36 @@ def http_reference(described: dict[str, Any]) -> str:
             answer = request["responses"]["200"].get("content", {})
             errors = ", ".join(code for code in request["responses"] if code >= "400")
             lines += [f"Returns {_contents(answer)}. Errors: {errors}.", ""]
-    lines += ["## Documents", ""]
+    lines += [
+        "## Documents",
+        "",
+        "The bodies of requests and of responses. A response has all of its fields.",
+        "",
+    ]
+    sent = _documents_of(described)
     for name, schema in described["components"]["schemas"].items():
         if name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which are not sent
             continue
         lines += [f"### {name}", "", _fields_as_code(schema.get("description", "")), ""]
         lines += _table("field", [
-            (field, said, said.get("description", ""), field in schema.get("required", []))
+            (field, said, said.get("description", ""), name in sent and field in schema.get("required", []))
             for field, said in schema.get("properties", {}).items()
         ])  # fmt: skip
     return "\n".join(lines)
+
+
+def _documents_of(described: dict[str, Any]) -> set[str]:
+    """The documents that clients send, with those inside them."""
+    bodies = [request.get("requestBody") for path in described["paths"].values() for request in path.values()]
+    found, new = set(), _named_in(bodies)
+    while new:
+        found |= new
+        new = _named_in([described["components"]["schemas"][name] for name in new]) - found
+    return found
+
+
+def _named_in(schemas: list[Any]) -> set[str]:
+    return set(re.findall(r"#/components/schemas/(\w+)", json.dumps(schemas)))
 
 
 def _fields_as_code(text: str) -> str:
@@ -204,16 +226,22 @@ def _contents(content: dict[str, Any]) -> str:
 def _table(first: str, rows: list[tuple[str, dict[str, Any], str, bool]]) -> list[str]:
     if not rows:
         return []
-    lines = [f"| {first} | type | meaning |", "| --- | --- | --- |"]
-    for name, schema, text, required in rows:
-        default = schema.get("default")
-        notes = [
-            text if not text or text.endswith(".") else f"{text}.",
-            "Required." if required else "",
-            f"Default: `{default}`." if default not in (None, "") else "",
-        ]
-        lines.append(f"| `{name}` | {_type(schema)} | {' '.join(filter(None, notes))} |")
-    return [*lines, ""]
+    notes = [_notes(schema, text, required) for _, schema, text, required in rows]
+    columns = [(first, *(f"`{name}`" for name, *_ in rows)), ("type", *(_type(row[1]) for row in rows))]
+    if any(notes):
+        columns.append(("meaning", *notes))
+    head, *others = zip(*columns)
+    return [*(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *others)), ""]
+
+
+def _notes(schema: dict[str, Any], text: str, required: bool) -> str:
+    default = schema.get("default")
+    notes = [
+        text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else "."),
+        "Required." if required else "",
+        f"Default: `{json.dumps(default).strip(chr(34))}`." if default not in (None, "") else "",
+    ]
+    return " ".join(filter(None, notes))
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -229,7 +257,7 @@ def _type(schema: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"
     if schema.get("maximum", 0) >= 2**62:
-        return f"{kind}, 64 bits, at least {schema.get('minimum', 0):g}"
+        return f"{kind} of 64 bits from {schema.get('minimum', 0):g} on"
     if "minimum" in schema and "maximum" in schema:
         return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
     return f"{kind}, at least {schema['minimum']:g}" if schema.get("minimum") else kind

@@ -62,9 +62,13 @@ class Collection:
     >>> from auxbit import Collection
     >>> X, y = load_digits(return_X_y=True)
     >>> rows = [{"label": int(label)} for label in y]
-    >>> with Collection.create("digits.auxbit", X, bits=16, metadata=rows, vectors="float16") as digits:
+    >>> digits = Collection.create(
+    ...     "digits.auxbit", X, bits=16, metadata=rows, vectors="float16"
+    ... )
+    >>> with digits:
     ...     distances, ids = digits.search(X[:5], k=3)
-    ...     labels = [row["label"] for row in digits.search(X[7], k=3, where="label >= 5").metadata]
+    ...     found = digits.search(X[7], k=3, where="label >= 5")
+    ...     labels = [row["label"] for row in found.metadata]
     >>> ids[:, 0].tolist(), labels
     ([0, 1, 2, 3, 4], [7, 7, 7])
     >>> len(Collection("digits.auxbit"))
@@ -425,7 +429,7 @@ class Collection:
         codes : (q, width) uint8, or a file of them. like : the id of an item.
         mode : "hamming", distances in bits, int32; or "asymmetric", squared distances from x itself to the
             vector that the decoder makes of a code, float32. None: asymmetric if coding is "optimal".
-        rerank : True, or a number of candidates (10 k, at least 100): that many are found by `mode` and
+        rerank : True, or a number of candidates (10·k, at least 100): that many are found by `mode` and
             ranked again by their true squared distances, float32, from the vectors on disk; for inner product
             distances are minus the product. None: if the collection keeps vectors and no mode is given.
         where : search only items with this metadata: "year >= 2020 and lang = en", {"label": "cat"}.

@@ -579,7 +579,7 @@ class HammingIndex:
             hasher normalizes; tables add the expected error of a code, decoder.errors), and ids (q, k) int64,
             ordered by distance, then position of insertion. Missing results have id -1 at distance inf.
         query_codes : hasher.encode(X), for a search in two stages: the decoder ranks only the `shortlist`, by
-            default the 10 k nearest in Hamming distance.
+            default the 10·k nearest in Hamming distance.
         probes, recall : as in `search`; recall is that of the first `sure_of` results, by default of all k.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")

@@ -90,7 +90,8 @@ def recall(choice: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     >>> from sklearn.datasets import load_digits
     >>> from auxbit import plot
     >>> from auxbit.experiments.bits import choose_bits
-    >>> by_bytes, by_time = plot.recall(choose_bits(load_digits().data[:400], bits=[8], n_queries=50))
+    >>> choice = choose_bits(load_digits().data[:400], bits=[8], n_queries=50)
+    >>> by_bytes, by_time = plot.recall(choice)
     >>> by_bytes.get_ylabel()
     'recall@10'
 

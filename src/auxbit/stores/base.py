@@ -440,7 +440,7 @@ class Store(ABC):
         mode : "hamming", distances int32; or "asymmetric", by the model's decoder: `candidates` (50 k, at
             least 500) are found by Hamming distance and ranked by ‖x − f(z)‖², float32. None: asymmetric if
             there is a model whose decoder is for these codes.
-        rerank : rank `candidates` (10 k, at least 100) by the vectors y that the store keeps, ‖x − y‖²,
+        rerank : rank `candidates` (10·k, at least 100) by the vectors y that the store keeps, ‖x − y‖²,
             float32: the queries as vectors, (q, n_features), or True if a model is given. None: rerank if
             the store keeps vectors, and a model but no mode is given; False: do not.
         """

@@ -180,7 +180,7 @@ def search_file(
     """Search a store for the rows of a file: the k nearest, or all within a Hamming radius.
 
     source : packed codes, or vectors, which `model` encodes. mode, candidates : as in Store.search. rerank :
-    how many candidates are ranked by the distances of their vectors, 0 for none; by default 10 k, at least
+    how many candidates are ranked by the distances of their vectors, 0 for none; by default 10·k, at least
     100, if the store keeps vectors and no mode is given.
     """
     queries, model = _read_queries(store, source, model)
