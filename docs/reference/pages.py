@@ -69,8 +69,10 @@ def on_page_content(html: str, **_: Any) -> str:
     for place, part in enumerate(parts):
         if place % 2 == 0:
             parts[place] = option.sub(r'<span class="option">\1</span>', part)
-        elif part.startswith("<code>") and len(part) < 50:
-            parts[place] = re.sub(r"^<code>(?=--?\w)", '<code class="option">', part)
+        elif part.startswith("<code>") and len(part) < 50 and re.match(r"<code>--?\w", part):
+            parts[place] = part.replace("<code>", '<code class="option">', 1)
+        elif part.startswith("<code>"):
+            parts[place] = option.sub(r'<span class="option">\1</span>', part)
     return "".join(parts)
 
 
@@ -255,9 +257,10 @@ def _type(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     kind = str(schema.get("type", "anything"))
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        inner = _type(schema.get("items", {}))
+        return f"list of {re.sub(r'^(?:list|[a-z]+$)', lambda kind: kind[0] + 's', inner)}"
     if schema.get("maximum", 0) >= 2**62:
-        return f"{kind} of 64 bits from {schema.get('minimum', 0):g} on"
+        return f"{kind} (64 bits, {schema.get('minimum', 0):g} or more)"
     if "minimum" in schema and "maximum" in schema:
         return f"{kind}, {schema['minimum']:g} to {schema['maximum']:g}"
     return f"{kind}, at least {schema['minimum']:g}" if schema.get("minimum") else kind

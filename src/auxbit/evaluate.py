@@ -342,14 +342,19 @@ def _extent(X: Array, name: str, workers: Workers) -> tuple[Float64, Float64, Fl
 
 
 class PrecisionRecall(NamedTuple):
-    """Means over the queries."""
+    """Precision and recall, means over the queries: `precision, recall = precision_recall_at_k(…)`."""
 
     precision: float
     recall: float
 
 
 class PrecisionRecallCurve(NamedTuple):
-    """One entry per radius 0..L: means over the queries that find something, and how many do."""
+    """Precision and recall within each Hamming radius, as arrays with one entry per radius 0..L.
+
+    radius : 0 to L.
+    precision, recall : means over the queries that find something within the radius.
+    answered : how many queries do.
+    """
 
     radius: Ids
     precision: Float64
@@ -597,7 +602,7 @@ def code_counts(codes: npt.ArrayLike) -> Ids:
 def effective_bits(codes: npt.ArrayLike) -> float:
     """The entropy of the code distribution in bits, L_eff in the paper. codes : (n, bytes) packed.
 
-    >>> effective_bits(np.array([[0], [1], [2], [3]], dtype=np.uint8))  # four codes, equally often
+    >>> effective_bits(np.array([[0], [1], [2], [3]], dtype=np.uint8))  # each code once
     2.0
     """
     counts = code_counts(codes)
