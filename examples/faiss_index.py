@@ -35,7 +35,7 @@ form = to_faiss("optimal.faiss", ba, codes)
 distances, ids = faiss.read_index("optimal.faiss").search(queries, 10)
 print(f"form {form!r}: recall@10 = {recall(ids):.3f}")
 
-# %% The distances are the same as in auxbit's own search.
+# %% The distances are those of auxbit's own search, up to rounding.
 index = HammingIndex(model=ba)
 index.add(codes)
 ours, _ = index.search_asymmetric(queries, k=10)
