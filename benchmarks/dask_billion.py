@@ -86,7 +86,7 @@ def billion(results: Results) -> str:
     through_client = 2 * FAN_IN * z_sums  # workers to scheduler, scheduler to client
     between_workers = n_shards * z_sums * FAN_IN / (FAN_IN - 1) + LOOKS * MACHINES * parameters
     passes = {
-        "a look along the h step": (row["along"], LOOKS * ITERATIONS),
+        "an evaluation along the h step": (row["along"], LOOKS * ITERATIONS),
         "the Z step": (row["z"], ITERATIONS),
         "true neighbours of the queries": (row["nearest"], 1),
         "mean, products, first codes": (3 * row["moments"], 1),
@@ -105,12 +105,12 @@ def billion(results: Results) -> str:
         between_workers=between_workers, load=load, total=total, memory=memory,
         cost=hours * PRICE,
     )  # fmt: skip
-    made = table(("pass", "a row, one thread", "computing", "tasks", "times"), lines)
+    made = table(("pass", "per row, one thread", "computing", "tasks", "times"), lines)
     return (
         f"{made}\n\n"
-        f"{n_shards} shards. To read the rows: {load:.0f} s. Memory: {memory / 1e9:.1f} GB a machine. "
+        f"{n_shards} shards. To read the rows: {load:.0f} s. Memory: {memory / 1e9:.1f} GB per machine. "
         f"An iteration sends {between_workers / 1e6:.0f} MB between workers "
-        f"({between_workers / MACHINES / 1e6:.1f} MB a machine) and {through_client / 1e6:.0f} MB through "
+        f"({between_workers / MACHINES / 1e6:.1f} MB per machine) and {through_client / 1e6:.0f} MB through "
         f"scheduler and client. {ITERATIONS} iterations: {total / 60:.0f} minutes, "
         f"{hours:.0f} machine-hours, ${hours * PRICE:.0f} at ${PRICE:.2f} each."
     )

@@ -471,9 +471,9 @@ def share(results: Results) -> str:
 
 
 def large(results: Results) -> str:
-    """A hundred million codes of 64 bits in 4,096 lists, in memory: made codes, those of a million rows of
-    sift_photos (repeated with noise) with one byte of each drawn at random; k = 10, 200 queries, one thread.
-    Recall is that of a search of all lists."""
+    """A hundred million codes of 64 bits in 4,096 lists, in memory: synthetic codes, those of a million rows
+    of sift_photos (repeated with noise) with one byte of each drawn at random; k = 10, 200 queries, one
+    thread. Recall is that of a search of all lists."""
     data, rng = Data("sift_photos_million"), np.random.default_rng(0)
     model = make_hasher("lsh", 64, random_state=0, n_jobs=2).fit(data.X[:20_000])
     model.fit_decoder(data.X[np.sort(rng.permutation(len(data.X))[:400_000])], "tables", lists=4096)

@@ -79,7 +79,7 @@ def code_sets(bits: int) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
 
 def hamming(results: Results) -> str:
     """HammingIndex(kind="linear") and FAISS IndexBinaryFlat in one run, one thread, a million codes:
-    queries a CPU-second, equal distances."""
+    queries per CPU second, equal distances."""
     faiss.omp_set_num_threads(1)
     rows = []
     for bits in (32, 64, 128, 256):
@@ -111,7 +111,7 @@ def hamming(results: Results) -> str:
 
 def radius(results: Results) -> str:
     """search_radius (kind="auto") and FAISS's exact hash tables in one run, one thread, a million codes,
-    500 queries: queries a CPU-second, equal answers."""
+    500 queries: queries per CPU second, equal answers."""
     faiss.omp_set_num_threads(1)
     rows = []
     for bits, r in ((32, 2), (64, 4)):
@@ -152,7 +152,7 @@ def radius(results: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """kind="auto" against kind="linear" in one run, one thread, k-nearest: queries a CPU-second once
+    """kind="auto" against kind="linear" in one run, one thread, k-nearest: queries per CPU second once
     the tables are made."""
     rows = []
     for bits, n in ((32, MILLION), (32, 10 * MILLION), (64, MILLION)):
@@ -183,7 +183,7 @@ def tables(results: Results) -> str:
 
 
 def asymmetric(results: Results) -> str:
-    """search_asymmetric over a million codes against FAISS with the same bytes a code, one thread, 200
+    """search_asymmetric over a million codes against FAISS with the same bytes per code, one thread, 200
     queries, one run: queries per CPU-second. Tables are a decoder of 256 vectors per byte."""
     faiss.omp_set_num_threads(1)
     X = sift_photos(60_000)

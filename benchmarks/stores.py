@@ -102,7 +102,7 @@ def pushing(results: Results) -> str:
                 rates = [f"{N_CODES / found[what]['seconds']:,.0f}" for what in ("new", "again")]
                 own = f"{N_CODES / found['new']['cpu_seconds']:,.0f}"
                 made.append((name, rows, f"{N_CODES:,}", *rates, own))
-    head = ("store", "rows of", "pushed", "new, a second", "again, a second", "a CPU-second here")
+    head = ("store", "rows of", "pushed", "new, per second", "again, per second", "per CPU second here")
     return table(head, made)
 
 
