@@ -50,10 +50,10 @@ class Health(Document):
 class Features(Document):
     """How pictures become vectors."""
 
-    kind: str
-    side: int
-    colour: float
-    grey: bool
+    kind: str = Field(description="gist, pixels or onnx")
+    side: int = Field(description="of the square in the middle of a picture, in pixels")
+    colour: float = Field(description="weight of a colour histogram beside GIST")
+    grey: bool = Field(description="of pixels: whether channels are averaged")
 
 
 class Stats(Document):
@@ -61,31 +61,31 @@ class Stats(Document):
 
     name: str
     items: Count
-    bits: int
-    method: str | None
+    bits: int = Field(description="bits per code")
+    method: str | None = Field(description="null if codes are made elsewhere")
     metric: str
-    coding: str
-    mu: float
-    dimension: int
-    vectors: str | None
-    ids: str | None
-    fields: list[str]
+    coding: str = Field(description="hash, or optimal: chosen for the decoder")
+    mu: float = Field(description="cost of each bit that differs from the hash function")
+    dimension: int = Field(description="numbers per vector")
+    vectors: str | None = Field(description="type of the kept vectors")
+    ids: str | None = Field(description="integers, text or uuid")
+    fields: list[str] = Field(description="of the metadata")
     features: Features | None
-    modes: list[Mode]
+    modes: list[Mode] = Field(description="ways to search")
     default_mode: Mode
-    has_radius: bool
+    has_radius: bool = Field(description="whether a search may have a radius")
     has_pictures: bool
-    has_text_search: bool
-    writable: bool
-    reconstructs: bool
-    has_comparison: bool
-    max_k: int
+    has_text_search: bool = Field(description="whether pictures can be searched by words")
+    writable: bool = Field(description="whether items can be added and deleted")
+    reconstructs: bool = Field(description="whether pictures can be drawn from their codes")
+    has_comparison: bool = Field(description="whether methods were compared")
+    max_k: int = Field(description="largest number of results")
     max_upload_bytes: int
     max_upload_pixels: int
-    bytes: dict[str, int]
-    added_since_training: Count
-    retrain: bool
-    reasons: list[str]
+    bytes: dict[str, int] = Field(description="on disk, by what they hold")
+    added_since_training: Count = Field(description="items that the model was not trained on")
+    retrain: bool = Field(description="whether these differ so much that training again is advised")
+    reasons: list[str] = Field(description="why it is advised")
 
 
 class Item(Document):
@@ -315,11 +315,11 @@ class ModelReport(Document):
     bits: int
     items: Count
     dimension: int
-    parameters: dict[str, Any]
-    history: list[Iteration]
+    parameters: dict[str, Any] = Field(description="of the estimator")
+    history: list[Iteration] = Field(description="of the training; empty for methods without iterations")
     effective_bits: EffectiveBits
-    balance: list[float]
-    correlation: list[list[float]]
+    balance: list[float] = Field(description="for each bit the share of ones")
+    correlation: list[list[float]] = Field(description="between bits")
     buckets: Buckets
     training: Training | None
 
