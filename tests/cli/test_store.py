@@ -161,6 +161,7 @@ def test_a_collection_goes_into_any_store_without_its_metadata(tmp_path, monkeyp
 
 
 def test_mistakes_are_told_before_anything_happens(files, tmp_path):
+    skip_without_milvus_file()
     (tmp_path / "folder").mkdir()
     with Collection.create("texts", bits=8) as texts:
         texts.add(codes=random_codes(2, 8), ids=["a", "b"])
