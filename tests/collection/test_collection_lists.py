@@ -267,7 +267,9 @@ def test_a_create_that_is_killed_resumes_from_the_rows_that_are_there(tmp_path, 
     assert np.array_equal(found.distances, expected.distances)
 
 
-def test_with_little_memory_samples_and_batches_are_smaller_and_all_rows_are_found(tmp_path, monkeypatch):
+def test_with_little_memory_samples_and_batches_are_smaller_and_codes_are_those_of_all_at_once(
+    tmp_path, monkeypatch
+):
     D, n, fitted = 2000, 4000, []
     X = np.random.default_rng(0).standard_normal((n, D)).astype(np.float32)
     np.save(tmp_path / "x.npy", X)
@@ -289,8 +291,7 @@ def test_with_little_memory_samples_and_batches_are_smaller_and_all_rows_are_fou
         tmp_path / "c", tmp_path / "x.npy", bits=32, method="lsh", decoder="linear", lists=5,
         memory="128MB", progress=Batches(),
     ) as items:  # fmt: skip
-        ids = items.search(X[::500], k=1, probes="all", rerank=False).ids
-        assert len(items) == n
+        assert np.array_equal(items.codes(), items.model.encode(X, coding="optimal"))
         with pytest.raises(InvalidParameter, match="memory='1KB' is invalid: expected bytes"):
             items.add(tmp_path / "x.npy", memory="1KB")
         assert len(items) == n
@@ -298,4 +299,12 @@ def test_with_little_memory_samples_and_batches_are_smaller_and_all_rows_are_fou
     assert LEAST_ROWS < most < n / 2
     assert fitted == [most]
     assert [size for size in Batches.sizes if size > 1] == [most] * (n // most) + [n % most]
-    assert (ids >= 0).all()
+
+
+def test_a_limit_of_memory_that_is_wrong_replaces_no_collection(tmp_path):
+    X = rows(300)
+    with Collection.create(tmp_path / "c", X, bits=16, method="lsh") as items:
+        model = items.model
+    with pytest.raises(InvalidParameter, match="memory='1KB' is invalid"):
+        Collection.create(tmp_path / "c", X, model=model, memory="1KB", overwrite=True)
+    assert len(Collection(tmp_path / "c")) == 300

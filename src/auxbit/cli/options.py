@@ -137,7 +137,7 @@ OtherMethod = Annotated[str | None, Option(
 Bits = Annotated[str, Option(metavar="N,…", help="Numbers of bits.")]
 Seed = Annotated[int, Option(help=SEED_HELP)]
 Memory = Annotated[str | None, Option(
-    metavar="BYTES", help="Memory for rows, such as 2GB; fewer are fitted to, and encoded at a time."
+    metavar="BYTES", help="Limit the memory for rows, such as 2GB, by smaller samples and batches."
 )]  # fmt: skip
 METRICS = ("euclidean", "cosine", "inner_product")
 Metric = Annotated[str, choice(*METRICS, help="The metric whose nearest neighbours a search should find.")]

@@ -132,7 +132,7 @@ class Collection:
         lists : divide items into that many lists; a search reads only those near the query. "auto": about
             1.5·√n for n rows of 500,000 and more, if a decoder is fitted here to optimal codes.
         refine_bits : with lists, the bits of a second, finer code per item, which ranks candidates again if
-            no vectors are kept. memory : for rows, such as "2GB": fewer are fitted to, and encoded at a time.
+            no vectors are kept. memory : limits that of rows, as "2GB", by smaller samples and batches.
         """
         told, folder = progress or Silent(), None if path is None else Path(path)
         if folder is not None:
@@ -246,8 +246,8 @@ class Collection:
             has columns, the names of those to keep, by default all others.
         attachments : bytes or None for each row, which `attachment` returns. trained : the model was fitted
             to these rows; `stats` compares later ones with them. first_row : begin at this row of the file.
-        memory : for rows of a file, such as "2GB": fewer at a time. stopped : called if a file ends early,
-            with the row to resume from and the number of rows.
+        memory : limits that of a file's rows, as "2GB", by smaller batches. stopped : called if a file ends
+            early, with the row to resume from and the number of rows.
         """
         source = codes if X is None else X
         if source is None:

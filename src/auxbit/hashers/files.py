@@ -469,6 +469,8 @@ def model_for(
     `codes_by` says, also of codes that are made elsewhere.
     """
     check_lists(lists)
+    if memory is not None:
+        Budget.parse(memory)  # before anything is replaced
     fits = X is not None and model is None and not are_codes
     if metric is not None and not fits and metric != (model.scaling_.metric if model else "euclidean"):
         raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or the model.")
@@ -628,7 +630,7 @@ def suit_decoder(
     """Give a model a decoder for optimal codes, unless it has one. X : rows to fit it to, None for none.
 
     lists : as in fit_decoder, by the number of all rows of X; None: as the decoder has them, else none.
-    memory : that the decoder's rows must fit into, a sample of X.
+    memory : what the decoder is fitted to, a sample of X, must fit into.
     """
     n_lists = 0 if X is None else number_of_lists(lists, len(X))
     present, known, finer = kind_of(model.decoder_)

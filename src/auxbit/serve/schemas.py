@@ -51,9 +51,9 @@ class Features(Document):
     """How pictures become vectors."""
 
     kind: str = Field(description="gist, pixels or onnx")
-    side: int = Field(description="of the square in the middle of a picture, in pixels")
+    side: int = Field(description="side of the square of a picture that is used, in pixels")
     colour: float = Field(description="weight of a colour histogram beside GIST")
-    grey: bool = Field(description="of pixels: whether channels are averaged")
+    grey: bool = Field(description="for pixels: whether colours are averaged")
 
 
 class Stats(Document):
@@ -67,9 +67,9 @@ class Stats(Document):
     coding: str = Field(description="hash, or optimal: chosen for the decoder")
     mu: float = Field(description="cost of each bit that differs from the hash function")
     dimension: int = Field(description="numbers per vector")
-    vectors: str | None = Field(description="type of the kept vectors")
+    vectors: str | None = Field(description="type of the stored vectors; null if none are stored")
     ids: str | None = Field(description="integers, text or uuid")
-    fields: list[str] = Field(description="of the metadata")
+    fields: list[str] = Field(description="names of the fields of metadata")
     features: Features | None
     modes: list[Mode] = Field(description="ways to search")
     default_mode: Mode
@@ -82,7 +82,7 @@ class Stats(Document):
     max_k: int = Field(description="largest number of results")
     max_upload_bytes: int
     max_upload_pixels: int
-    bytes: dict[str, int] = Field(description="on disk, by what they hold")
+    bytes: dict[str, int] = Field(description="bytes on disk, by what they hold")
     added_since_training: Count = Field(description="items that the model was not trained on")
     retrain: bool = Field(description="whether these differ so much that training again is advised")
     reasons: list[str] = Field(description="why it is advised")
@@ -315,11 +315,11 @@ class ModelReport(Document):
     bits: int
     items: Count
     dimension: int
-    parameters: dict[str, Any] = Field(description="of the estimator")
-    history: list[Iteration] = Field(description="of the training; empty for methods without iterations")
+    parameters: dict[str, Any] = Field(description="parameters of the estimator")
+    history: list[Iteration] = Field(description="iterations of the training; empty for methods without any")
     effective_bits: EffectiveBits
     balance: list[float] = Field(description="for each bit the share of ones")
-    correlation: list[list[float]] = Field(description="between bits")
+    correlation: list[list[float]] = Field(description="correlation of each pair of bits")
     buckets: Buckets
     training: Training | None
 
