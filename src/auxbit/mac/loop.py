@@ -352,14 +352,17 @@ class DecoderSums:
 
 
 def decoder_sums(X: Float32, Z: Bits, workers: Workers) -> DecoderSums:
-    """Gather the sums in one pass. A block's counts are whole numbers, exact in float32."""
+    """Gather the sums in one pass. A block's counts are whole numbers, exact in float32.
+
+    XᵀZ, as rows out of core have it: ZᵀX may differ in its last digits, on processors without AVX-512.
+    """
 
     def block(rows: slice) -> tuple[Float32, Float64, Float32, Float64]:
         Zb, Xb = Z[rows].astype(np.float32), X[rows]
-        return Zb.T @ Zb, Zb.sum(axis=0, dtype=np.float64), Zb.T @ Xb, Xb.sum(axis=0, dtype=np.float64)
+        return Zb.T @ Zb, Zb.sum(axis=0, dtype=np.float64), Xb.T @ Zb, Xb.sum(axis=0, dtype=np.float64)
 
-    ZZ, z, ZX, x = workers.sum(block, len(X))
-    return DecoderSums(len(X), ZZ, z, ZX, x)
+    ZZ, z, XZ, x = workers.sum(block, len(X))
+    return DecoderSums(len(X), ZZ, z, XZ.T, x)
 
 
 def f_step(sums: DecoderSums) -> LinearDecoder:
