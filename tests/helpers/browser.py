@@ -25,7 +25,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">\"'.png"
 LONG = "a-very-long-file-name-that-goes-on-and-on-and-ends-with-number-0042.jpg"
-WAIT = 10_000  # milliseconds; a test that fails shall say so soon
+WAIT = 30_000  # milliseconds: a busy machine may need ten to answer a first search
 
 READY = """() => document.querySelector("main > section:not([hidden])")
     && ![...document.querySelectorAll("[aria-busy], .skeleton")].some((node) => node.checkVisibility())

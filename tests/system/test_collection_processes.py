@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -375,7 +376,7 @@ def test_a_child_that_is_forked_while_others_add_and_search_does_not_hang(collec
             time.sleep(0.002)
             child = os.fork()
             if not child:
-                signal.alarm(20)  # a child that hangs ends by it
+                faulthandler.dump_traceback_later(30, exit=True)  # a child that hangs says where, and ends
                 found = collection.search(QUERIES, k=3)
                 os._exit(0 if len(found.ids) == len(QUERIES) else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

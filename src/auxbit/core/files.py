@@ -346,7 +346,7 @@ class WriterLock:
 
     def look(self, *, closing: bool = False) -> None:
         """Have the file open that is there now, for `notes`; or none any more."""
-        with self._looking:
+        with unforked, self._looking:
             with suppress(OSError):
                 if not closing and os.path.samestat(os.fstat(self._seen), os.stat(self.path)):
                     return
@@ -356,8 +356,9 @@ class WriterLock:
             with suppress(OSError):  # there is none before the first change
                 self._seen = -1 if closing else os.open(self.path, os.O_RDONLY | BINARY)
 
-    def __del__(self) -> None:
-        self.look(closing=True)
+    def __del__(self) -> None:  # without waiting for a fork: it may be called in the midst of one
+        if self._seen >= 0:
+            os.close(self._seen)
 
     def _holder(self) -> str:
         try:
