@@ -31,6 +31,7 @@ from auxbit.mac.z_step import ZOptions, ZSolver
 from record import Results, data_folder, run, table
 
 DATA, SEEDS, K = ("digits", "siftsmall", "mnist", "sift_photos", "wordnet"), (0, 1, 2), 50
+MORE_SEEDS = range(12)  # of digits, 1,497 rows, whose fits differ more from seed to seed
 N_ROWS, N_QUERIES = 10_000, 500
 
 
@@ -147,7 +148,7 @@ def continued(results: Results) -> str:
     for name in DATA:
         X, Q = rows_of(name)
         truth = ground_truth(X, Q, K)
-        for seed in SEEDS:
+        for seed in MORE_SEEDS if name == "digits" else SEEDS:
             for bits in (8, 32):
                 for validation in (None, "auto"):
                     plain = BinaryAutoencoder(bits, validation=validation, random_state=seed, n_jobs=1)
@@ -177,7 +178,7 @@ def continued(results: Results) -> str:
     head = ["E_BA of the old model", "continued", "time", "precision"]
     made = table(["data", "bits", *head, "the same with validation", *head[1:]], lines)
     about = f"precision: at {K} by Hamming distance, from nothing / continued"
-    return f"{made}\n\nAll against a fit from nothing to all rows; {about}; means of {len(SEEDS)} seeds."
+    return f"{made}\n\nAll against a fit from nothing to all rows; {about}; means of {len(SEEDS)} seeds, of digits {len(MORE_SEEDS)}."
 
 
 def stream(results: Results) -> str:

@@ -82,7 +82,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 STREAM_ROWS = 20_000  # that partial_fit keeps
-GONE_BACK = 8.0  # in μ, when a fit continues from a model
+GONE_BACK, GONE_BACK_HALVES = 8.0, 6.0  # in μ, when a fit continues from a model by whole or half steps
+FEW_ROWS = 5_000  # fits to fewer differ most by where they end: one that continues lets μ grow more slowly
 LARGEST_MU = 1e12  # rows are scaled to a range of 1, so theorem 4.1 ends the path far below this
 
 
@@ -117,7 +118,8 @@ class _Trained(Hasher):
         client : a dask.distributed.Client, for a path that its workers can read.
         init : a fitted model of the same class and bits to continue from, for example one fitted to fewer
             rows: its hash function and features, its codes and its C are taken over, and μ starts at an
-            eighth of that at which it was found. It may be this model itself.
+            eighth of that at which it was found (with fewer than 5,000 rows at a sixth, and it grows in half
+            steps). It may be this model itself.
 
         All or nothing: if fit fails, the model stays as it was before.
         """
@@ -133,7 +135,7 @@ class _Trained(Hasher):
                 if isinstance(plan.objective, Affinity):
                     plan, table, labels = self._with_pairs(plan, labels, place, rng)
                     budget = None
-                plan = plan if init is None else self._continued(plan, init)
+                plan = plan if init is None else self._continued(plan, init, table.shape[0])
                 fitted = fit(plan, table, place.workers, rng, budget=budget, checkpoint=folder, resume=resume)
                 self._warn_of(fitted, continued=init is not None)
                 labels = None if labels is None else labels[fitted.sampled]
@@ -188,16 +190,19 @@ class _Trained(Hasher):
         """What is to be fitted, with all parameters checked: the start, which comes after, takes time."""
         raise NotImplementedError
 
-    def _continued(self, plan: Plan, model: Hasher) -> Plan:
-        """The plan that continues from a fitted model."""
+    def _continued(self, plan: Plan, model: Hasher, n_rows: int) -> Plan:
+        """The plan that continues from a fitted model, with so many rows."""
         if not isinstance(model, type(self)) or not hasattr(model, "history_"):
             raise InvalidInput(f"fit(init=…) takes a fitted {type(self).__name__} to continue from.")
+        halves = n_rows < FEW_ROWS and getattr(self, "mu_schedule", None) is None
         kept = [each.mu for each in model.history_ if each.kept]
-        least = kept[-1] / GONE_BACK if kept and plan.settled is None else 0.0
+        back = GONE_BACK_HALVES if halves else GONE_BACK
+        least = kept[-1] / back if kept and plan.settled is None else 0.0
 
         def rest(mu: float) -> list[float]:
             values = plan.schedule(mu)
-            return [each for each in values if each >= least] or values[-1:]
+            late = [each for each in values if each >= least] or values[-1:]
+            return _with_means(late)[: len(values)] if halves else late
 
         features = self._kept_features(model)
         if features is not None:
@@ -784,6 +789,11 @@ def _for_scaling(weights: Float32, bias: Float32, theirs: Scaling, ours: Scaling
     moved = bias + (ours.mean - theirs.mean) / theirs.scale @ W[:D]
     W[:D] *= ours.scale / theirs.scale
     return LinearEncoder(W.astype(np.float32), moved.astype(np.float32))
+
+
+def _with_means(values: list[float]) -> list[float]:
+    """Rising values, and between any two of them their geometric mean."""
+    return [each for a, b in pairwise(values) for each in (a, (a * b) ** 0.5)] + values[-1:]
 
 
 def continued(model: Hasher, features: object, given: Beginning) -> Continued | HasherCodes:
