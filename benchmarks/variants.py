@@ -178,7 +178,8 @@ def continued(results: Results) -> str:
     head = ["E_BA of the old model", "continued", "time", "precision"]
     made = table(["data", "bits", *head, "the same with validation", *head[1:]], lines)
     about = f"precision: at {K} by Hamming distance, from nothing / continued"
-    return f"{made}\n\nAll against a fit from nothing to all rows; {about}; means of {len(SEEDS)} seeds, of digits {len(MORE_SEEDS)}."
+    seeds = f"means of {len(SEEDS)} seeds, of digits {len(MORE_SEEDS)}"
+    return f"{made}\n\nAll against a fit from nothing to all rows; {about}; {seeds}."
 
 
 def stream(results: Results) -> str:

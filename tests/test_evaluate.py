@@ -95,7 +95,31 @@ def test_ground_truth_is_exact_where_float32_is_not(offset, spread):
 def test_ground_truth_holds_for_tiny_and_huge_values(scale):
     rng = np.random.default_rng(2)
     base, queries = scale * rng.normal(size=(2000, 6)), scale * rng.normal(size=(10, 6))
-    np.testing.assert_array_equal(ground_truth(base, queries, 7), slow_truth(base, queries, 7))
+    unit = 2.0**600 if scale < 1e-100 else 1.0  # squares of such numbers vanish
+    wanted = slow_truth(base * unit, queries * unit, 7)
+    np.testing.assert_array_equal(ground_truth(base, queries, 7), wanted)
+    products = (queries * unit) @ (base * unit).T if scale < 1e100 else (queries / scale) @ (base / scale).T
+    found = ground_truth(base, queries, 7, metric="inner_product")
+    np.testing.assert_array_equal(found, np.argsort(-products, axis=1, kind="stable")[:, :7])
+    assert np.array_equal(ground_truth(np.zeros((9, 2)), np.zeros((1, 2)), 3), [[0, 1, 2]])
+
+
+@pytest.mark.parametrize("function", [unit_rows, largest_norm, lambda X: lift_rows(X, 9.0),
+                                      lambda X: lift_queries(X, 9.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("X", "match"),
+    [
+        ([1.0, 2.0], r"X must be a 2-D array of numbers .*\(2,\)"),
+        ([[1.0, np.nan]], "X contains NaN at row 0, column 1"),
+        ([[1.0, 2j]], "complex128"),
+        ([["1", "2"]], "<U1"),
+        ([[1.0], [2.0, 3.0]], "inhomogeneous"),
+    ],
+)
+def test_rows_that_have_no_norms_are_refused(function, X, match):
+    with pytest.raises(InvalidInput, match=match):
+        function(X)
+    assert np.size(function([[3.0, 4.0]])) >= 1  # lists of numbers will do
 
 
 def test_one_far_outlier_does_not_spoil_the_ground_truth():

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from auxbit.core import maps
-from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, check_integer
+from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, as_array, check_finite, check_integer
 from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
@@ -45,6 +45,7 @@ __all__ = [
 QUERY_BLOCK, MOST_BASE_ROWS = 128, 16384
 UNIT = 2.0**-24  # unit roundoff of float32
 METRICS = ("euclidean", "cosine", "inner_product")
+LEAST_REACH, ENLARGED = 2.0**-400, 2.0**600  # the square of a scale is finite; those of tiny numbers vanish
 
 
 def ground_truth(
@@ -72,6 +73,9 @@ def ground_truth(
         base, queries = unit_rows(base, n_jobs=n_jobs), unit_rows(queries, n_jobs=n_jobs)
     with Workers(n_jobs) as workers:
         sieve = _Sieve.measure(base, queries, workers, products=metric == "inner_product")
+        if sieve.is_tiny:  # a power of two changes no order
+            base, queries = base * np.float64(ENLARGED), queries * np.float64(ENLARGED)
+            sieve = _Sieve.measure(base, queries, workers, products=sieve.products)
         return _nearest(sieve, base, queries, k, workers)[1]
 
 
@@ -91,15 +95,17 @@ def unit_rows(X: Array, *, n_jobs: int | None = None) -> Float64:
     >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
     [[0.6, 0.8]]
     """
-    out = np.empty(X.shape)
+    vectors = _check_vectors(X, "X")
+    out = np.empty(vectors.shape)
 
     def fill(rows: slice) -> None:
-        block = np.asarray(X[rows]).astype(np.float64)
+        block = vectors[rows].astype(np.float64)
         norms = row_norms(block)
         out[rows] = block / np.where(norms > 0, norms, 1.0)[:, None]
 
     with Workers(n_jobs) as workers:
-        workers.run(fill, len(X))
+        check_finite(vectors, workers)
+        workers.run(fill, len(vectors))
     return out
 
 
@@ -109,8 +115,10 @@ def largest_norm(X: Array, *, n_jobs: int | None = None) -> float:
     >>> largest_norm(np.array([[3.0, 4.0], [1.0, 1.0]]))
     5.0
     """
+    vectors = _check_vectors(X, "X")
     with Workers(n_jobs) as workers:
-        return maps.largest_norm(X, workers)
+        check_finite(vectors, workers)
+        return maps.largest_norm(vectors, workers)
 
 
 def lift_rows(X: Array, largest: float) -> Float64:
@@ -122,9 +130,10 @@ def lift_rows(X: Array, largest: float) -> Float64:
     The coordinate is sqrt(largest² − ‖x‖²): the rows nearest to a query of `lift_queries` are then those
     with the largest inner products. largest : at least `largest_norm` of all rows.
     """
-    block = np.asarray(X)
+    block = _check_vectors(X, "X")
+    check_finite(block)
     norms = row_norms(block)
-    if len(block) and norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
+    if norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
         raise InvalidInput(
             f"a row has the norm {norms.max():.6g}, more than largest={largest:.6g}. Use largest_norm of all "
             "rows."
@@ -141,7 +150,9 @@ def lift_queries(X: Array, largest: float) -> Float64:
     They are scaled to the length of those rows, which changes no order of rows. By codes, a much shorter
     query would be nearest to the shortest reconstructions, whatever their direction.
     """
-    return lifted_queries(np.asarray(X), largest)
+    block = _check_vectors(X, "X")
+    check_finite(block)
+    return lifted_queries(block, largest)
 
 
 # ---- the k nearest, exactly
@@ -216,10 +227,15 @@ class _Sieve(NamedTuple):
     @classmethod
     def within(cls, centre: Float64, reach: float) -> _Sieve:
         """For rows that are nowhere farther than `reach` from the centre."""
-        reach = max(reach, 2.0**-400)  # so that the square of the scale is finite
+        reach = max(reach, LEAST_REACH)
         n_dims = len(centre)
         gamma = n_dims * UNIT / (1 - n_dims * UNIT)
         return cls(centre, 2.0 ** -np.ceil(np.log2(reach)), gamma / 2 + 6 * UNIT, n_dims * 2.0**-115)
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether squares of the rows, and of their differences, may vanish in float64."""
+        return self.scale * LEAST_REACH >= 1 and float(np.abs(self.centre).max()) <= LEAST_REACH
 
     def shrink(self, X: Array, workers: Workers) -> _Shrunk:
         raw = np.asarray(X)
@@ -311,7 +327,7 @@ def _merge(owners: Ids, distances: Float64, rows: Ids, best: Float64, ids: Ids) 
 
 
 def _check_vectors(X: npt.ArrayLike, name: str) -> Array:
-    vectors = np.asarray(X)
+    vectors = as_array(X, name)
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or 0 in vectors.shape:
         raise InvalidInput(
             f"{name} must be a 2-D array of numbers with at least one row and one column, "
@@ -587,7 +603,7 @@ def code_counts(codes: npt.ArrayLike) -> Ids:
     >>> code_counts(np.array([[3], [5], [3]], dtype=np.uint8)).tolist()
     [2, 1]
     """
-    packed: Packed = np.asarray(codes)
+    packed: Packed = as_array(codes, "codes")
     if packed.ndim != 2 or packed.dtype != np.uint8 or 0 in packed.shape:
         raise InvalidInput(
             "codes must be packed codes, a (n, bytes) array of uint8 with at least one row, "

@@ -20,6 +20,20 @@ def test_integers_outside_their_range_and_other_types_are_refused(value):
         checks.check_integer("n", value, 1, 10, "Try 5.")
 
 
+def test_masked_numbers_are_not_taken_for_those_below_the_mask():
+    X = np.ma.masked_array([[1.0, 2.0], [3.0, 1e9]], mask=[[0, 0], [0, 1]])
+    with pytest.raises(InvalidInput, match=r"X has 1 masked numbers. Fill them, e.g. X.filled\(0\), or drop"):
+        checks.as_array(X)
+    unmasked = np.ma.masked_array([[1.0, 2.0]])
+    assert checks.as_array(unmasked).tolist() == [[1.0, 2.0]]
+    assert type(checks.as_array(unmasked)) is np.ndarray
+
+
+def test_lists_of_unlike_lengths_are_no_array():
+    with pytest.raises(InvalidInput, match=r"codes must be an array of numbers: .*inhomogeneous"):
+        checks.as_array([[1, 2], [3]], "codes")
+
+
 def test_integers_of_numpy_become_pythons():
     assert type(checks.check_integer("n", np.int32(7), 1)) is int
     with pytest.raises(InvalidParameter, match="expected an integer of at least 1"):

@@ -69,7 +69,7 @@ def test_other_values_than_0_and_1_are_refused(wrong):
 
 
 def test_a_single_code_must_be_a_row():
-    with pytest.raises(InvalidInput, match=r"2-D array of 0 and 1, got 1 dimension"):
+    with pytest.raises(InvalidInput, match=r"2-D array of 0 and 1, got shape \(2,\) of int64"):
         maps.pack([0, 1])
 
 

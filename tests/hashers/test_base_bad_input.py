@@ -36,6 +36,13 @@ def state(model):
     )
 
 
+@every_method
+def test_masked_rows_are_refused(method, fitted):
+    masked = np.ma.masked_array(GOOD, mask=GOOD > 2)
+    for model in fitted.values():
+        expect(method, model, masked, r"X has \d+ masked numbers\. Fill them")
+
+
 def expect(method, model, X, match, error=InvalidInput):
     """Refused with this message, and the model is what it was."""
     before = state(model)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, LSH, ThresholdedPCA
-from auxbit.errors import InvalidParameter
+from auxbit.errors import InvalidInput, InvalidParameter
 from helpers import hasher_models
 from helpers.every_hasher import DEGENERATE, every_hasher
 from helpers.hasher_models import TRAINED, made
@@ -90,3 +90,33 @@ def test_lsh_has_any_number_of_bits_and_more_of_them_reconstruct_better():
     scores = [LSH(n_bits, random_state=0).fit(X).score(X) for n_bits in (1, 8, 1024)]
     assert scores == sorted(scores)
     assert LSH(1024, random_state=0).fit(X).encode(X).shape == (300, 128)
+
+
+def test_rows_of_any_norm_have_the_codes_of_unit_rows(digits):
+    X = digits[:200].astype(np.float64)
+    model = LSH(16, normalize=True, random_state=0).fit(X)
+    for factor in (1e-150, 1e-162, 1e-200, 1e-300):
+        assert np.array_equal(model.encode(X * factor), model.encode(X))
+
+
+def test_tables_hold_rows_whose_range_float32_cannot_hold(digits):
+    unit = np.float32(2.0**124)  # float32 holds numbers to ±8 units, but not their range
+    X = (digits[:300] - 8) * unit
+    model = LSH(16, random_state=0).fit(X).fit_decoder(X, "tables", n_iter=2)
+    small = LSH(16, random_state=0).fit(X / unit).fit_decoder(X / unit, "tables", n_iter=2)
+    codes = model.encode(X, coding="optimal")
+    assert np.isfinite(model.decoder_.tables).all()
+    assert np.array_equal(codes, small.encode(X / unit, coding="optimal"))
+    np.testing.assert_allclose(model.decode(codes) / unit, small.decode(codes), atol=1e-3)
+
+
+@pytest.mark.parametrize("lists", [None, 4])
+@pytest.mark.parametrize("decoder", ["tables", "linear"])
+def test_what_float32_cannot_hold_is_refused_without_warnings(decoder, lists, digits):
+    X = digits[:300].astype(np.float64) * 1e60
+    model = LSH(16, random_state=0).fit(X)
+    if decoder == "linear" and lists is None:
+        assert np.isfinite(model.fit_decoder(X, decoder).decode(model.encode(X, coding="optimal"))).all()
+        return
+    with pytest.raises(InvalidInput, match=r"float32 cannot hold\. Rescale the rows before fit"):
+        model.fit_decoder(X, decoder, n_iter=1, lists=lists)

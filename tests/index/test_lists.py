@@ -206,6 +206,23 @@ def test_a_search_of_all_lists_is_that_of_all_codes(bits, decoder, base, queries
     assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all()
 
 
+@pytest.mark.parametrize("decoder", ["tables", "linear"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_order_of_queries_in_memory_does_not_matter(decoder, dtype, base, queries):
+    index, asked = index_of(fitted(decoder=decoder), base), queries.astype(dtype)
+    wanted = index.search_asymmetric(asked, 10, probes=3)
+    strided = np.repeat(asked, 2, axis=1)[:, ::2]
+    for other in (np.asfortranarray(asked), strided, asked[::-1].copy()[::-1]):
+        for found, known in zip(index.search_asymmetric(other, 10, probes=3), wanted, strict=True):
+            assert np.array_equal(found, known)
+
+
+@pytest.mark.parametrize("decoder", ["tables", "linear"])
+def test_no_queries_get_no_answers(decoder, base, queries):
+    distances, ids = index_of(fitted(decoder=decoder), base).search_asymmetric(queries[:0], 3)
+    assert distances.shape == ids.shape == (0, 3)
+
+
 @pytest.mark.parametrize("probes", [1, 3, N_LISTS - 1])
 def test_a_search_of_some_lists_is_that_of_their_codes(probes, model, base, queries):
     true = true_distances(model, base, queries.astype(np.float64))
@@ -475,6 +492,19 @@ def test_hash_codes_in_lists_are_found_as_without(hashed):
         ):
             assert np.array_equal(found, expected)
     assert listed.n_lists == 20
+
+
+def test_the_order_of_hash_codes_in_memory_does_not_matter(hashed):
+    codes, asked = hashed
+    one, other = HammingIndex(32, lists=20), HammingIndex(32, lists=20)
+    one.add(codes)
+    other.add(np.asfortranarray(codes))
+    swapped = np.asfortranarray(asked)
+    for found, wanted in (
+        (other.search(swapped, 10, probes=4), one.search(asked, 10, probes=4)),
+        (other.search_radius(swapped, 6, probes=4), one.search_radius(asked, 6, probes=4)),
+    ):
+        assert all(map(np.array_equal, found, wanted))
 
 
 def test_some_lists_of_hash_codes_hold_most_neighbours(hashed):

@@ -214,6 +214,20 @@ def test_the_tables_are_those_of_ridge_regression_on_one_hot_rows(n_bits, shrink
     np.testing.assert_allclose(fitted.tables[unseen], present.tables[unseen], rtol=1e-6)
 
 
+@given(exponents=st.lists(st.integers(-45, 0), min_size=5, max_size=5), seed=st.integers(0, 99))
+def test_dimensions_of_any_size_are_solved_beside_each_other(exponents, seed):
+    X, codes, present = problem(300, 5, 16, seed)
+    units = np.exp2(np.float32([3 * each for each in exponents]))
+    tiny = replace(present, tables=present.tables * units, b=present.b * units)
+    with Workers(1) as workers:
+        wanted = table_step(X, codes, present, 1.0, workers).tables
+        found = table_step((X * units).astype(np.float32), codes, tiny, 1.0, workers).tables
+    held = units > 1e-30  # below, float32 has lost digits of the rows
+    np.testing.assert_allclose(found[..., held] / units[held], wanted[..., held], rtol=1e-4, atol=1e-4)
+    assert np.isfinite(found).all()
+    assert (np.abs(found) <= 2 * np.abs(wanted).max() * units + 1e-37).all()
+
+
 @pytest.mark.parametrize("n_bits", [24, 160])
 def test_a_rough_solution_is_near_the_best_and_never_worse_than_the_present_tables(n_bits):
     X, codes, present = problem(2000, 20, n_bits, 8)

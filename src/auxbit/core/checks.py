@@ -66,6 +66,19 @@ def check_positive(
     return float(value)
 
 
+def as_array(X: Any, name: str = "X") -> Array:
+    """X as an array; refuses masked numbers, which NumPy would unmask, and rows of unlike lengths."""
+    masked = int(np.ma.getmaskarray(X).sum()) if isinstance(X, np.ma.MaskedArray) else 0
+    if masked:
+        raise InvalidInput(
+            f"{name} has {masked:,} masked numbers. Fill them, e.g. {name}.filled(0), or drop their rows."
+        )
+    try:
+        return np.asarray(X)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{name} must be an array of numbers: {error}") from error
+
+
 def check_numbers(X: Any, name: str = "X") -> None:
     """Refuse dates and times, which NumPy would convert silently."""
     if X.dtype.kind in "mM":
@@ -151,7 +164,7 @@ def refuse_number(row: int, column: int, value: float, name: str = "X") -> NoRet
     """Raise what check_finite raises."""
     if np.isfinite(value):
         raise InvalidInput(
-            f"{name} contains {value:g} at row {row}, column {column}: magnitudes above "
+            f"{name} contains {value!s} at row {row}, column {column}: magnitudes above "
             f"{LARGEST:g} cannot be squared and summed. Rescale {name} first."
         )
     what = "NaN" if np.isnan(value) else "inf"

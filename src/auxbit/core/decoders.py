@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import LARGEST_FLOAT32, Float32, Float64, Packed, check_integer, check_positive
+from auxbit.core.checks import Float32, Float64, Packed, check_integer, check_positive
 from auxbit.core.files import check_layout
 from auxbit.core.maps import (
     NORM_ROWS,
@@ -30,6 +30,8 @@ from auxbit.core.maps import (
 from auxbit.errors import InvalidInput
 
 # ---- Tables
+
+LEAST32, LARGEST32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,12 @@ class TableDecoder(BaseDecoder):
     def in_units_of(self, scaling: Scaling) -> TableDecoder:
         """The same decoder for data before `scaling`; InvalidInput if float32 cannot hold its tables."""
         b, reach = self.b * scaling.scale + scaling.mean, self.reach * scaling.scale
-        if not (reach <= LARGEST_FLOAT32 and (reach == 0 or reach >= np.finfo(np.float32).tiny)):
+        if not (reach <= LARGEST32 and (reach == 0 or reach >= LEAST32)):
             raise InvalidInput(
                 f"the tables of this decoder would have numbers of up to {reach:.3g}, which float32 cannot "
                 'hold. Rescale the rows before fit, or use decoder="linear".'
             )
-        tables = (self.tables * scaling.scale).astype(np.float32)
+        tables = (self.tables * _factor(scaling.scale)).astype(np.float32)
         errors = None if self.errors is None else self.errors * scaling.scale**2
         units = replace(self, normalize=scaling.normalize, lift=scaling.lift, mu=None)
         return replace(units, tables=tables, b=b, errors=errors)
@@ -99,7 +101,7 @@ class TableDecoder(BaseDecoder):
     def in_scale_of(self, scaling: Scaling) -> TableDecoder:
         """Undo `in_units_of`."""
         b = (self.b - scaling.mean) / scaling.scale
-        tables = (self.tables / scaling.scale).astype(np.float32)
+        tables = (self.tables / _factor(scaling.scale)).astype(np.float32)
         errors = None if self.errors is None else self.errors / scaling.scale**2
         return replace(self, tables=tables, b=b, errors=errors, normalize=False, lift=0.0, mu=None)
 
@@ -115,8 +117,9 @@ class TableDecoder(BaseDecoder):
         some 1e-5 of ‖x − b‖ ‖T_j[v]‖; or of 8 bits, four at a time, by some 1e-3, if codes leave far more of
         rows than that (table_bits).
         """
+        flat = out.reshape(len(rows), out.shape[1] * VALUES)
         if not self.steady:
-            np.dot(rows.astype(np.float32), self._doubled, out=out.reshape(len(rows), -1))
+            np.dot(rows.astype(np.float32), self._doubled, out=flat)
             return
         from auxbit.core.simd import multiply_whole
 
@@ -124,7 +127,7 @@ class TableDecoder(BaseDecoder):
         whole, row_units = _in_units(rows, self.table_bits)
         if panels.dtype == np.int8:
             whole = (whole + ABOVE_ZERO).astype(np.uint8)
-        multiply_whole(whole, row_units, panels, units, excess, out.reshape(len(rows), -1))
+        multiply_whole(whole, row_units, panels, units, excess, flat)
 
     @property
     def steady(self) -> bool:  # type: ignore[override]
@@ -344,6 +347,11 @@ class ListDecoder(BaseDecoder):
     def in_units_of(self, scaling: Scaling) -> ListDecoder:
         """The same decoder for data before `scaling`."""
         centroids = self.centroids * scaling.scale + scaling.mean
+        if not np.abs(centroids - scaling.mean).max() <= LARGEST32:
+            raise InvalidInput(
+                f"the lists of this decoder would have centres of up to {np.abs(centroids).max():.3g}, which "
+                "float32 cannot hold. Rescale the rows before fit."
+            )
         fine = None if self.fine is None else self.fine.in_units_of(_without_mean(scaling))
         return ListDecoder(self.inner.in_units_of(scaling), centroids, self.share, self.coverage, fine)
 
@@ -434,6 +442,11 @@ LARGEST_WHOLE = {8: 127, 16: 32767}
 ABOVE_ZERO = np.int16(128)  # added to numbers of 8 bits, which instructions take as unsigned
 LEFT_BY_CODES = 100  # times the squared rounding of 8 bits, which then adds next to nothing to it
 MANY_DIMENSIONS = 64  # from which on products of integers are faster, and precise enough
+
+
+def _factor(scale: float) -> Any:
+    """A scale for numbers of float32, to which NumPy would convert it even if float32 cannot hold it."""
+    return scale if LEAST32 <= scale <= LARGEST32 else np.float64(scale)
 
 
 def _in_units(rows: npt.NDArray[Any], bits: int) -> tuple[npt.NDArray[np.int16], Float32]:

@@ -240,7 +240,8 @@ class RbfFeatures:
 
     def rescaled(self, theirs: Scaling, ours: Scaling) -> RbfFeatures:
         """The same features of rows that are scaled as ours, not as theirs."""
-        centres = (self.centres * theirs.scale + (theirs.mean - ours.mean)) / ours.scale
+        centres = self.centres.astype(np.float64) * theirs.scale  # float32 may not hold a scale
+        centres = (centres + (theirs.mean - ours.mean)) / ours.scale
         return RbfFeatures(centres.astype(np.float32), self.bandwidth * theirs.scale / ours.scale, self.means)
 
     def encoder(self, h: LinearEncoder) -> RbfEncoder:

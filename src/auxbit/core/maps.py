@@ -23,6 +23,7 @@ from auxbit.core.checks import (
     Packed,
     Words,
     acceptable,
+    as_array,
     check_finite,
     check_integer,
     check_numbers,
@@ -52,9 +53,9 @@ def bytes_per_code(n_bits: int) -> int:
 
 def pack(Z: npt.ArrayLike) -> Packed:
     """Pack bits. Z : (n, L) of 0/1 → (n, ceil(L/8)) uint8."""
-    bits = np.asarray(Z)
-    if bits.ndim != 2:
-        raise InvalidInput(f"pack expects a 2-D array of 0 and 1, got {bits.ndim} dimension(s).")
+    bits = as_array(Z, "Z")
+    if bits.ndim != 2 or bits.dtype.kind not in "biuf":
+        raise InvalidInput(f"pack expects a 2-D array of 0 and 1, got shape {bits.shape} of {bits.dtype}.")
     if bits.dtype != np.bool_ and bits.size and not ((bits == 0) | (bits == 1)).all():
         raise InvalidInput("pack expects only 0 and 1. If these are packed codes, leave out pack.")
     return pack_bools(bits.astype(np.bool_))
@@ -73,7 +74,7 @@ def unpack(codes: npt.ArrayLike, n_bits: int) -> Bits:
 
 def check_packed(codes: Any, n_bits: int, name: str = "codes") -> Packed:
     """Return `codes` as packed codes of `n_bits` bits, or say what is wrong with them."""
-    packed = np.asarray(codes)
+    packed = as_array(codes, name)
     width = bytes_per_code(check_n_bits(n_bits))
     if packed.ndim != 2 or packed.shape[1] != width or packed.dtype != np.uint8:
         raise InvalidInput(
@@ -83,7 +84,7 @@ def check_packed(codes: Any, n_bits: int, name: str = "codes") -> Packed:
     unused = 8 * width - n_bits
     if unused and packed.size and (packed[:, -1] >> (8 - unused)).any():
         raise InvalidInput(f"{name} have bits set beyond the first {n_bits}: were they made with more bits?")
-    return packed
+    return np.ascontiguousarray(packed)  # kernels read them by address
 
 
 def to_words(codes: Packed) -> Words:
@@ -590,7 +591,8 @@ def decoded_rows(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> Flo
 def _readable(X: npt.NDArray[Any], normalize: bool, lift: float = 0.0) -> npt.NDArray[Any]:
     """A block of rows as the kernels take it: its own numbers if they are of a common type."""
     common = X.dtype in (np.float32, np.float64, np.uint8)
-    block: npt.NDArray[Any] = np.ascontiguousarray(X, dtype=None if common else np.float64)
+    with np.errstate(over="ignore"):  # what float64 cannot hold becomes inf, which is refused
+        block: npt.NDArray[Any] = np.ascontiguousarray(X, dtype=None if common else np.float64)
     if lift:
         return lifted(block, lift)
     if not normalize:
@@ -749,6 +751,9 @@ def dot(x: Float64, y: Float64) -> float:
     return (a + b) + (c + d)
 
 
+LEAST_NORM = 1e-150  # whose square float64 can hold
+
+
 @late_kernel
 def divide_by_norms(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArray[Any]) -> None:
     """Divide each row by its norm, unless that is 0; beyond the limit to NaN, lest it hide what is wrong."""
@@ -756,8 +761,11 @@ def divide_by_norms(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.
         for d in range(X.shape[1]):
             row64[d] = X[row, d]
         norm = np.sqrt(dot(row64, row64))
-        if norm == 0:
-            norm = 1.0
+        if norm < LEAST_NORM:  # squares of such numbers vanish
+            largest = np.abs(row64).max()
+            if largest > 0:
+                row64 /= largest
+            norm = max(np.sqrt(dot(row64, row64)), 1.0)
         elif not norm <= limit:
             norm = np.nan
         for d in range(X.shape[1]):

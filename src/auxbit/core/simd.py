@@ -113,10 +113,12 @@ def _fetch_line(typing_context: Any, place: Any) -> tuple[Any, Any]:
     return types.void(types.intp), emit
 
 
-def _address(typing_context: Any, array: Any) -> tuple[Any, Any]:
+def _address(typing_context: Any, array: Any) -> tuple[Any, Any] | None:
     """Where an array begins. Numba counts references at each call with an array, which takes longer than a
-    block does; a number it passes as it is.
+    block does; a number it passes as it is. What follows is read row after row: other orders are refused.
     """
+    if array.layout != "C":
+        return None
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         return builder.ptrtoint(context.make_array(array)(context, builder, arguments[0]).data, _I64)

@@ -28,7 +28,7 @@ from uuid import UUID
 
 import numpy as np
 
-from auxbit.core.checks import Array, Ids, Integers, Mask, PathLike, require
+from auxbit.core.checks import Array, Ids, Integers, Mask, PathLike, as_array, require
 from auxbit.data.vectors import (
     VECTORS,
     ParquetColumns,
@@ -808,12 +808,12 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
         refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
     if isinstance(source, np.ndarray) and not source.dtype.hasobject:
-        found = Records(np.asarray(source), None, None, "X")
+        found = Records(_two_dimensional(source), None, None, "X")
     elif isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
         of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
         found = read_records(source, vectors=vectors, ids=of_ids, metadata=() if beside else metadata)
     else:
-        found = Records(np.asarray(as_rows(source)), None, None, "X")
+        found = Records(_two_dimensional(as_rows(source)), None, None, "X")
     if ids is not None and not isinstance(ids, str):
         found = replace(found, ids=ids)
     if metadata is not None and not names:
@@ -825,6 +825,13 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
                 "each."
             )
     return found
+
+
+def _two_dimensional(source: Any) -> Array:
+    X = as_array(source)
+    if X.ndim != 2:
+        raise InvalidInput(f"X must be rows of numbers, (n, D), got shape {X.shape} of {X.dtype}.")
+    return X
 
 
 def is_file(source: Any) -> bool:

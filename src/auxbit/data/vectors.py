@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Array, check_finite, require
+from auxbit.core.checks import Array, as_array, check_finite, require
 from auxbit.core.files import checksum
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
@@ -726,6 +726,8 @@ def package_of(X: Any) -> str:
 
 def as_rows(X: Any, name: str = "X") -> Any:
     """A column of vectors as an array, (n, D) of the type that their numbers have; anything else as it is."""
+    if isinstance(X, np.ma.MaskedArray):
+        return as_array(X, name)
     package = package_of(X)
     if package in ("pandas", "polars", "pyarrow"):
         if hasattr(X, "columns"):

@@ -132,18 +132,19 @@ def _n_vectors(decoder: Decoder) -> int:
 
 # ---- Rows that leave nothing to learn
 
+ROUNDED = 12  # digits after which numbers of scaled rows differ by rounding alone
 FAR, FEW_BITS = 100.0, 4  # times the median distance; with fewer bits, few codes are no surprise
 
 
 def warn_of_few_codes(X: Float64, codes: Packed, n_bits: int, places: Indices) -> None:
     """Say so if different rows have hardly different codes, and why. X : (m, D) scaled, rows at `places`."""
     n_codes = len(np.unique(codes, axis=0))
-    n_rows = len(np.unique(X, axis=0)) if n_codes <= n_bits + 1 else len(X)
+    n_rows = len(np.unique(np.round(X, ROUNDED), axis=0)) if n_codes <= n_bits + 1 else len(X)
     if n_rows == 1 and len(X) > 1:
         warn("all rows of the sample are equal: there is nothing to learn from them.")
     elif n_bits >= FEW_BITS and n_codes <= n_bits + 1 and n_rows > 4 * n_codes:
         distances = np.linalg.norm(X - np.median(X, axis=0), axis=1)
-        far = np.flatnonzero(distances > FAR * np.median(distances))
+        far = np.flatnonzero(distances > FAR * max(np.median(distances), 10.0**-ROUNDED))
         spread = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
         rank = int(np.count_nonzero(spread > 1e-6 * spread[0]))
         why = "They may lie in a few tight clusters: try fewer bits."

@@ -29,6 +29,7 @@ from auxbit.core.checks import (
     Packed,
     PathLike,
     Positions,
+    as_array,
     check_finite,
     check_integer,
     check_squares,
@@ -789,7 +790,7 @@ class HammingIndex:
     def _query_rows(self, X: npt.ArrayLike) -> Array:
         """The queries as an array that the decoder can be compared with, (q, D)."""
         decoder = self.decoder if isinstance(self.decoder, ListDecoder) else self._norms().decoder
-        rows, n_dims = np.asarray(as_rows(X)), decoder.n_features
+        rows, n_dims = as_array(as_rows(X)), decoder.n_features
         if rows.ndim != 2 or rows.shape[1] != n_dims or rows.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"X must be rows of {n_dims} numbers, as the model was fitted to, shape (q, {n_dims}); "

@@ -896,7 +896,7 @@ class ListSearch:
             # many queries whatever the number of threads, as they are rounded differently for others
             rows, costs, tables = asked[some], self._costs(asked[some]), None
             if self.decoder is not None:
-                rows = self.decoder.centred(rows)
+                rows = np.ascontiguousarray(self.decoder.centred(rows))  # kernels read them by address
                 check_squares(np.einsum("qd,qd->q", rows, rows), self.decoder.reach)
                 if not self.decoder.inner.steady:
                     tables = self._tables(rows)
@@ -978,7 +978,7 @@ class ListSearch:
         lists: Positions, heaps: Heaps,
     ) -> None:  # fmt: skip
         if self.decoder is None:
-            words = asked.astype(np.uint32) * np.uint32(0x01010101)
+            words = asked.astype(np.uint32, order="C") * np.uint32(0x01010101)
             for segment, masks in segments:
                 flat = segment.blocks.planes.reshape(-1)
                 scan_hash_lists(flat, masks, segment.order, segment.starts, words, lists, self.n_bits, *heaps)
@@ -994,7 +994,7 @@ def _within(
     segment: SortedCodes, masks: LaneMasks, asked: Packed, lists: Positions, r: int
 ) -> tuple[Positions, npt.NDArray[np.int32], Positions]:
     """Queries, distances and positions of all hash codes within r in the queries' lists."""
-    words = asked.astype(np.uint32) * np.uint32(0x01010101)
+    words = asked.astype(np.uint32, order="C") * np.uint32(0x01010101)
     what = (segment.blocks.planes.reshape(-1), masks, segment.order, segment.starts, words, lists, r)
     counts = np.zeros(len(asked), dtype=np.int64)
     within_hash_lists(*what, counts, np.empty(0, np.int32), np.empty(0, np.int64), False)

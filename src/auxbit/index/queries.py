@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Ids, Packed, PathLike, Positions, check_finite, check_integer, require
+from auxbit.core.checks import (
+    Array,
+    Ids,
+    Packed,
+    PathLike,
+    Positions,
+    as_array,
+    check_finite,
+    check_integer,
+    require,
+)
 from auxbit.core.maps import check_packed, refuse_hamming
 from auxbit.core.progress import Progress, Silent, html_table
 from auxbit.data.records import read_records
@@ -100,11 +110,15 @@ class Queries:
         if type(given) is not np.ndarray and isinstance(given, str | os.PathLike):
             X, codes = self._read(given, column, are_codes=X is None)
         if X is not None:
-            rows = X if type(X) is np.ndarray else np.asarray(as_rows(X))
+            rows = X if type(X) is np.ndarray else as_array(as_rows(X))
+            if rows.ndim not in (1, 2):
+                raise InvalidInput(
+                    f"X must be rows of numbers, (q, D), got shape {rows.shape} of {rows.dtype}."
+                )
             self.single = rows.ndim == 1
             self.X = rows[None] if rows.ndim == 1 else rows
         if codes is not None:
-            packed = np.asarray(codes)
+            packed = as_array(codes, "codes")
             self.single |= packed.ndim == 1
             self._packed = packed[None] if packed.ndim == 1 else packed  # which a search checks
 

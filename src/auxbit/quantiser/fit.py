@@ -60,8 +60,11 @@ def table_step(
         rows = np.zeros((len(X), SOLVED_DIMS), dtype=np.float32)
         own, known = np.zeros(SOLVED_DIMS), slice(None, len(dims))
         T[:, known], rows[:, known], own[known] = held[:, dims], X[:, dims] - present.b[dims], pulls[dims]
+        largest = np.maximum(np.abs(rows).max(axis=0, initial=0), np.abs(T).max(axis=0))
+        units = np.where(largest > 0, np.exp2(np.frexp(largest)[1]), 1.0)  # squares of tiny numbers vanish
+        T, rows = (T / units).astype(np.float32), (rows / units).astype(np.float32)
         solve_tables(rows, codes, counts, shrink, own, tolerance, T)
-        tables[:, dims] = T[:, known]
+        tables[:, dims] = (T * units)[:, known]
 
     workers.run(solve, len(stored), SOLVED_DIMS)
     return TableDecoder(tables.reshape(M, VALUES, D), present.b, present.n_bits, present.normalize)

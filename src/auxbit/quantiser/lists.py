@@ -75,8 +75,9 @@ class Centroids:
 
     def costs(self, X: Float32) -> Float32:
         """‖x − c‖² − ‖x‖² of rows and centroids, (n, K), up to the rounding of float32."""
-        costs: Float32 = X @ self._columns
-        costs += self._norms
+        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused by its squares
+            costs: Float32 = X @ self._columns
+            costs += self._norms
         return costs
 
     def nearest_of_all(self, X: Float32, workers: Workers) -> Owners:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, check_finite, check_integer
+from auxbit.core.checks import Array, Distances, Float32, Ids, Packed, as_array, check_finite, check_integer
 from auxbit.core.decoders import Decoder, squared_distances
 from auxbit.core.maps import (
     Scaling,
@@ -470,7 +470,7 @@ class Store(ABC):
         if model is None:
             return check_packed(queries, self.n_bits, "codes"), np.zeros((0, 0))
         self.check_model(model)
-        X = np.asarray(as_rows(queries))
+        X = as_array(as_rows(queries), "queries")
         if X.ndim != 2 or X.shape[1] != model.n_features_in_ or X.dtype.kind not in "fiub":
             raise InvalidInput(
                 f"with a model, queries are rows of {model.n_features_in_} numbers; got shape {X.shape} of "
