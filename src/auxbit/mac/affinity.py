@@ -7,7 +7,8 @@ With s = 2z − 1, in ±1, and pairs (n, m) with y = 1 for rows that attract and
 is the loss of supervised hashing with kernels (Liu et al., 2012), and MAC for it (Raziperchikolaei and
 Carreira-Perpiñán, 2016) adds μ Σ ‖z − h(x)‖² as for the autoencoder. The h step is the same; no decoder is
 needed. In the Z step rows are coupled, so it alternates over bits: with the others fixed, one bit of all rows
-is a binary quadratic problem, on which single flips descend, and, of few rows, chains of flips.
+is a binary quadratic problem, on which single flips descend, and, of few rows, chains of flips. Of at most
+EXACT_ROWS rows all values are tried.
 
 Rows attract each other that have the same label (t = 1), or that are Euclidean neighbours. Of these t = ½:
 nobody's code is that of all its neighbours and the reverse of all others, and codes that come close to it
@@ -40,6 +41,7 @@ Residuals = npt.NDArray[np.int16]  # s_nᵀs_m − L·y_nm of each pair
 MOST_ROWS = 10_000  # that have pairs: true neighbours of n rows cost n², and pairs are held in memory
 TARGETS = {"labels": 1.0, "neighbours": 0.5}  # t, by validation (docs/training.md)
 SWEEPS = 1  # over all bits in a Z step; three end no better
+EXACT_ROWS = 12  # up to which the minimum is global
 CHAINED_ROWS, CHAIN = 1000, 64  # flips in chains, for up to so many rows: of more, codes find no more by them
 ROUNDING = 1e-9  # of the penalty's sums
 
@@ -357,18 +359,40 @@ def _flip_chain(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, fields: 
 
 
 @kernel
+def _flip_to_best(
+    starts: Ids, others: Any, c: Residuals, s: Any, h: Any, fields: Ids, penalty: float
+) -> None:
+    """The lowest of all 2ⁿ values of s, which differ from one to the next in one row (Gray's order)."""
+    best, total, lowest = s.copy(), 0.0, 0.0
+    for number in range(1, 1 << len(s)):
+        i = 0
+        while not number >> i & 1:
+            i += 1
+        change = _change(s, h, fields, penalty, i)
+        _flip(starts, others, c, s, fields, i)
+        total += change
+        if total < lowest - ROUNDING * abs(change):
+            best[:], lowest = s, total
+    for i in range(len(s)):
+        if s[i] != best[i]:
+            _flip(starts, others, c, s, fields, i)
+
+
+@kernel
 def descend(starts: Ids, others: Any, c: Residuals, s: Any, h: Any, penalty: float) -> float:
     """Flip rows of s, (n,), while that lowers 2 Σ c s_n s_m + penalty · (rows unlike h); returns that energy.
 
-    One by one in their order, then in chains. Sums are of whole numbers, so a flip is made only if it does
-    lower it.
+    One by one in their order, then in chains, or to the best of all. Sums are of whole numbers, so a flip is
+    made only if it does lower it.
     """
     n = len(s)
     fields = np.zeros(n, dtype=np.int64)  # Σ c s_m of each row
     for i in range(n):
         for e in range(starts[i], starts[i + 1]):
             fields[i] += c[e] * s[others[e]]
-    flipped = True
+    flipped = n > EXACT_ROWS
+    if not flipped:
+        _flip_to_best(starts, others, c, s, h, fields, penalty)
     while flipped:
         flipped = False
         for i in range(n):
