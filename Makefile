@@ -100,10 +100,12 @@ lock: $(VENV)/bin/python  ## choose versions of all that `test` needs again: req
 release-check:  ## refuse a release whose tag (TAG=v1.2.3, or that of the current commit) is not that of the version
 	@.ci/release-check $(TAG)
 
-coverage: $(VENV)/test  ## branches of src that the tests reach (half an hour; compiled kernels are not seen)
-	$(PIP) coverage
-	$(BIN)/coverage run --branch --source=auxbit -m pytest -q
-	$(BIN)/coverage report --skip-covered
+coverage: $(VENV)/test  ## branches of src that the tests reach (half an hour; compiled kernels are left out)
+	$(PIP) 'coverage>=7.10'
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --no-loadscope-reorder -q
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 mutants: $(VENV)/test  ## change the source at random, 50 places a package: do tests notice? (hours; docs/results/mutants.jsonl)
 	$(PIP) cosmic-ray
