@@ -2,10 +2,11 @@
 
 Each reader of `tests/helpers/fuzz_readers.py` gets --seconds of CPU time of mutations, and as many of inputs
 that atheris chooses by the branches that they reach (`pip install atheris`; without it, mutations alone).
-Results go to docs/results/fuzz.jsonl. A fault is an error that is not ours, a crash, a hang, more memory than
-1 GB, or a file opened elsewhere; its input is kept in `fuzz-found/`, to be added to tests/corpus.
+Results are added to docs/results/fuzz.jsonl. A fault is an error that is not ours, a crash, a hang, more
+memory than 1 GB, or a file opened elsewhere; its input is kept in `fuzz-found/`, to be added to tests/corpus.
 
     python benchmarks/fuzz.py --seconds 60 npy hdf5      some readers, for longer
+    python benchmarks/fuzz.py --inputs 1000000           again until each has had a million (hours; resumes)
     python benchmarks/fuzz.py corpus                     write tests/corpus again
 """
 
@@ -27,8 +28,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from record import RESULTS, machine
+
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 FOUND = Path("fuzz-found")
+PATH = RESULTS / "fuzz.jsonl"
 KERNELS = [  # that numba could not compile if atheris put its counters into them
     *(f"core.{name}" for name in ("maps", "simd", "features", "parallel", "decoders")),
     "data.gist", "evaluate",
@@ -124,26 +128,44 @@ def guided(reader: str, seconds: float, seed: int) -> None:
         atheris.Fuzz()
 
 
-def campaign(readers: list[str], seconds: float, seed: int) -> bool:
-    """All readers, in both ways; returns whether there was no fault."""
-    from record import Results
+def campaign(readers: list[str], seconds: float, least: int) -> bool:
+    """All readers, in both ways; again until each has had so many inputs. Returns whether there was no fault.
 
+    Each turn has seeds that no recorded one had, so that a campaign resumes where it was stopped.
+    """
     ways = ["mutations", *(["guided"] if find_spec("atheris") else [])]
-    results, fine = Results("fuzz", f"python benchmarks/fuzz.py --seconds {seconds:g}"), True
-    for reader, way in itertools.product(readers, ways):
-        command = [sys.executable, __file__, way, reader, "--seconds", str(seconds), "--seed", str(seed)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-        told: dict[str, Any] = json.loads(lines[-1]) if lines else {"inputs": 0, "faults": {"ended early": 1}}
-        if ended.returncode:
-            told["faults"][f"ended with {ended.returncode}"] = 1
-            print(ended.stderr[-2000:], file=sys.stderr)
-        fine = fine and not told["faults"]
-        results.add(reader=reader, way=way, seed=seed, cpu_seconds=seconds, **told)
-        print(
-            f"{reader:<12} {way:<10} {told['inputs']:>9,} inputs  {told['faults'] or 'no fault'}", flush=True
-        )
+    rows, fine = [json.loads(line) for line in PATH.read_text().splitlines()] if PATH.exists() else [], True
+    while readers:
+        for reader in readers:
+            seed = 1 + max((row["seed"] for row in rows if row["reader"] == reader), default=-1)
+            for way in ways:
+                told = turn(reader, way, seconds, seed)
+                fine = fine and not told["faults"]
+                about = {"reader": reader, "way": way, "seed": seed, "cpu_seconds": seconds}
+                rows.append(about | told | {"machine": machine()})
+                with PATH.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+                found = told["faults"] or "no fault"
+                print(f"{reader:<12} {way:<10} {tried(rows, reader):>11,} inputs  {found}", flush=True)
+        readers = [reader for reader in readers if tried(rows, reader) < least]
     return fine
+
+
+def turn(reader: str, way: str, seconds: float, seed: int) -> dict[str, Any]:
+    """One process of fuzzing, and what it told."""
+    command = [sys.executable, __file__, way, reader, "--seconds", str(seconds), "--seed", str(seed)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    told: dict[str, Any] = json.loads(lines[-1]) if lines else {"inputs": 0, "faults": {"ended early": 1}}
+    if ended.returncode:
+        told["faults"][f"ended with {ended.returncode}"] = 1
+        print(ended.stderr[-2000:], file=sys.stderr)
+    return told
+
+
+def tried(rows: list[dict[str, Any]], reader: str) -> int:
+    """How many inputs a reader had in all turns."""
+    return sum(row["inputs"] for row in rows if row["reader"] == reader)
 
 
 def main() -> None:
@@ -153,7 +175,8 @@ def main() -> None:
     )
     parser.add_argument("readers", nargs="*", metavar="reader")
     parser.add_argument("--seconds", type=float, default=20, help="of CPU time, for each reader and way")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--inputs", type=int, default=0, help="again until each has had that many")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")  # NumPy's, of headers by Python 2
     if asked.readers[:1] in (
@@ -167,7 +190,7 @@ def main() -> None:
         write_corpus()
     elif unknown := set(asked.readers) - set(READERS):
         parser.error(f"no reader {', '.join(unknown)}; there are {', '.join(READERS)}")
-    elif not campaign(asked.readers or list(READERS), asked.seconds, asked.seed):
+    elif not campaign(asked.readers or list(READERS), asked.seconds, asked.inputs):
         raise SystemExit("there were faults: their inputs are in fuzz-found/")
 
 
