@@ -196,7 +196,15 @@ def test_frames_of_any_kind_leave_out_what_is_missing(frame):
 def test_nan_and_nat_in_a_dict_are_null():
     wanted = dict.fromkeys(FRAME) | {"n": 2}
     assert kept(FRAME.to_dict("records"), 3)[1] == wanted
-    nothing = [float("nan"), None, np.float32("nan"), np.datetime64("NaT"), pd.NaT, pd.NA, Decimal("nan")]
+    nothing = [
+        float("nan"),
+        None,
+        np.float32("nan"),
+        np.datetime64("NaT", "s"),
+        pd.NaT,
+        pd.NA,
+        Decimal("nan"),
+    ]
     for value in nothing:
         assert encode_metadata([{"a": value, "b": 1}], 1) == ['{"a":null,"b":1}']
         assert encode_metadata({"a": [value], "b": [1]}, 1) == ['{"b":1}']
@@ -234,7 +242,7 @@ def nested(levels):
         (np.timedelta64(1, "D"), "is not JSON"),
         (np.timedelta64(1, "ns"), "is not JSON"),
         (np.array([1], dtype="m8[D]"), "is not JSON"),
-        ([np.datetime64("NaT")], "NaT.* is not JSON"),
+        ([np.datetime64("NaT", "s")], "NaT.* is not JSON"),
         (np.array(["NaT"], dtype="M8[D]"), "NaT.* is not JSON"),
         ({1: 2}, "it has the key 1, which is not text"),
         ([{"a": {None: 2}}], "it has the key None, which is not text"),
