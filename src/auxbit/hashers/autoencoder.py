@@ -179,8 +179,11 @@ class _Trained(Hasher):
                 raise InvalidInput(f"y has {len(labels)} labels for {len(raw)} rows.")
             begun = before or Stream(raw[:0], None if labels is None else labels[:0], 0.0, self._generator())
             stream = begun.followed_by(raw, labels, decay, most_rows)
+            names = vars(self).get("feature_names_in_")
             self.fit(stream.rows, stream.labels, init=None if before is None else self)
             self._stream = stream  # fit has kept fewer of them
+            if names is not None:  # the sample is an array, without those of the batch
+                self.feature_names_in_ = names
         return self
 
     def _labels(self, y: Any) -> Array | None:
