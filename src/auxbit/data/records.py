@@ -40,6 +40,7 @@ from auxbit.data.vectors import (
     check_there,
     explained,
     is_digits,
+    is_index,
     nearest,
     open_rows,
     package_of,
@@ -892,7 +893,8 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
             raise InvalidInput(f"column {column!r} of {name} holds the {what}: leave it out of the metadata.")
     if vectors:
         return _Chosen(vectors, len(vectors) == 1, ids, metadata)
-    rest = [column for column in names if column != ids and column not in (metadata or ())]
+    taken = {ids, *(metadata or ())}
+    rest = [column for column in names if column not in taken and not is_index(column)]
     lists = [column for column in rest if any(_is_vector(row.get(column)) for row in head)]
     if len(lists) > 1:  # lists of tags, say, are not equally long
         lists = [column for column in lists if _equally_long([row.get(column) for row in head])] or lists
