@@ -1072,7 +1072,8 @@ def _vectors_in(rows: list[Row], chosen: _Chosen, name: str, first: int, width: 
         if not all(map(_is_number, cells)):
             column, cell = next(pair for pair in zip(chosen.vectors, cells) if not _is_number(pair[1]))
             raise InvalidInput(f"{_of(name, column)} has {cell!r} in row {number}; expected numbers.")
-    return np.array(matrix)
+    X = np.array(matrix)
+    return X.astype(np.float64) if X.dtype.hasobject else X  # integers of more than 64 bits
 
 
 def _metadata_in(rows: list[Row], chosen: _Chosen, of_text: bool) -> list[Row]:
