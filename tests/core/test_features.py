@@ -105,8 +105,8 @@ def test_features_of_rows_far_from_all_others_are_gaussian_too(size):
     np.testing.assert_allclose(lengthened(rows, features), features.exactly(rows), rtol=1e-5, atol=1e-5)
     near = features.exactly(rows[50:])[:, D:] + features.means
     np.testing.assert_allclose(near[:, 10:], np.eye(4), atol=1e-5)  # each is the centre of its own feature
-    query = np.full((1, D), 1e30, dtype=np.float32)
-    np.testing.assert_array_equal(lengthened(query, features)[:, D:], [-features.means])
+    queries = np.repeat(np.array([[5e18], [1e30]], dtype=np.float32), D, axis=1)  # of which squares overflow
+    np.testing.assert_array_equal(lengthened(queries, features)[:, D:], [-features.means] * 2)
 
 
 def test_a_map_sees_rows_in_the_units_of_X_and_its_features_vary_as_rows_do():

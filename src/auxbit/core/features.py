@@ -247,7 +247,8 @@ class RbfFeatures:
             some = X[part]
             left, right = longer[: len(some)], near[: len(some)]
             left[:, :D] = some
-            left[:, D] = np.einsum("nd,nd->n", some, some) / np.float32(2 * self.bandwidth**2)
+            with np.errstate(over="ignore"):
+                left[:, D] = np.einsum("nd,nd->n", some, some) / np.float32(2 * self.bandwidth**2)
             left[:, D + 1] = 1.0
             far = np.flatnonzero(left[:, D] > self._reach)
             left[far] = 0.0  # so that nothing overflows
