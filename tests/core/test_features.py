@@ -97,6 +97,18 @@ def test_margins_cover_the_rounding_of_float32(features):
     assert 0 < error.max() < 0.5
 
 
+@pytest.mark.parametrize("size", [1e2, 1e5])
+def test_features_of_rows_far_from_all_others_are_gaussian_too(size):
+    """Their exponents are small differences of terms that float32 rounds to hundreds, and more."""
+    rows = np.vstack([X[:50], X[50:54] * np.float32(size)])
+    features = RbfFeatures.of(rows[40:], 0.4, rows)
+    np.testing.assert_allclose(lengthened(rows, features), features.exactly(rows), rtol=1e-5, atol=1e-5)
+    near = features.exactly(rows[50:])[:, D:] + features.means
+    np.testing.assert_allclose(near[:, 10:], np.eye(4), atol=1e-5)  # each is the centre of its own feature
+    queries = np.repeat(np.array([[5e18], [1e30]], dtype=np.float32), D, axis=1)  # of which squares overflow
+    np.testing.assert_array_equal(lengthened(queries, features)[:, D:], [-features.means] * 2)
+
+
 def test_a_map_sees_rows_in_the_units_of_X_and_its_features_vary_as_rows_do():
     seen = []
 

@@ -186,6 +186,13 @@ def test_a_float32_in_text_is_read_exactly_and_a_larger_number_too(tmp_path):
     assert whole.X.dtype == np.int64
 
 
+def test_integers_of_more_than_64_bits_are_read_as_floats(tmp_path):
+    (tmp_path / "a.csv").write_text(f"a,b\n{10**30},2\n1,2\n")
+    expected = [[1e30, 2], [1, 2]]
+    for source in (tmp_path / "a.csv", [{"a": 10**30, "b": 2}, {"a": 1, "b": 2}]):
+        np.testing.assert_allclose(read_records(source).X, expected, rtol=1e-7)
+
+
 def test_vectors_are_read_from_csv_as_numpy_prints_them(tmp_path):
     X = np.array([[0.5, -2.0, 1e-8], [3.0, 4.0, 5.0]])
     (tmp_path / "a.csv").write_text("".join(["v\n", *(f"{row}\n" for row in X)]))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from auxbit.data import vectors
+from auxbit.data.records import read_records
 from auxbit.data.vectors import open_rows, read_vectors
 from auxbit.errors import DataFileError
 from helpers.vector_files import save_lists, some_rows
@@ -44,6 +46,14 @@ def test_without_lists_all_numeric_columns_are_the_matrix(tmp_path):
     read = read_vectors(tmp_path / "a.parquet")
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read, [[1, 0.5], [2, 1.5]])
+
+
+def test_the_index_that_pandas_writes_beside_the_columns_is_not_part_of_the_vectors(tmp_path):
+    frame = pd.DataFrame(np.arange(12.0).reshape(4, 3), columns=["a", "b", "c"]).drop(index=1)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "rows.parquet").names
+    for read in (read_vectors, lambda path: open_rows(path)[:], lambda path: read_records(path).X[:]):
+        np.testing.assert_array_equal(read(tmp_path / "rows.parquet"), frame.to_numpy())
 
 
 def test_an_empty_row_group_is_passed_over(tmp_path):

@@ -179,6 +179,8 @@ def test_estimators_of_ones_own_are_compared_by_class_object_function_and_name(
     assert rows["class"]["reconstruction_error"] is None
     (row,) = compare(base, base, queries, ["halves"], [65], n_jobs=1)
     assert "returns an array of shape" in row["skipped"]
+    (row,) = compare(base, base, queries, {"mine": lambda bits: Halves(bits)}, [16], n_jobs=1)
+    assert "a class or function of n_bits and random_state. Name its parameter 'bits'" in row["skipped"]
     with pytest.raises(InvalidParameter, match="a name that none of auxbit's methods has"):
         auxbit.register("ba", Halves)
     with pytest.raises(InvalidParameter, match="a word in lower case"):

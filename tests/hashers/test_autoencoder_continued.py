@@ -7,6 +7,7 @@ import warnings
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -207,6 +208,18 @@ def test_a_batch_that_is_refused_leaves_model_and_sample_as_they_were():
         model.partial_fit(DIGITS, decay=1.5)
     assert model._stream is sample
     assert np.array_equal(model.encode(DIGITS), codes)
+
+
+def test_batches_that_are_frames_must_have_the_columns_of_the_first():
+    frame = pd.DataFrame(DIGITS[:600]).add_prefix("pixel")
+    model = BinaryAutoencoder(8, random_state=0).partial_fit(frame[:300])
+    codes = model.partial_fit(frame[300:]).encode(frame)
+    assert model.feature_names_in_.tolist() == frame.columns.tolist()
+    stream = BinaryAutoencoder(8, random_state=0).partial_fit(DIGITS[:300]).partial_fit(DIGITS[300:600])
+    assert np.array_equal(codes, stream.encode(DIGITS[:600]))
+    for call in (model.partial_fit, model.encode):
+        with pytest.raises(InvalidInput, match="Feature names must be in the same order"):
+            call(frame[frame.columns[::-1]])
 
 
 def test_a_model_without_rows_of_before_cannot_take_in_a_batch(tmp_path):

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from auxbit import ITQ, LSH, ThresholdedPCA
+from auxbit import ITQ, LSH, AnchorGraphHashing, BinaryAutoencoder, KernelizedLSH, ThresholdedPCA
 from auxbit.errors import InvalidInput, InvalidParameter
 from helpers import hasher_models
 from helpers.every_hasher import DEGENERATE, every_hasher
@@ -108,6 +108,28 @@ def test_tables_hold_rows_whose_range_float32_cannot_hold(digits):
     assert np.isfinite(model.decoder_.tables).all()
     assert np.array_equal(codes, small.encode(X / unit, coding="optimal"))
     np.testing.assert_allclose(model.decode(codes) / unit, small.decode(codes), atol=1e-3)
+
+
+@pytest.mark.parametrize("bandwidth", [1e-300, 1e-30, 1e30, 1e300])
+@pytest.mark.parametrize(
+    ("hasher", "parameters"),
+    [(KernelizedLSH, {}), (AnchorGraphHashing, {}), *((each, {"encoder": "rbf"}) for each in TRAINED)],
+)
+def test_a_bandwidth_whose_square_cannot_be_held_is_refused(hasher, parameters, bandwidth, digits):
+    model = made(hasher, bandwidth=bandwidth, **parameters)
+    with pytest.raises(InvalidParameter, match=r"bandwidth=.* in 1\.6e-14\.\.1\.6e\+16 for these rows"):
+        model.fit(digits[:200])
+
+
+@pytest.mark.parametrize("validation", ["auto", None])
+def test_one_outlier_leaves_gaussian_features_finite(validation):
+    X = np.vstack([np.random.default_rng(1).normal(size=(500, 8)), np.full((1, 8), 1e6)])
+    model = made(BinaryAutoencoder, 4, encoder="rbf", validation=validation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # those that NumPy gives are no such
+        model.fit(X)
+    assert np.isfinite(model.encoder_.weights).all()
+    assert model.encode(X[:5]).tolist() == model.encode(X)[:5].tolist()
 
 
 @pytest.mark.parametrize("lists", [None, 4])

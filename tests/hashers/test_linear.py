@@ -174,3 +174,12 @@ def test_itq_refuses_counts_that_are_none(name, value, digits):
         InvalidParameter, match=f"{name}={value!r} is invalid: expected an integer of at least 1"
     ):
         ITQ(4, **{name: value}).fit(digits)
+
+
+@pytest.mark.parametrize("n_bits", [4, 8])
+def test_tpca_has_a_decoder_for_its_codes_where_rows_lie_across_its_axes(n_bits):
+    X = np.eye(20)[np.arange(1000) % 20]  # balanced categories
+    model = ThresholdedPCA(n_bits).fit(X)
+    ones = np.hstack([model.transform(X), np.ones((len(X), 1))])
+    best = X - ones @ np.linalg.lstsq(ones, X, rcond=None)[0]
+    assert -model.score(X) == pytest.approx(np.square(best).sum() / len(X))

@@ -90,6 +90,15 @@ def test_real_rows_give_the_same_bits_from_a_file(tmp_path, model, n_bits):
     assert_same(models[0].fit(stored(".npy", rows, tmp_path)), models[1].fit(rows), rows)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"init": "bfa"}, {"on_miss": "return", "patience": 10}])
+def test_rows_that_are_held_have_the_history_of_rows_in_memory_to_the_last_digit(parameters):
+    rows = np.random.default_rng(0).normal(size=(500, 24)).astype(np.float32)
+    for seed in range(3):
+        models = [BinaryAutoencoder(12, random_state=seed, **parameters) for _ in range(2)]
+        outside, inside = models[0].fit(OnlySlices(rows)), models[1].fit(rows)
+        assert history_of(outside) == history_of(inside)
+
+
 @pytest.mark.parametrize("n", [2, 3, 50, 99, 101])
 @pytest.mark.filterwarnings("ignore:.*has axes for only:UserWarning")
 @pytest.mark.filterwarnings("ignore:the fit ended")

@@ -56,6 +56,22 @@ def test_methods_are_drawn_as_means_over_seeds():
         plot.precision(rows, value="speed")
 
 
+def test_rows_whose_measure_is_nan_are_left_out():
+    """pandas has NaN where a row had None."""
+    rows = [{"method": "BA", "bits": bits, "precision": bits / 100} for bits in (8, 16)]
+    unknown = {"method": "ITQ", "bits": 8, "precision": float("nan")}
+    axes = plot.precision([unknown, *rows])
+    assert [text.get_text() for text in axes.texts] == ["BA"]
+    with pytest.raises(InvalidParameter, match="at least one number to draw"):
+        plot.precision([unknown])
+
+
+def test_methods_that_find_nothing_are_drawn():
+    rows = [{"method": "BA", "bits": bits, "precision": 0.0} for bits in (8, 16)]
+    low, high = plot.precision(rows).get_ylim()
+    assert low == 0 < high
+
+
 def test_curves_begin_at_the_first_radius_that_retrieves_something():
     codes = LSH(8, random_state=0).fit(X).encode(X)
     truth = evaluate.ground_truth(X, X[:10], k=5)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from auxbit.core.checks import Float32, Float64, Ids, check_finite, check_integer, check_positive
 from auxbit.core.maps import MARGIN, Encoder, LinearEncoder, Scaling, lengthened, without_derived
 from auxbit.core.parallel import Workers, block_slices, kernel, some_rows
-from auxbit.errors import InvalidInput
+from auxbit.errors import InvalidInput, InvalidParameter
 
 SAMPLE_ROWS = 10_000  # anchors and bandwidths are found on at most that many rows
 KMEANS_ITERATIONS = 10  # anchors only have to cover the rows, so it need not converge
@@ -30,6 +30,8 @@ TIE = 1e-5  # squared distances that differ by less than this share are equal
 PART_ROWS = 512  # rows whose distances to all anchors are held at a time
 AT_ONCE = 1024  # rows whose features stay in the cache until they are multiplied
 ROUNDING = 1e-12  # of the sizes of a bit's weights: smaller scores in float64 are called 0
+FAR, MOST_TERMS = 8.0, 2.0**14  # exponents of larger terms than usual, or than these, are in float64
+LEAST_BANDWIDTH, MOST_BANDWIDTH = 1e-15, 1e15  # of scaled rows: their squares are no trouble for float32
 
 
 # ---- Distances and the Gaussian kernel
@@ -159,7 +161,13 @@ def _add_rows(X: Float32, owners: Ids, sums: Float64, counts: Float64) -> None:
 def given_bandwidth(bandwidth: object, scaling: Scaling) -> float:
     """A bandwidth in the units of X as one of scaled rows."""
     remedy = "It is a distance in the units of X; None measures one."
-    return check_positive("bandwidth", bandwidth, remedy=remedy) / scaling.scale
+    scaled = check_positive("bandwidth", bandwidth, remedy=remedy) / scaling.scale
+    if not LEAST_BANDWIDTH <= scaled <= MOST_BANDWIDTH:
+        low, high = LEAST_BANDWIDTH * scaling.scale, MOST_BANDWIDTH * scaling.scale
+        raise InvalidParameter(
+            "bandwidth", bandwidth, f"a number in {low:.3g}..{high:.3g} for these rows", remedy
+        )
+    return scaled
 
 
 def median_distance(anchors: Float32) -> float:
@@ -214,6 +222,17 @@ class RbfFeatures:
         squares = np.einsum("md,md->m", centres, centres) / (2 * unit)
         return np.vstack([centres.T / unit, -np.ones(self.width), -squares]).astype(np.float32)
 
+    @property
+    def terms(self) -> float:
+        """How large the terms of exponents usually are."""
+        squares = np.einsum("md,md->m", self.centres, self.centres, dtype=np.float64)
+        return 1.0 + float(np.median(squares)) / self.bandwidth**2
+
+    @cached_property
+    def _reach(self) -> float:
+        """The ‖x‖²/2σ² above which float32 has too few digits for an exponent, the sum of such terms."""
+        return min(FAR * self.terms, MOST_TERMS)
+
     def fill(self, rows: Float32) -> None:
         D = self.centres.shape[1]
         for part, near in self.near(rows[:, :D]):
@@ -228,10 +247,16 @@ class RbfFeatures:
             some = X[part]
             left, right = longer[: len(some)], near[: len(some)]
             left[:, :D] = some
-            left[:, D] = np.einsum("nd,nd->n", some, some) / np.float32(2 * self.bandwidth**2)
+            with np.errstate(over="ignore"):
+                left[:, D] = np.einsum("nd,nd->n", some, some) / np.float32(2 * self.bandwidth**2)
             left[:, D + 1] = 1.0
+            far = np.flatnonzero(left[:, D] > self._reach)
+            left[far] = 0.0  # so that nothing overflows
             np.dot(left, self._factor, out=right)
-            yield part, np.exp(right, out=right)
+            np.exp(right, out=right)
+            if len(far):
+                right[far] = gaussian(squared_distances(some[far], self.centres), self.bandwidth)
+            yield part, right
 
     def exactly(self, X: Float32) -> Float64:
         """Rows and their features in float64, (n, D + m)."""
@@ -295,10 +320,8 @@ class RbfEncoder(Encoder):
         Features are wrong by as many roundings as the terms of their exponents are large, each by its own:
         errors of a sum grow with the root of the sum of squares.
         """
-        squares = np.einsum("md,md->m", self.centres, self.centres, dtype=np.float64)
-        terms = 1.0 + float(np.median(squares)) / float(self.bandwidth[0]) ** 2
         sizes = np.linalg.norm(self.weights.astype(np.float64), axis=0) + np.abs(self._without_means)
-        return np.asarray(MARGIN * terms * sizes, dtype=np.float32)
+        return np.asarray(MARGIN * self.features.terms * sizes, dtype=np.float32)
 
     @cached_property
     def _without_means(self) -> Float32:

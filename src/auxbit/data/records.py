@@ -40,6 +40,7 @@ from auxbit.data.vectors import (
     check_there,
     explained,
     is_digits,
+    is_index,
     nearest,
     open_rows,
     package_of,
@@ -892,7 +893,8 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
             raise InvalidInput(f"column {column!r} of {name} holds the {what}: leave it out of the metadata.")
     if vectors:
         return _Chosen(vectors, len(vectors) == 1, ids, metadata)
-    rest = [column for column in names if column != ids and column not in (metadata or ())]
+    taken = {ids, *(metadata or ())}
+    rest = [column for column in names if column not in taken and not is_index(column)]
     lists = [column for column in rest if any(_is_vector(row.get(column)) for row in head)]
     if len(lists) > 1:  # lists of tags, say, are not equally long
         lists = [column for column in lists if _equally_long([row.get(column) for row in head])] or lists
@@ -1070,7 +1072,8 @@ def _vectors_in(rows: list[Row], chosen: _Chosen, name: str, first: int, width: 
         if not all(map(_is_number, cells)):
             column, cell = next(pair for pair in zip(chosen.vectors, cells) if not _is_number(pair[1]))
             raise InvalidInput(f"{_of(name, column)} has {cell!r} in row {number}; expected numbers.")
-    return np.array(matrix)
+    X = np.array(matrix)
+    return X.astype(np.float64) if X.dtype.hasobject else X  # integers of more than 64 bits
 
 
 def _metadata_in(rows: list[Row], chosen: _Chosen, of_text: bool) -> list[Row]:

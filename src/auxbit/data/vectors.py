@@ -462,6 +462,11 @@ def _choose_columns(
     return list(chosen), np.result_type(*chosen.values()), bool(lists)
 
 
+def is_index(name: object) -> bool:
+    """Whether pandas calls an index without a name so in a file: its numbers are not those of vectors."""
+    return isinstance(name, str) and re.fullmatch(r"__index_level_\d+__", name) is not None
+
+
 def number_columns(schema: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The columns of lists of numbers and those of numbers in an Arrow schema, each with its NumPy type."""
     types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
@@ -471,7 +476,7 @@ def number_columns(schema: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         kind, found = field.type, numbers
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             kind, found = kind.value_type, lists
-        if is_number(kind):
+        if is_number(kind) and not is_index(field.name):
             found[field.name] = kind.to_pandas_dtype()
     return lists, numbers
 

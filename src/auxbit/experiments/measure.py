@@ -202,6 +202,11 @@ def own_model(own: Any, bits: int, seed: int) -> Any:
         raise InvalidParameter("methods", type(own).__name__, allowed)
     taken = inspect.signature(own).parameters
     every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    for key, each in taken.items():
+        if key not in wanted and each.default is each.empty and each.kind not in variable:
+            allowed = "a class or function of n_bits and random_state"
+            raise InvalidParameter("methods", own, allowed, f"Name its parameter {key!r} like one of these.")
     return own(**{key: value for key, value in wanted.items() if every or key in taken})
 
 

@@ -28,7 +28,13 @@ from auxbit.core.checks import (
     check_positive,
     warn,
 )
-from auxbit.core.features import OwnFeatures, RbfFeatures, choose_anchors, median_distance_to
+from auxbit.core.features import (
+    OwnFeatures,
+    RbfFeatures,
+    choose_anchors,
+    given_bandwidth,
+    median_distance_to,
+)
 from auxbit.core.maps import Features, LinearEncoder, Scaling, bytes_per_code, encode, pack_bools, unpack
 from auxbit.core.parallel import draw_rows, sample_rows
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -173,8 +179,11 @@ class _Trained(Hasher):
                 raise InvalidInput(f"y has {len(labels)} labels for {len(raw)} rows.")
             begun = before or Stream(raw[:0], None if labels is None else labels[:0], 0.0, self._generator())
             stream = begun.followed_by(raw, labels, decay, most_rows)
+            names = vars(self).get("feature_names_in_")
             self.fit(stream.rows, stream.labels, init=None if before is None else self)
             self._stream = stream  # fit has kept fewer of them
+            if names is not None:  # the sample is an array, without those of the batch
+                self.feature_names_in_ = names
         return self
 
     def _labels(self, y: Any) -> Array | None:
@@ -659,7 +668,7 @@ def rbf_features(n_centres: int | None, bandwidth: float | None, sample: Feature
     wanted = min(DEFAULT_CENTRES, max(1, len(X) // ROWS_PER_CENTRE)) if n_centres is None else n_centres
     centres = choose_anchors(X, wanted, workers, sample.rng)
     if bandwidth is not None:
-        return [RbfFeatures.of(centres, bandwidth / sample.scaling.scale, X)]
+        return [RbfFeatures.of(centres, given_bandwidth(bandwidth, sample.scaling), X)]
     distance = median_distance_to(X[sample_rows(len(X), MEASURED_ROWS)], centres)
     return [RbfFeatures.of(centres, share * distance, X) for share in BANDWIDTHS]
 

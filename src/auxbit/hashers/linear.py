@@ -7,6 +7,7 @@ the rotation that makes them most nearly binary (Gong et al. 2013).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 
 from auxbit.core.checks import Float32, Float64, Ids, check_integer
-from auxbit.core.maps import MAX_BITS, LinearEncoder
+from auxbit.core.maps import MARGIN, MAX_BITS, LinearEncoder
 from auxbit.core.parallel import Workers, draw_rows, some_rows
 from auxbit.errors import InvalidParameter
 from auxbit.hashers.base import Hasher, Learned
@@ -24,6 +25,7 @@ from auxbit.mac.loop import DecoderSums, f_step
 
 # with n_init > 1, rotations are tried on a sample, and only the best is refined on all rows
 TRIAL_ROWS, TRIAL_ITERATIONS = 5000, 50
+TIE = 2 * MARGIN  # of the sizes of an axis: smaller scores may be 0 but for rounding
 ROTATED_SHARE = 0.4  # of the budget, for the rows that a rotation is found on
 
 
@@ -79,7 +81,11 @@ class ThresholdedPCA(Hasher):
 
     def _learn(self, given: Beginning) -> Learned:
         check_axes(given.n_bits, given.shape, "thresholded PCA")
-        return Learned(signs_of(leading_axes(given, given.n_bits)))
+        axes = leading_axes(given, given.n_bits)
+        # rows that lie across an axis, as those of balanced categories do, have scores of 0 but for rounding,
+        # which fit and encode may do differently: all of them get a 1
+        bias = TIE * np.abs(axes).sum(axis=0)
+        return Learned(replace(signs_of(axes), bias=bias.astype(np.float32)))
 
 
 def signs_of(directions: Float64) -> LinearEncoder:

@@ -322,8 +322,9 @@ class Descent:
             self._h, Z = steps.begin(made.h, solved=True), made.h(longer[:, : len(made.h.weights)])
             self._fitted = True
         elif isinstance(made, FactorCodes):
-            self._h = made.settle(steps, sampled, X)
-            Z = self._h(longer)
+            h = made.settle(steps, sampled, X)
+            self._h, Z = steps.h_step(h), h(longer)  # its sums of codes have the same last digits anywhere
+            self._fitted = True
         else:
             self._rows.fill(made)
             Z = unpack(made(given.raw(sampled), self._rows.places(sampled)), plan.n_bits)

@@ -298,13 +298,13 @@ class Steps:
 
     def keep(self) -> Any:
         """The present state, to go back to."""
-        return self.rows.keep(), self._solved.copy(), self._noted, self._begun
+        return self.rows.keep(), self._codes, self._solved.copy(), self._noted, self._begun
 
     def go_back(self, kept: Any) -> LinearEncoder:
         """Be where `keep` was called; the h of that moment."""
-        rows, solved, self._noted, self._begun = kept
+        rows, self._codes, solved, self._noted, self._begun = kept
         self.rows.go_back(rows)
-        self._solved, self._codes = solved.copy(), None
+        self._solved = solved.copy()
         assert self._noted is not None
         return self._noted
 

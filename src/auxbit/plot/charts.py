@@ -23,6 +23,7 @@ import numpy as np
 from auxbit import evaluate
 from auxbit.core.checks import Bits, Packed, check_integer, require
 from auxbit.core.maps import unpack
+from auxbit.data.records import is_missing
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.plot import figures, style
 from auxbit.plot.style import FAINT, INK, STYLES
@@ -60,7 +61,8 @@ def precision(
     """A measure by bits, one line per method; with only one number of bits, one bar per method.
 
     comparison : the rows of `auxbit.experiments.compare.compare`, or any dicts with method, bits and the
-    value; for several seeds the means are drawn, with their spread. value : "precision", "recall_at" …
+        value; for several seeds the means are drawn, with their spread. Rows without the value, or with NaN,
+        are left out. value : "precision", "recall_at" …
 
     >>> from auxbit import plot
     >>> rows = [{"method": "BA", "bits": bits, "precision": 0.2 * bits**0.3} for bits in (16, 32)]
@@ -69,7 +71,7 @@ def precision(
     """
     groups: dict[tuple[str, int], list[float]] = {}
     for row in comparison:
-        if row.get(value) is not None:
+        if not is_missing(row.get(value)):
             groups.setdefault((row["method"], row["bits"]), []).append(float(row[value]))
     if not groups:
         raise InvalidParameter("value", value, "a column with at least one number to draw")

@@ -250,7 +250,7 @@ def _lines_and_levels(axes: Axes, rows: Table, value: str) -> None:
             colour, name = style.look(row["method"]).colour, f"{row['method']}, {row['bits']} bits"
             axes.axhline(row[value], color=colour, linestyle=":", linewidth=1.2)
             ends.append((row[value], name, colour))
-    axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+    axes.set_ylim(0, 1.05 * max(row[value] for row in rows) or 1)
     style.label_ends(axes, bits[-1], ends)
 
 

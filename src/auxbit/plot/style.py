@@ -98,7 +98,7 @@ def lines_by_bits(
     axes.set_xticks(sorted({row["bits"] for row in rows}))
     axes.set_xlabel("bits L")
     if from_zero:
-        axes.set_ylim(0, 1.05 * max(row[value] for row in rows))
+        axes.set_ylim(0, 1.05 * max(row[value] for row in rows) or 1)
     else:
         short_numbers(axes)
     if labels:
