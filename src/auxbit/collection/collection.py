@@ -341,12 +341,18 @@ class Collection:
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
         """Index a metadata field, to make conditions on it fast; or remove its index."""
-        name = '"field ' + field.replace('"', '""') + '"'
+        name, by = '"field ' + field.replace('"', '""') + '"', scalar_sql(field)
         with self._editing("field indexed") as edit:
             warn_of_unknown([field], edit.now.fields())
+            for each in edit.now.indexed_fields():  # SQLite does not tell a to z from A to Z
+                if each != field and each.encode().lower() == field.encode().lower():
+                    raise InvalidInput(
+                        f"the field {each!r} has an index, and SQLite takes {field!r} for the same name. "
+                        "Rename one of the fields, or remove that index."
+                    )
             edit.connection.execute(
                 f"DROP INDEX IF EXISTS {name}" if remove
-                else f"CREATE INDEX IF NOT EXISTS {name} ON items ({scalar_sql(field)})"
+                else f"CREATE INDEX IF NOT EXISTS {name} ON items ({by})"
             )  # fmt: skip
             edit.update()
 
@@ -500,8 +506,9 @@ class Collection:
             positions = now.chosen(None, where)
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
-            stop = None if limit is None else offset + check_integer("limit", limit, 0)
-            return now.items(positions[offset:stop])
+            start = check_integer("offset", offset, 0)
+            stop = None if limit is None else start + check_integer("limit", limit, 0)
+            return now.items(positions[start:stop])
 
     def batches(self, size: int = 10_000, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
         """All items as they are now, in batches: ids, metadata, codes, and vectors if requested."""

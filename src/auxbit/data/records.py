@@ -577,6 +577,7 @@ def _cell(cell: str) -> Any:
 
 ID_TYPES = (int, str, UUID)
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)  # that is written back as it was
+_DIGITS = re.compile(r"\s*-?\d+\s*", re.ASCII)
 
 
 def read_ids(path: PathLike) -> AnyIds:
@@ -663,7 +664,7 @@ KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers
 
 def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
-    if isinstance(ids, str | bytes | int | UUID):
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
         raise InvalidInput(f"ids must be a list; got {ids!r}. For one, give [{ids!r}].")
     given = ids if isinstance(ids, np.ndarray | list) else list(ids)
     if getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
@@ -672,14 +673,17 @@ def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     found = checked_ids(given, "ids")
     if isinstance(found, np.ndarray):
         if len(found) and found.min() < 0:
-            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-2, got {found.min()}.")
         return found, "integer"
     if isinstance(found[0], UUID):
         return list(map(str, found)), "uuid"
+    text = "".join(found)
     try:
-        ("".join(found)).encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
+    if "\0" in text:  # up to which SQLite would read them
+        raise InvalidInput("ids must not contain the character NUL.")
     if "" in found:
         raise InvalidInput("ids must not be empty text.")
     return found, "text"
@@ -696,7 +700,7 @@ def ids_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
 
 def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
     """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
-    made: Callable[[str], Any] = str if kind == "text" else UUID if kind == "uuid" else int
+    made: Callable[[str], Any] = str if kind == "text" else UUID if kind == "uuid" else _typed_integer
     found = []
     for each in values:
         try:
@@ -705,6 +709,12 @@ def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
             what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
             raise InvalidInput(what) from error
     return found
+
+
+def _typed_integer(text: str) -> int:
+    if not _DIGITS.fullmatch(text):  # of int, 1_0 is 10
+        raise ValueError
+    return int(text)
 
 
 # ---- Records
@@ -807,15 +817,17 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
         name, ids = str(ids), read_ids(ids)
         refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
-    if isinstance(source, np.ndarray) and not source.dtype.hasobject:
-        found = Records(_two_dimensional(source), None, None, "X")
-    elif isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
-        of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
-        found = read_records(source, vectors=vectors, ids=of_ids, metadata=() if beside else metadata)
+    numbers = isinstance(source, np.ndarray) and not source.dtype.hasobject
+    of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
+    columns: Any = () if beside else metadata
+    if not numbers and (isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None):
+        found = read_records(source, vectors=vectors, ids=of_ids, metadata=columns)
     else:
-        found = Records(_two_dimensional(as_rows(source)), None, None, "X")
+        X = _two_dimensional(source if numbers else as_rows(source))
+        found = _vectors_alone(X, "X", _Wanted(vectors, of_ids, columns))
     if ids is not None and not isinstance(ids, str):
-        found = replace(found, ids=ids)
+        in_order = isinstance(ids, list) or getattr(ids, "ndim", 0) > 0
+        found = replace(found, ids=ids if in_order else _listed(ids, "ids"))
     if metadata is not None and not names:
         found = replace(found, metadata=metadata_rows(without_vectors(metadata, found.X), len(found)))
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
@@ -926,7 +938,8 @@ def _shown(names: Iterable[Any]) -> str:
 
 
 def _is_vector(value: Any) -> bool:
-    return isinstance(value, VECTORS) and len(value) > 0 and all(map(_is_number, value))
+    some = isinstance(value, VECTORS) and getattr(value, "ndim", 1) > 0 and len(value) > 0
+    return some and all(map(_is_number, value))
 
 
 def _is_number(value: Any) -> bool:
