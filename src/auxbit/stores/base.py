@@ -214,6 +214,14 @@ def checked_floats(X: npt.ArrayLike, n_features: int, n: int, name: str) -> Floa
     return dense
 
 
+def sought_ids(ids: npt.ArrayLike) -> Ids:
+    """Ids to look up, (n,), of which some may not be there, such as the -1 of a missing result."""
+    given = np.asarray(ids)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise InvalidInput(f"ids must be a list of integers; got shape {given.shape} of {given.dtype}.")
+    return given.astype(np.int64)
+
+
 class Found(NamedTuple):
     """What one query finds: distances (n,), ids (n,), and if they are wanted, codes or vectors (n, …)."""
 
