@@ -678,6 +678,9 @@ class Collection:
 
     @about.setter
     def about(self, text: str | None) -> None:
+        # nothing else could be read again
+        if text is not None and (not isinstance(text, str) or text != text.encode(errors="replace").decode()):
+            raise InvalidParameter("about", text, "a text that UTF-8 can hold, or None")
         with self._editing("described") as edit:
             edit.update(about=text)
 

@@ -214,6 +214,9 @@ def understood(what: str) -> Iterator[None]:
 def write_state(connection: sqlite3.Connection, state: State) -> None:
     """Store the settings."""
     found = {field.name: getattr(state, field.name) for field in fields(State)}
+    for name, value in found.items():
+        if isinstance(value, str):  # of NumPy or an enumeration: the checksum is of what will be read
+            found[name] = str.__str__(value)
     found["checksum"] = _settings_check(found)
     connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", found.items())
 
