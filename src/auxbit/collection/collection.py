@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -142,7 +143,7 @@ class Collection:
         rows, are_codes = None, codes is not None
         if model is not None:
             model = load_model(model)
-        elif (model := as_model(source)) is not None:
+        elif (model := copy(as_model(source))) is not None:
             source = None
         if codes is not None or source is not None:
             source = source if codes is None else codes
@@ -741,14 +742,15 @@ class Collection:
 
 
 def load_model(source: Any) -> Hasher:
-    """The model in a file, or that of a collection; or a fitted model itself."""
+    """The model in a file, or that of a collection; or a copy of a fitted model."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         with Collection(source, read_only=True) as collection:
             return collection.model
     from auxbit.hashers.files import as_model
     from auxbit.hashers.registry import load
 
-    found = load(source) if isinstance(source, str | os.PathLike) else as_model(source)
+    # a copy: what becomes of it is not the caller's concern, nor the other way round
+    found = load(source) if isinstance(source, str | os.PathLike) else copy(as_model(source))
     if found is None:
         raise InvalidParameter("model", type(source).__name__, "a fitted model or its file")
     return found
