@@ -201,7 +201,7 @@ def _encode_chunk(rows: Sequence[Any], first: int) -> list[str | None]:
             raise TypeError
     except (TypeError, ValueError, RecursionError) as error:
         _name_the_problem(rows, first, error)
-    return [_unicode("{" + piece.replace(",\n", ",") + "}") if piece else None for piece in pieces]
+    return [in_utf8("{" + piece.replace(",\n", ",") + "}") if piece else None for piece in pieces]
 
 
 def _encoded(rows: list[Row]) -> list[str]:
@@ -218,7 +218,8 @@ def _check_types(allowed: Any, values: Iterable[Any]) -> None:
         raise TypeError
 
 
-def _unicode(text: str) -> str:
+def in_utf8(text: str) -> str:
+    """JSON that UTF-8 can hold."""
     if not text.isascii():
         try:
             text.encode()
