@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -74,9 +74,9 @@ class Address:
     """
 
     kind: str
-    text: str
+    text: str = field(repr=False)
     shown: str
-    parts: SplitResult
+    parts: SplitResult = field(repr=False)
 
     def hide(self, message: str) -> str:
         """A message from elsewhere, without the password."""
@@ -122,9 +122,10 @@ def _shown(parts: SplitResult, port: int | None) -> str:
 
 
 def _without_password(text: str) -> str:
-    """What may be shown of an address that cannot be parsed: nothing between the scheme and the last @."""
-    scheme, _, rest = text.partition("://")
-    return f"{scheme}://{HIDDEN}@{rest.rpartition('@')[2]}" if "@" in rest else text
+    """What may be shown of an address that cannot be parsed: the scheme, and what is from an @ to a ?."""
+    scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
+    _, at, place = rest.rpartition("@")
+    return scheme + slashes + (HIDDEN + at if at else "") + place.partition("?")[0]
 
 
 def _malformed(text: str, why: str) -> InvalidParameter:
