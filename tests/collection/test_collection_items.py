@@ -97,6 +97,16 @@ def test_columns_of_rows_that_have_none_are_refused(place, digits):
         Collection.create(place, digits[:50].tolist(), bits=8, method="lsh", vectors_column="embedding")
 
 
+def test_metadata_that_are_no_dicts_are_refused_by_row(place, digits):
+    for labels in ([3, 1, 4], np.array(["a", "b", "c"]), [None, {"a": 1}, 5], [["a"]] * 3):
+        row = 2 if labels[0] is None else 0
+        with pytest.raises(InvalidInput, match=f"metadata row {row} is a .*; expected a dict, or None"):
+            Collection.create(place, digits[:3], bits=8, method="lsh", metadata=labels)
+    made = ({"row": row} for row in range(3))
+    with Collection.create(place, digits[:3], bits=8, method="lsh", metadata=made) as collection:
+        assert collection.metadata(collection.ids) == [{"row": row} for row in range(3)]
+
+
 def test_an_id_that_leaves_no_number_for_the_next_item_is_refused(place):
     codes, why = np.zeros((1, 1), np.uint8), "after 9223372036854775807 no number is left"
     with Collection.create(place, bits=8) as collection:

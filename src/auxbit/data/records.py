@@ -383,6 +383,8 @@ def without_vectors(rows: Any, X: RowSource) -> Any:
     """Metadata of any kind that encode_metadata takes, without the columns that hold the vectors X."""
     listed = metadata_rows(rows, len(X))
     head = listed[:HEAD_ROWS]
+    if not all(isinstance(row, Mapping | NoneType) for row in head):
+        return rows  # encode_metadata refuses them
     vectors = X[: len(head)]
     lists = [name for name, value in (head[0] or {}).items() if _is_vector(value)] if head else []
     same = [name for name in lists if _are([(row or {}).get(name) for row in head], vectors)]
@@ -830,7 +832,8 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
         in_order = isinstance(ids, list) or getattr(ids, "ndim", 0) > 0
         found = replace(found, ids=ids if in_order else _listed(ids, "ids"))
     if metadata is not None and not names:
-        found = replace(found, metadata=metadata_rows(without_vectors(metadata, found.X), len(found)))
+        listed = metadata_rows(metadata, len(found))
+        found = replace(found, metadata=without_vectors(listed, found.X))
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
