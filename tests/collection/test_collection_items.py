@@ -69,6 +69,9 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
             (["c", 2], "must be of one type"),
             ([None, "x"], "no id in row 0"),
             (["", "x"], "must not be empty"),
+            (["c\0", "x"], "must not contain the character NUL"),
+            ({"c", "d"}, "ids is a set; expected a list, in the order of the items"),
+            ("name", "X holds only vectors, without columns, so there is no column 'name'"),
             (["c", "c"], "comes twice|twice"),
             ([1.5, 2.5], "integers, text or UUIDs"),
             (["c"], "1 ids for the 2 rows"),
@@ -82,6 +85,37 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
         for wrong in ([0], ["c"], [uuid.UUID(int=1)]):
             with pytest.raises(InvalidInput, match="is not in the collection"):
                 collection.get(wrong)
+        for one in ("a", np.int64(1), None):
+            with pytest.raises(InvalidInput, match="ids must be a list; got"):
+                collection.get(one)
+
+
+def test_columns_of_rows_that_have_none_are_refused(place, digits):
+    with pytest.raises(InvalidInput, match=r"there is no column \['title'\]"):
+        Collection.create(place, digits[:50], bits=8, method="lsh", metadata=["title"])
+    with pytest.raises(InvalidInput, match="there is no column 'embedding'"):
+        Collection.create(place, digits[:50].tolist(), bits=8, method="lsh", vectors_column="embedding")
+
+
+def test_metadata_that_are_no_dicts_are_refused_by_row(place, digits):
+    for labels in ([3, 1, 4], np.array(["a", "b", "c"]), [None, {"a": 1}, 5], [["a"]] * 3):
+        row = 2 if labels[0] is None else 0
+        with pytest.raises(InvalidInput, match=f"metadata row {row} is a .*; expected a dict, or None"):
+            Collection.create(place, digits[:3], bits=8, method="lsh", metadata=labels)
+    made = ({"row": row} for row in range(3))
+    with Collection.create(place, digits[:3], bits=8, method="lsh", metadata=made) as collection:
+        assert collection.metadata(collection.ids) == [{"row": row} for row in range(3)]
+
+
+def test_an_id_that_leaves_no_number_for_the_next_item_is_refused(place):
+    codes, why = np.zeros((1, 1), np.uint8), "after 9223372036854775807 no number is left"
+    with Collection.create(place, bits=8) as collection:
+        with pytest.raises(InvalidInput, match=why):
+            collection.add(codes=codes, ids=[2**63 - 1])
+        assert collection.add(codes=codes, ids=(id_ for id_ in [2**63 - 2])).tolist() == [2**63 - 2]
+        with pytest.raises(InvalidInput, match=why):
+            collection.add(codes=codes)
+        assert collection.ids.tolist() == [2**63 - 2]
 
 
 @settings(max_examples=40)
@@ -328,6 +362,8 @@ def test_items_are_listed_in_order_of_a_field_and_in_parts(place, model, digits)
         assert ids(order="-year", limit=2) == [0, 3]
         assert ids(where="year>=2002") == [0, 3]
         assert ids(where="!year") == [1, 4]
+        with pytest.raises(InvalidParameter, match="offset=-1 is invalid: expected an integer of at least 0"):
+            ids(offset=-1)
         assert collection.get([2], codes=True)[0]["code"].shape == (2,)
         batches = list(collection.batches(2))
         assert [len(batch["ids"]) for batch in batches] == [2, 2, 1]
@@ -343,7 +379,7 @@ def test_a_field_that_no_item_has_is_said(place, model, digits):
 
 
 def test_an_indexed_field_gives_the_same_answers_by_its_index(tmp_path, model, digits):
-    rows = [{"year": 2000 + row % 7, "name": f"n{row % 5}"} for row in range(200)]
+    rows = [{"year": 2000 + row % 7, "name": f"n{row % 5}", "Year": 1} for row in range(200)]
     asked = ["year=2003", "year>=2005", "name=n1,n2 and year<2002", "not year=2001", "name^=n"]
     with Collection.create(tmp_path / "c", model) as collection:
         collection.add(digits[:200], metadata=rows)
@@ -359,6 +395,10 @@ def test_an_indexed_field_gives_the_same_answers_by_its_index(tmp_path, model, d
                 f"EXPLAIN QUERY PLAN SELECT number FROM items WHERE {condition}", parameters
             ).fetchall()
         assert "field year" in str(plan)
+        with pytest.raises(InvalidInput, match="'year' has an index, and SQLite takes 'Year' for the same"):
+            collection.index_field("Year")
+        with pytest.raises(InvalidInput, match=r"the field 'a\\x00' cannot be indexed"):
+            collection.index_field("a\0", remove=True)
         collection.index_field("year", remove=True)
         assert [collection.list(each, limit=None) for each in asked] == before
 
@@ -415,6 +455,8 @@ def test_what_cannot_be_opened_says_what_it_is_and_what_to_do(tmp_path, model):
     database.close()
     with pytest.raises(CollectionError, match=r"has format 99.*Upgrade: pip install -U auxbit"):
         Collection.open(tmp_path / "papers.auxbit")
+    with pytest.raises((FileProblem, CollectionError), match=r"xxx (cannot be read|does not exist)"):
+        Collection(tmp_path / ("x" * 300))
     with pytest.raises(InvalidParameter, match="damaged='no' is invalid"):
         Collection(tmp_path / "papers.auxbit", damaged="no")
 
@@ -459,6 +501,18 @@ def test_a_collection_in_memory_writes_nothing(tmp_path, model, digits, monkeypa
         collection.retrain(LSH(24, random_state=0).fit(digits))
         assert collection.search(digits[60], 1).ids.tolist() == [60]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_field_whose_name_utf8_lacks_is_refused_and_nothing_changes(place, model, digits):
+    with Collection.create(place, model) as collection:
+        collection.add(digits[:1], metadata=[{"half": "\ud800"}])
+        for change in (
+            lambda: collection.add(digits[:1], metadata=[{"\ud800": 1}]),
+            lambda: collection.update_metadata([0], {"\ud800": 1}),
+        ):
+            with pytest.raises(InvalidInput, match=r"the field '\\ud800', whose name UTF-8 cannot hold"):
+                change()
+        assert collection.metadata(collection.ids) == [{"half": "\ud800"}]
 
 
 def test_numbers_that_json_lacks_become_what_it_has(place, model, digits):

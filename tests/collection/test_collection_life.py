@@ -46,6 +46,21 @@ def test_parameters_of_create_that_do_not_go_together_are_errors(tmp_path, model
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_model_that_is_given_stays_as_it_is_and_may_be_fitted_again(tmp_path, digits, on_disk):
+    model, path = ITQ(16, random_state=0).fit(digits), tmp_path / "c" if on_disk else None
+    decoder, codes = model.decoder_, model.encode(digits)
+    with Collection.create(None, digits, model=model, coding="optimal") as other:
+        assert other.state.coding == "optimal"
+        other.retrain(model, X=digits)
+    assert model.decoder_ is decoder
+    with Collection.create(path, model) as collection:
+        assert collection.state.coding == "hash"
+        model.fit(digits[::-1] ** 2 + np.arange(64))
+        collection.add(digits)
+        np.testing.assert_array_equal(collection.codes(), codes)
+
+
 def test_a_collection_of_optimal_codes_is_searched_by_the_decoder(tmp_path, digits):
     model = ITQ(16, random_state=0).fit(digits).fit_decoder(digits)
     with Collection.create(tmp_path / "c", model) as collection:  # as its decoder is meant

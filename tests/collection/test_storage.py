@@ -6,6 +6,7 @@ import errno
 import sqlite3
 import time
 from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +17,7 @@ from auxbit import LSH, Collection
 from auxbit.collection import storage
 from auxbit.collection.storage import DATABASE
 from auxbit.core.files import WriterLock
-from auxbit.errors import CollectionError, InvalidInput
+from auxbit.errors import CollectionError, InvalidInput, InvalidParameter
 from helpers.collection_truth import Contents, D, difference, model
 
 X = np.random.default_rng(0).normal(size=(100, D)).astype(np.float32)
@@ -35,6 +36,30 @@ def test_the_schema_explains_itself(tmp_path):
     assert len(found) == 9
     for name, sql in found:
         assert "\n  -- " in sql, name
+
+
+class Kept(StrEnum):
+    SINGLE = "float32"
+
+
+@pytest.mark.parametrize("vectors", [np.str_("float32"), Kept.SINGLE])
+def test_settings_in_text_of_any_type_can_be_read_again(tmp_path, vectors):
+    with Collection.create(tmp_path / "c", model(0), vectors=vectors, coding=np.str_("hash")) as collection:
+        collection.add(X)
+        collection.about = np.str_("mine")
+    with Collection(tmp_path / "c") as collection:
+        state = collection.state
+        assert (state.vectors, state.coding, state.about) == ("float32", "hash", "mine")
+        np.testing.assert_array_equal(collection.vectors(collection.ids), X)
+
+
+@pytest.mark.parametrize("text", [5, 1.5, True, b"mine", {"of": "mine"}, "\ud800"])
+def test_what_is_no_text_does_not_become_that_of_the_application(tmp_path, text):
+    collection = Collection.create(tmp_path / "c", bits=8)
+    with pytest.raises(InvalidParameter, match=r"about=.* is invalid: expected a text"):
+        collection.about = text
+    collection.close()
+    assert Collection(tmp_path / "c").about is None
 
 
 def test_a_change_within_a_change_is_refused_and_the_outer_one_is_made():

@@ -25,6 +25,7 @@ from auxbit.data.records import (
     read_ids,
     read_records,
     read_table,
+    typed_ids,
     without_vectors,
 )
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
@@ -361,6 +362,13 @@ def test_ids_of_csv_are_integers_only_if_all_are(tmp_path):
         assert list(read_ids(tmp_path / "ids.txt")) == wanted
 
 
+def test_typed_integers_are_digits_and_nothing_else():
+    assert typed_ids(["7", " 8\n", 9, "-1"], "integer") == [7, 8, 9, -1]
+    for text in ("1_0", "\u0661", "+1", "1.0", "", "9" * 5000):
+        with pytest.raises(InvalidInput, match="cannot be an id of the collection: its ids are integers"):
+            typed_ids([text], "integer")
+
+
 def test_ids_are_read_from_npy(tmp_path):
     for array in (np.arange(3), np.arange(3)[:, None], np.array(["a", "ü"]), np.array([5, 5])):
         np.save(tmp_path / "ids.npy", array)
@@ -578,6 +586,8 @@ def test_metadata_without_vectors_stays_as_it_is():
         assert without_vectors(rows, X) is rows
     some = [None, *ROWS[1:]]
     assert without_vectors(some, X) is some  # one row has none: these are not the vectors
+    numbers = [{"n": np.array(5)}] * N
+    assert without_vectors(numbers, X) is numbers
 
 
 CELLS = {

@@ -468,6 +468,9 @@ def test_and_or_and_not_are_fields_if_their_values_are_no_conditions():
     assert mask_of({"or": [1, 3]}, rows) == mask_of({"not": 1}, rows) == [True, False, False]
     assert mask_of({"or": {">=": 2}}, rows) == mask_of({"not": [[2]]}, rows) == [False, True, False]
     assert mask_of({"and": True}, rows) == mask_of({"or": [{"and": True}]}, rows) == [False, False, True]
+    assert mask_of({"not": {"==": 1}}, rows) == [True, False, False]
+    assert mask_of({"not": {"not": {"==": 1}}}, rows) == [False, True, True]
+    assert mask_of({"not": {}}, rows) == [False] * 3  # every row
 
 
 def test_a_literal_name_goes_before_the_dots_row_by_row():

@@ -239,6 +239,13 @@ def test_ids_that_an_npz_file_would_change_are_refused(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.jsonl").read_text())["ids"] == ["a\0"]
 
 
+def test_half_a_surrogate_pair_is_escaped_in_lines(tmp_path: Path) -> None:
+    rows = [{"cut": "é\ud83d", "whole": "\U0001f600"}]
+    answers = Answers(np.zeros(1), np.zeros(1, dtype=np.int64), metadata_of=lambda ids: rows)
+    answers.write(tmp_path / "a.jsonl")
+    assert json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8"))["metadata"] == rows
+
+
 def test_fields_are_shown_as_text_and_json_not_as_python_writes_them():
     row = {"title": "a  b", "tags": ["é", "y"], "seen": True, "more": None}
     assert fields_on_a_line(row) == 'title=a b  tags=["é", "y"]  seen=true …'

@@ -167,6 +167,17 @@ def test_a_search_for_what_is_no_parameter_is_refused(store):
         store.similarity_search("cat", filter={"year": {"$near": 2000}})
 
 
+def test_what_to_delete_is_never_guessed(store):
+    with pytest.raises(InvalidInput, match="give ids or where, not both"):
+        store.delete(["a"], filter={"year": 2005})
+    for slip in (store.delete, store.get_by_ids):
+        with pytest.raises(InvalidInput, match=r"ids must be a list; got 'ab'\. For one, give \['ab'\]"):
+            slip("ab")
+    with pytest.raises(InvalidInput, match=r"the query must be one vector; got shape \(2, 3\)"):
+        store.similarity_search_by_vector([[1.0, 0.0, 0.0]] * 2)
+    assert ids_of(store.get_by_ids(IDS)) == IDS
+
+
 def test_texts_that_cannot_be_added_leave_nothing_behind(tmp_path, store):
     place = tmp_path / "docs.auxbit"
     new = AuxbitVectorStore(Axes(), place)

@@ -147,6 +147,15 @@ def test_groups_of_filters_may_be_nested(store):
     assert store.query(asked("cat", filters=outer)).ids == ["a"]
 
 
+@pytest.mark.parametrize("key", ["not", "in", "contains"])
+def test_a_field_may_be_named_like_an_operator(store, key):
+    store.add([TextNode(id_="g", text="x", embedding=[1.0, 1.0, 1.0], metadata={key: 5})])
+    filters = MetadataFilters(filters=[MetadataFilter(key=key, value=5)])
+    assert [node.node_id for node in store.get_nodes(filters=filters)] == ["g"]
+    filters.condition = FilterCondition.NOT
+    assert [node.node_id for node in store.get_nodes(filters=filters)] == list("abcdef")
+
+
 def test_a_query_may_be_among_nodes_or_documents(store):
     assert store.query(asked("cat", node_ids=["c", "d"])).ids == ["c", "d"]
     assert sorted(store.query(asked("cat", doc_ids=["doc1"])).ids) == ["d", "e", "f"]
@@ -217,6 +226,8 @@ def test_what_cannot_be_asked_is_named(store):
     filters = MetadataFilters(filters=[MetadataFilter(key="x", operator=FilterOperator.ALL, value=3)])
     with pytest.raises(InvalidParameter, match="a list of values after 'all'"):
         store.query(asked("cat", filters=filters))
+    with pytest.raises(InvalidParameter, match="expected a list after 'in'"):
+        store.delete_nodes("ab")
     with pytest.raises(ValueError, match="embedding not set"):
         store.add([TextNode(text="no embedding")])
     with pytest.raises(InvalidInput, match="gives vectors of 2 numbers"):

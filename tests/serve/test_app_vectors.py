@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from auxbit import ITQ, Collection
+from auxbit.errors import FileProblem
 from auxbit.serve import schemas
 from auxbit.serve.search import warm_up
 from auxbit.serve.security import Limits, Problem
@@ -263,6 +264,35 @@ def test_a_stream_of_searches_gets_a_line_for_each(client):
     errors = [line["error"] for line in lines[362:]]
     assert [each["code"] for each in errors] == ["invalid", "invalid", "not_found", "invalid"]
     assert errors[0]["message"].startswith("line 363: ")
+
+
+def test_a_line_that_cannot_be_searched_costs_the_others_nothing(client, writer):
+    good = {"vector": rows_of()[5].tolist()}
+    lines = [good, {"vector": [1e38] * D}, {"text": "fails"}, {"id": "doc/5"}, good]
+    codes = {client: "embed_failed", writer: "no_text_search"}
+    for one, code in codes.items():
+        response = stream(one, "/search/stream?k=1", lines)
+        assert response.status_code == 200
+        found = [json.loads(line) for line in response.content.splitlines()]
+        assert [line.get("error", {}).get("code") for line in found] == [None, "invalid", code, None, None]
+        assert "too large" in found[1]["error"]["message"]
+        assert found[0]["results"][0]["id"] == found[4]["results"][0]["id"] == "doc/5"
+
+
+def test_a_stream_does_not_tell_where_the_collection_is(writer, monkeypatch):
+    lines = [{"id": f"new/{n}", "vector": [n] * D} for n in range(1500)]
+    calls, add = [], Collection.add
+
+    def full(self, *given, **how):
+        calls.append(self)
+        if len(calls) > 1:
+            raise FileProblem(f"{self.path} could not be written to: No space left on device.")
+        return add(self, *given, **how)
+
+    monkeypatch.setattr(Collection, "add", full)
+    told = [json.loads(line) for line in stream(writer, "/items/stream", lines).content.splitlines()]
+    message = "docs.auxbit could not be written to: No space left on device."
+    assert told[1:] == [{"error": {"code": "file_gone", "message": message}}]
 
 
 def test_a_stream_that_cannot_begin_has_a_status(client):

@@ -104,6 +104,7 @@ def test_the_browser_is_opened_once_the_socket_listens(monkeypatch):
     monkeypatch.setattr("uvicorn.Server.main_loop", wait_for_the_browser)
     told = []
     settings = server.Settings(str(digits()), port=0, token="t&t")
+    assert "t&t" not in repr(settings)
     server.serve(settings, ready=told.append)
     assert seen["status"] == 200
     assert seen["address"] == told[0].address + "?token=t%26t"

@@ -39,6 +39,7 @@ ENDINGS = {"sqlite": "sqlite", "duckdb": "duckdb", "lancedb": "lancedb", "chdb":
 def test_addresses_are_told_apart_and_shown_without_passwords(url, kind, shown):
     address = parse(url)
     assert (address.kind, address.shown) == (kind, shown)
+    assert "s%40crt" not in repr(address)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ def test_addresses_are_told_apart_and_shown_without_passwords(url, kind, shown):
     [
         "mysql://u:s3cret@h/db", "postgresql://u:s3@cret@h/db", "postgresql://u:s3cret@h:port/db",
         "postgresql://u:s3#cret@h/db", "milvus://u:s3cret@h/a/b", "milvus://u:s3cret@h?x=1", "milvus://:s3cret@",
+        "postgresql://u@h:port/db?password=s3cret", "mysql://h/db?password=s3cret", "u:s3cret@h/db",
         "postgresql://u:s3cret@[::1/db", "s3://bucket", "codes", "codes.txt", "", "milvus:///",
         "codes.faiss", "faiss:codes", "faiss://codes",
     ],

@@ -183,6 +183,9 @@ def test_metadata_come_back_and_are_searched_by(opened, kind):
     opened.create(32)
     opened.add(base, np.arange(300), metadata=[*rows, *[None] * 100])
     assert opened.metadata([7, 250, -1, 99999]) == [rows[7], {}, {}, {}]
+    for wrong in ([[7, 8]], 7, ["7"], [7.5]):
+        with pytest.raises(InvalidInput, match="ids must be a list of integers; got shape"):
+            opened.metadata(wrong)
     where = {"label": "dog", "row": {">=": 50}}
     wanted = np.array([row for row in range(50, 200) if row % 3 == 0])
     assert opened.count(where) == len(wanted)

@@ -44,6 +44,14 @@ def test_elasticsearch_gets_bits_as_hexadecimal_text(tmp_path):
     assert script == {"source": "(24 - hamming(params.query, 'code')) / 24.0", "params": {"query": "007f80"}}
 
 
+@pytest.mark.parametrize("program", ["elasticsearch", "vespa"])
+def test_half_a_surrogate_pair_is_escaped(program, tmp_path):
+    row = {"cut": "é\ud83d"}
+    write_documents(of_arrays(CODES[:1], 24, metadata=[row]), tmp_path / "out", program)
+    found = lines(tmp_path / "out", "documents.jsonl" if program == "vespa" else "documents.ndjson")[-1]
+    assert row == (json.loads(found["fields"]["metadata"]) if program == "vespa" else found["metadata"])
+
+
 def test_opensearch_gets_bits_as_signed_bytes(tmp_path):
     write_documents(SOURCE, tmp_path / "out", "opensearch")
     mapping = read(tmp_path / "out", "mapping.json")

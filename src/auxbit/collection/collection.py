@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -142,7 +143,7 @@ class Collection:
         rows, are_codes = None, codes is not None
         if model is not None:
             model = load_model(model)
-        elif (model := as_model(source)) is not None:
+        elif (model := copy(as_model(source))) is not None:
             source = None
         if codes is not None or source is not None:
             source = source if codes is None else codes
@@ -341,12 +342,18 @@ class Collection:
 
     def index_field(self, field: str, *, remove: bool = False) -> None:
         """Index a metadata field, to make conditions on it fast; or remove its index."""
-        name = '"field ' + field.replace('"', '""') + '"'
+        name, by = '"field ' + field.replace('"', '""') + '"', scalar_sql(field)
         with self._editing("field indexed") as edit:
             warn_of_unknown([field], edit.now.fields())
+            for each in edit.now.indexed_fields():  # SQLite does not tell a to z from A to Z
+                if each != field and each.encode().lower() == field.encode().lower():
+                    raise InvalidInput(
+                        f"the field {each!r} has an index, and SQLite takes {field!r} for the same name. "
+                        "Rename one of the fields, or remove that index."
+                    )
             edit.connection.execute(
                 f"DROP INDEX IF EXISTS {name}" if remove
-                else f"CREATE INDEX IF NOT EXISTS {name} ON items ({scalar_sql(field)})"
+                else f"CREATE INDEX IF NOT EXISTS {name} ON items ({by})"
             )  # fmt: skip
             edit.update()
 
@@ -500,8 +507,9 @@ class Collection:
             positions = now.chosen(None, where)
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
-            stop = None if limit is None else offset + check_integer("limit", limit, 0)
-            return now.items(positions[offset:stop])
+            start = check_integer("offset", offset, 0)
+            stop = None if limit is None else start + check_integer("limit", limit, 0)
+            return now.items(positions[start:stop])
 
     def batches(self, size: int = 10_000, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
         """All items as they are now, in batches: ids, metadata, codes, and vectors if requested."""
@@ -671,6 +679,9 @@ class Collection:
 
     @about.setter
     def about(self, text: str | None) -> None:
+        # nothing else could be read again
+        if text is not None and (not isinstance(text, str) or text != text.encode(errors="replace").decode()):
+            raise InvalidParameter("about", text, "a text that UTF-8 can hold, or None")
         with self._editing("described") as edit:
             edit.update(about=text)
 
@@ -731,14 +742,15 @@ class Collection:
 
 
 def load_model(source: Any) -> Hasher:
-    """The model in a file, or that of a collection; or a fitted model itself."""
+    """The model in a file, or that of a collection; or a copy of a fitted model."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         with Collection(source, read_only=True) as collection:
             return collection.model
     from auxbit.hashers.files import as_model
     from auxbit.hashers.registry import load
 
-    found = load(source) if isinstance(source, str | os.PathLike) else as_model(source)
+    # a copy: what becomes of it is not the caller's concern, nor the other way round
+    found = load(source) if isinstance(source, str | os.PathLike) else copy(as_model(source))
     if found is None:
         raise InvalidParameter("model", type(source).__name__, "a fitted model or its file")
     return found

@@ -40,6 +40,7 @@ from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import CollectionError, Damaged, InvalidInput
 from auxbit.index.codes import (
     LANES,
+    MAX_ID,
     At,
     CodeStore,
     Stretches,
@@ -530,7 +531,13 @@ class Edit(Change):
         if trained and before.trained == before.next_number:
             self.update(trained=last)
         largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
-        self.update(next_number=max(last, largest))
+        following = max(last, largest)
+        if following > MAX_ID:  # which SQLite could not keep
+            raise InvalidInput(
+                f"items are numbered from the largest id on, and after {following - 1} no number is left: "
+                "ids must be less than 2**63-1."
+            )
+        self.update(next_number=following)
         self.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
         return ids_array(numbers if own is None else own, self.state.ids)
 
@@ -642,8 +649,13 @@ class Edit(Change):
 
     def note_fields(self, rows: Sequence[Row | None] | None) -> None:
         """Keep the names of fields, so that a misspelt one can be told from one that finds nothing."""
-        names = set().union(*filter(None, rows or ()))
-        self.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", [(name,) for name in names])
+        names = [(name,) for name in set().union(*filter(None, rows or ()))]
+        try:
+            self.connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"metadata has the field {error.object!r}, whose name UTF-8 cannot hold: rename it."
+            ) from error
 
     def update_items(self, positions: Positions, rows: Sequence[Row | None], *, replace: bool) -> None:
         """Change metadata: fields are set, None removes one; with `replace` all others are removed."""

@@ -214,6 +214,9 @@ def understood(what: str) -> Iterator[None]:
 def write_state(connection: sqlite3.Connection, state: State) -> None:
     """Store the settings."""
     found = {field.name: getattr(state, field.name) for field in fields(State)}
+    for name, value in found.items():
+        if isinstance(value, str):  # of NumPy or an enumeration: the checksum is of what will be read
+            found[name] = str.__str__(value)
     found["checksum"] = _settings_check(found)
     connection.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", found.items())
 
@@ -451,12 +454,16 @@ def is_collection(folder: Path) -> bool:
 
 def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
     """Refuse a folder that is no collection of ours, and say what to do."""
-    if is_collection(folder):
-        return
-    if (folder / "manifest.jsonl").is_file():
+    try:
+        if is_collection(folder):
+            return
+        is_older, is_there = (folder / "manifest.jsonl").is_file(), folder.exists()
+    except OSError as error:  # its name is too long, or it is not for us
+        raise FileProblem(f"{folder} cannot be read: {error.strerror}.") from error
+    if is_older:
         raise CollectionError(f"{folder} {OLDER}")
     what, near = "is not a collection", ""
-    if not folder.exists():
+    if not is_there:
         what = "does not exist"
         with suppress(OSError):
             others = [each.name for each in folder.absolute().parent.iterdir() if is_collection(each)]

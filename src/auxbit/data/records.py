@@ -202,7 +202,7 @@ def _encode_chunk(rows: Sequence[Any], first: int) -> list[str | None]:
             raise TypeError
     except (TypeError, ValueError, RecursionError) as error:
         _name_the_problem(rows, first, error)
-    return [_unicode("{" + piece.replace(",\n", ",") + "}") if piece else None for piece in pieces]
+    return [in_utf8("{" + piece.replace(",\n", ",") + "}") if piece else None for piece in pieces]
 
 
 def _encoded(rows: list[Row]) -> list[str]:
@@ -219,7 +219,8 @@ def _check_types(allowed: Any, values: Iterable[Any]) -> None:
         raise TypeError
 
 
-def _unicode(text: str) -> str:
+def in_utf8(text: str) -> str:
+    """JSON that UTF-8 can hold."""
     if not text.isascii():
         try:
             text.encode()
@@ -383,6 +384,8 @@ def without_vectors(rows: Any, X: RowSource) -> Any:
     """Metadata of any kind that encode_metadata takes, without the columns that hold the vectors X."""
     listed = metadata_rows(rows, len(X))
     head = listed[:HEAD_ROWS]
+    if not all(isinstance(row, Mapping | NoneType) for row in head):
+        return rows  # encode_metadata refuses them
     vectors = X[: len(head)]
     lists = [name for name, value in (head[0] or {}).items() if _is_vector(value)] if head else []
     same = [name for name in lists if _are([(row or {}).get(name) for row in head], vectors)]
@@ -578,6 +581,7 @@ def _cell(cell: str) -> Any:
 
 ID_TYPES = (int, str, UUID)
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)  # that is written back as it was
+_DIGITS = re.compile(r"\s*-?\d+\s*", re.ASCII)
 
 
 def read_ids(path: PathLike) -> AnyIds:
@@ -664,7 +668,7 @@ KINDS = {"integer": "integers", "text": "text", "uuid": "UUIDs", None: "integers
 
 def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     """Ids as they are stored, int64 or text, and their kind: "integer", "text" or "uuid"."""
-    if isinstance(ids, str | bytes | int | UUID):
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
         raise InvalidInput(f"ids must be a list; got {ids!r}. For one, give [{ids!r}].")
     given = ids if isinstance(ids, np.ndarray | list) else list(ids)
     if getattr(given, "ndim", 1) != 1 or (n is not None and len(given) != n):
@@ -673,14 +677,17 @@ def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     found = checked_ids(given, "ids")
     if isinstance(found, np.ndarray):
         if len(found) and found.min() < 0:
-            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-2, got {found.min()}.")
         return found, "integer"
     if isinstance(found[0], UUID):
         return list(map(str, found)), "uuid"
+    text = "".join(found)
     try:
-        ("".join(found)).encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(f"ids must be text that UTF-8 can hold: {error}.") from error
+    if "\0" in text:  # up to which SQLite would read them
+        raise InvalidInput("ids must not contain the character NUL.")
     if "" in found:
         raise InvalidInput("ids must not be empty text.")
     return found, "text"
@@ -697,7 +704,7 @@ def ids_array(ids: Sequence[Any] | Ids, kind: str | None) -> Array:
 
 def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
     """Ids that come as text, or as numbers that text looks like, as a collection of this kind has them."""
-    made: Callable[[str], Any] = str if kind == "text" else UUID if kind == "uuid" else int
+    made: Callable[[str], Any] = str if kind == "text" else UUID if kind == "uuid" else _typed_integer
     found = []
     for each in values:
         try:
@@ -706,6 +713,12 @@ def typed_ids(values: Iterable[Any], kind: str | None) -> list[Any]:
             what = f"{each!r} cannot be an id of the collection: its ids are {KINDS[kind]}."
             raise InvalidInput(what) from error
     return found
+
+
+def _typed_integer(text: str) -> int:
+    if not _DIGITS.fullmatch(text):  # of int, 1_0 is 10
+        raise ValueError
+    return int(text)
 
 
 # ---- Records
@@ -808,17 +821,20 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
         name, ids = str(ids), read_ids(ids)
         refuse_repeats(ids, name)
     rows = isinstance(source, list) and source and isinstance(source[0], dict)
-    if isinstance(source, np.ndarray) and not source.dtype.hasobject:
-        found = Records(_two_dimensional(source), None, None, "X")
-    elif isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None:
-        of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
-        found = read_records(source, vectors=vectors, ids=of_ids, metadata=() if beside else metadata)
+    numbers = isinstance(source, np.ndarray) and not source.dtype.hasobject
+    of_ids, beside = ids if isinstance(ids, str) else None, metadata is not None and not names
+    columns: Any = () if beside else metadata
+    if not numbers and (isinstance(source, str | os.PathLike) or rows or columns_of(source) is not None):
+        found = read_records(source, vectors=vectors, ids=of_ids, metadata=columns)
     else:
-        found = Records(_two_dimensional(as_rows(source)), None, None, "X")
+        X = _two_dimensional(source if numbers else as_rows(source))
+        found = _vectors_alone(X, "X", _Wanted(vectors, of_ids, columns))
     if ids is not None and not isinstance(ids, str):
-        found = replace(found, ids=ids)
+        in_order = isinstance(ids, list) or getattr(ids, "ndim", 0) > 0
+        found = replace(found, ids=ids if in_order else _listed(ids, "ids"))
     if metadata is not None and not names:
-        found = replace(found, metadata=metadata_rows(without_vectors(metadata, found.X), len(found)))
+        listed = metadata_rows(metadata, len(found))
+        found = replace(found, metadata=without_vectors(listed, found.X))
     for what, each in (("ids", found.ids), ("metadata", found.metadata)):
         if each is not None and len(each) != len(found):
             raise InvalidInput(
@@ -928,7 +944,8 @@ def _shown(names: Iterable[Any]) -> str:
 
 
 def _is_vector(value: Any) -> bool:
-    return isinstance(value, VECTORS) and len(value) > 0 and all(map(_is_number, value))
+    some = isinstance(value, VECTORS) and getattr(value, "ndim", 1) > 0 and len(value) > 0
+    return some and all(map(_is_number, value))
 
 
 def _is_number(value: Any) -> bool:

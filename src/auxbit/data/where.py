@@ -275,7 +275,8 @@ def _of_field(field: Any, wanted: Any) -> list[Node]:
             _refuse(field, wanted, "a list of dicts, at least one", remedy)
         if any(nested):
             return [_group(field, map(_node, wanted))]
-    if field == "not" and isinstance(wanted, Mapping | Where):
+    compared = isinstance(wanted, Mapping) and wanted and {*wanted} <= {*OPERATORS}  # a field of this name
+    if field == "not" and isinstance(wanted, Mapping | Where) and not compared:
         return [Group("not", (_node(wanted),))]
     if not isinstance(wanted, Mapping):
         several = isinstance(wanted, list | tuple | set | frozenset | np.ndarray | range)

@@ -29,7 +29,7 @@ from auxbit.core.checks import (
 )
 from auxbit.core.maps import check_packed, refuse_hamming
 from auxbit.core.progress import Progress, Silent, html_table
-from auxbit.data.records import read_records
+from auxbit.data.records import in_utf8, read_records
 from auxbit.data.vectors import as_rows
 from auxbit.errors import AuxbitError, InvalidInput, InvalidParameter
 
@@ -405,7 +405,8 @@ class Answers:
             temporary.open("w", encoding="utf-8") as lines,
         ):
             for query, found in enumerate(self.queries()):
-                lines.write(json.dumps({"query": query} | found, ensure_ascii=False, default=str) + "\n")
+                text = json.dumps({"query": query} | found, ensure_ascii=False, default=str)
+                lines.write(in_utf8(text) + "\n")
 
     # ---- for people
 

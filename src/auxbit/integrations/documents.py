@@ -164,6 +164,8 @@ class Documents:
 
     def delete(self, ids: Sequence[str] | None = None, where: Any = None) -> int:
         """Delete documents by id, ignoring unknown ids, or those that match `where`; returns how many."""
+        if ids is not None and where is not None:
+            raise InvalidInput("choose what to delete: give ids or where, not both.")
         with self._changing:
             if self.collection is None:
                 return 0
@@ -194,6 +196,8 @@ class Documents:
 
     def _known(self, ids: Sequence[Any]) -> list[Any]:
         """Those of the ids that are there, each once, as the collection has them."""
+        if isinstance(ids, str):  # whose letters may be ids
+            raise InvalidInput(f"ids must be a list; got {ids!r}. For one, give [{ids!r}].")
         if self.collection is None or self.collection.state.ids is None or not len(ids):
             return []
         try:
@@ -231,12 +235,13 @@ class Documents:
         where : as in Collection.search.
         """
         k = check_integer("k", k, 0, None, "Try k=4.")
+        query = np.asarray(x, dtype=np.float32)
+        if query.ndim != 1:
+            raise InvalidInput(f"the query must be one vector; got shape {query.shape}.")
         if self.collection is None or not len(self.collection) or not k:
             return []
         wanted = None if where is None else Where.of(where)
-        answers = self.collection.search(
-            np.asarray(x, dtype=np.float32), k, where=wanted, rerank=self._candidates(k)
-        )
+        answers = self.collection.search(query, k, where=wanted, rerank=self._candidates(k))
         scores = similarity(np.asarray(answers.distances, dtype=np.float64), self.metric)
         rows = zip(answers.ids, answers.metadata, scores.tolist())
         return [self._found(id_, metadata, score) for id_, metadata, score in rows]

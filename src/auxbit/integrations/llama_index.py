@@ -186,7 +186,7 @@ def _where(
     parts = [] if filters is None or not filters.filters else [_group(filters)]
     for field, values in ((ID_FIELD, node_ids), ("ref_doc_id", doc_ids)):
         if values is not None:
-            parts.append({field: {"in": list(values)}})
+            parts.append({field: {"in": values}})
     return _joined("and", parts) if parts else None
 
 
@@ -208,7 +208,7 @@ def _joined(word: str, parts: list[Any]) -> Any:
 
 
 def _opposite(part: Any) -> Any:
-    return (lambda row: not part(row)) if callable(part) else {"not": part}
+    return (lambda row: not part(row)) if callable(part) else {"not": Where.of(part)}
 
 
 def _one(wanted: MetadataFilter) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Collection as Several
 from contextlib import asynccontextmanager
@@ -43,7 +42,6 @@ from auxbit.serve.security import (
     Limits,
     Problem,
     not_found,
-    problem_of,
     sentence_of,
 )
 from auxbit.serve.state import ITEMS, Embed, Row, Site, bits_text, consistently, name_in, version_of
@@ -209,10 +207,10 @@ async def streamed(
             async for document in made:
                 yield document
         except Exception as error:
-            problem = problem_of(error)
+            problem = request.app.state.site.problem_of(error)
             if problem is None:
                 raise
-            yield {"error": {"code": problem.code, "message": str(problem)}}
+            yield problem.document
 
     return Lines(rest())
 
@@ -255,7 +253,7 @@ def make_app(
         lifespan=lifespan,
     )
     app.add_middleware(Gate, token=token, allowed_hosts=allowed_hosts, limits=limits)
-    security.install(app, lambda: f"{(site.path or Path()).absolute().parent}{os.sep}")
+    security.install(app, site.problem_of)
     for routes in (about_routes, item_routes, change_routes, search_routes):
         app.include_router(routes(site), prefix=API)
     app.include_router(page_routes())

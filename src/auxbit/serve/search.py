@@ -69,12 +69,17 @@ def answers(site: Site, many: Sequence[Asked | Problem], wanted: Wanted) -> list
     queries, found = list(many), list[dict[str, Any]]()
     by_text = {row: each.text for row, each in enumerate(queries) if isinstance(each, Asked) and each.text}
     if by_text:
-        for row, vector in zip(by_text, site.vectors_of(list(by_text.values()))):
-            queries[row] = Asked(vector=vector)
+        made: Sequence[Asked | Problem]
+        try:
+            made = [Asked(vector=vector) for vector in site.vectors_of(list(by_text.values()))]
+        except Problem as problem:  # of which another one holds no queries
+            made = [Problem(problem.status, problem.code, str(problem))] * len(by_text)
+        for row, asked in zip(by_text, made):
+            queries[row] = asked
     by_vector = {}
     for row, each in enumerate(queries):
         if isinstance(each, Problem):  # not raised: it would hold all queries until garbage is collected
-            found.append({"error": {"code": each.code, "message": str(each)}})
+            found.append(each.document)
             continue
         try:
             if each.vector is not None:
@@ -83,14 +88,29 @@ def answers(site: Site, many: Sequence[Asked | Problem], wanted: Wanted) -> list
             else:
                 found.append({"results": answer(site, each, wanted)["results"]})
         except (Problem, InvalidInput) as error:
-            code = error.code if isinstance(error, Problem) else "invalid"
-            found.append({"error": {"code": code, "message": str(error)}})
+            found.append(_refused(site, error))
     if by_vector:
         X = np.concatenate(list(by_vector.values()))
-        together = consistently(site.collection, lambda: _together(site, X, wanted))
-        for row, results in zip(by_vector, together):
-            found[row] = {"results": results}
+        for row, document in zip(by_vector, _documents(site, X, wanted)):
+            found[row] = document
     return found
+
+
+def _refused(site: Site, error: Exception) -> dict[str, Any]:
+    problem = site.problem_of(error)
+    assert problem is not None
+    return problem.document
+
+
+def _documents(site: Site, X: Array, wanted: Wanted) -> list[dict[str, Any]]:
+    """What was found for each of these vectors; if one is refused, they are searched for one by one."""
+    try:
+        together = consistently(site.collection, lambda: _together(site, X, wanted))
+        return [{"results": results} for results in together]
+    except InvalidInput as error:
+        if len(X) == 1:
+            return [_refused(site, error)]
+    return [each for row in range(len(X)) for each in _documents(site, X[row : row + 1], wanted)]
 
 
 def _together(site: Site, X: Array, wanted: Wanted) -> list[list[dict[str, Any]]]:

@@ -49,10 +49,14 @@ class Problem(AuxbitError):
         super().__init__(message)
         self.status, self.code = status, code
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """What is sent."""
+        return {"error": {"code": self.code, "message": str(self)}}
+
     def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """The answer. Half a surrogate pair, which UTF-8 lacks, is escaped by JSON."""
-        content = json.dumps({"error": {"code": self.code, "message": str(self)}}).encode()
-        return Response(content, self.status, headers, "application/json")
+        return Response(json.dumps(self.document).encode(), self.status, headers, "application/json")
 
 
 def not_found(what: str) -> Problem:
@@ -84,18 +88,15 @@ def problem_of(error: Exception) -> Problem | None:
     return None
 
 
-def install(app: FastAPI, folder: Callable[[], str]) -> None:
-    """Let the app answer errors of ours, of validation and of routing in one form.
-
-    folder : what messages must not tell: where on this machine the collection is
-    """
+def install(app: FastAPI, problem_of: Callable[[Exception], Problem | None]) -> None:
+    """Let the app answer errors of ours, of validation and of routing in one form."""
 
     # asynchronous, else each would be run in another thread
     async def ours(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem is None:
             raise error
-        return Problem(problem.status, problem.code, str(problem).replace(folder(), "")).response()
+        return problem.response()
 
     app.add_exception_handler(AuxbitError, ours)
     app.add_exception_handler(RequestValidationError, _not_valid)

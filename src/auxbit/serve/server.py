@@ -61,7 +61,7 @@ class Settings:
     path: str | None
     host: str = "127.0.0.1"
     port: int = 8000
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
     browser: bool = True
     jobs: int | None = None

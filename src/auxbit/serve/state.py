@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,7 @@ from auxbit.hashers.registry import label_of
 from auxbit.images.decode import Decoders
 from auxbit.images.pictures import COMPARISON, Pictures
 from auxbit.images.sources import natural
-from auxbit.serve.security import MAX_K, Limits, Problem, logger, not_found
+from auxbit.serve.security import MAX_K, Limits, Problem, logger, not_found, problem_of
 
 # ---- A collection that changes while it is served
 
@@ -516,6 +517,14 @@ class Site:
     def _fields(self) -> list[str]:
         hidden = SECRET_FIELDS if self.pictures is not None else set()
         return [name for name in self.collection.describe()["fields"] if name not in hidden]
+
+    def problem_of(self, error: Exception) -> Problem | None:
+        """What to answer to an error, without where on this machine the collection is."""
+        found = problem_of(error)
+        if found is None:
+            return None
+        folder = f"{(self.path or Path()).absolute().parent}{os.sep}"
+        return Problem(found.status, found.code, str(found).replace(folder, ""))
 
     # ---- what clients name
 

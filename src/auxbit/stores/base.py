@@ -9,7 +9,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -74,9 +74,9 @@ class Address:
     """
 
     kind: str
-    text: str
+    text: str = field(repr=False)
     shown: str
-    parts: SplitResult
+    parts: SplitResult = field(repr=False)
 
     def hide(self, message: str) -> str:
         """A message from elsewhere, without the password."""
@@ -122,9 +122,10 @@ def _shown(parts: SplitResult, port: int | None) -> str:
 
 
 def _without_password(text: str) -> str:
-    """What may be shown of an address that cannot be parsed: nothing between the scheme and the last @."""
-    scheme, _, rest = text.partition("://")
-    return f"{scheme}://{HIDDEN}@{rest.rpartition('@')[2]}" if "@" in rest else text
+    """What may be shown of an address that cannot be parsed: the scheme, and what is from an @ to a ?."""
+    scheme, slashes, rest = text.partition("://") if "://" in text else ("", "", text)
+    _, at, place = rest.rpartition("@")
+    return scheme + slashes + (HIDDEN + at if at else "") + place.partition("?")[0]
 
 
 def _malformed(text: str, why: str) -> InvalidParameter:
@@ -212,6 +213,14 @@ def checked_floats(X: npt.ArrayLike, n_features: int, n: int, name: str) -> Floa
     if not np.isfinite(dense).all():
         raise InvalidInput(f"{name} has numbers too large for float32. Rescale them.")
     return dense
+
+
+def sought_ids(ids: npt.ArrayLike) -> Ids:
+    """Ids to look up, (n,), of which some may not be there, such as the -1 of a missing result."""
+    given = np.asarray(ids)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise InvalidInput(f"ids must be a list of integers; got shape {given.shape} of {given.dtype}.")
+    return given.astype(np.int64)
 
 
 class Found(NamedTuple):

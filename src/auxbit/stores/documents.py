@@ -22,6 +22,7 @@ from auxbit.core import files
 from auxbit.core.checks import Array, PathLike
 from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import block_slices
+from auxbit.data.records import in_utf8
 from auxbit.errors import FileExists, InvalidParameter
 from auxbit.stores.base import DEFAULT_NAME, PLAIN_NAME, Progress
 from auxbit.stores.push import Source
@@ -154,7 +155,7 @@ def _documents(source: Source, some: slice, program: str, name: str) -> Iterator
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return in_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def _hex(code: Array) -> str:

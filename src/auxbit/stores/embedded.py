@@ -19,7 +19,7 @@ from auxbit.core.parallel import block_slices
 from auxbit.data.where import Where
 from auxbit.errors import AuxbitError, FileProblem, InvalidInput, InvalidParameter, StoreError
 from auxbit.index.codes import check_ids
-from auxbit.stores.base import DEFAULT_NAME, PLAIN_NAME, Address, Found, Rows, Store, parse
+from auxbit.stores.base import DEFAULT_NAME, PLAIN_NAME, Address, Found, Rows, Store, parse, sought_ids
 
 MANY_IDS = 8192  # in one statement
 
@@ -104,7 +104,7 @@ class EmbeddedStore(Store):
 
     def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
         """The metadata of rows, {} for one that has none or is not there."""
-        wanted = np.asarray(ids, dtype=np.int64)
+        wanted = sought_ids(ids)
         found = {row[0]: json.loads(row[1]) for row in self._by_id(wanted, "metadata")}
         return [found.get(each, {}) for each in wanted.tolist()]
 

@@ -44,6 +44,7 @@ from auxbit.stores.base import (
     Store,
     mark,
     parse,
+    sought_ids,
 )
 
 # ---- A client of Milvus, a server or a file, with errors of ours instead of its own
@@ -397,7 +398,7 @@ class MilvusStore(Store):
 
     def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
         """The metadata of rows, {} for one that has none or is not there."""
-        wanted = np.asarray(ids, dtype=np.int64)
+        wanted = sought_ids(ids)
         by_id = {row["id"]: row["metadata"] for row in self._read(wanted, "metadata")}
         return [by_id.get(each, {}) for each in wanted.tolist()]
 

@@ -30,6 +30,7 @@ from auxbit.stores.base import (
     mark,
     parse,
     read_mark,
+    sought_ids,
 )
 
 # ---- Errors: what is wrong, and the remedy, without passwords
@@ -506,7 +507,7 @@ class PgvectorStore(Store):
 
     def metadata(self, ids: npt.ArrayLike) -> list[dict[str, Any]]:
         """The metadata of rows, {} for one that has none or is not there."""
-        wanted = np.asarray(ids, dtype=np.int64).tolist()
+        wanted = sought_ids(ids).tolist()
         found = self._run(METADATA, {"ids": wanted}).fetchall()
         by_id = {number: json.loads(text) for number, text in found}
         return [by_id.get(each, {}) for each in wanted]

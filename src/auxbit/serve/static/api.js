@@ -23,7 +23,8 @@ async function ask(path, options) {
   }
   let content = null;
   try {
-    content = await response.json();
+    // beyond 2^53 an id would be another number: it stays as it is, as text
+    content = JSON.parse((await response.text()).replace(/"id":(\d{16,})/g, '"id":"$1"'));
   } catch (error) {
     if (isAbort(error)) throw error;
   }
