@@ -570,6 +570,15 @@ def test_a_version_without_lists_says_that_it_cannot_read_them(model, base, tmp_
         replace(INDEX, version=1).read(tmp_path / "i.index")
 
 
+def test_an_empty_index_of_lists_and_finer_codes_answers_with_padding(base, queries):
+    model = LSH(16, random_state=0).fit(base)
+    model.fit_decoder(base, "tables", lists=N_LISTS, refine_bits=8, n_iter=1)
+    distances, ids = HammingIndex(model=model).search_asymmetric(queries, 4)
+    assert distances.shape == ids.shape == (30, 4)
+    assert np.isinf(distances).all()
+    assert (ids == -1).all()
+
+
 def test_what_cannot_be_searched_is_refused(model, base, queries):
     index = index_of(model, base)
     with pytest.raises(InvalidInput, match=r"finite|NaN"):
