@@ -184,6 +184,13 @@ def test_the_neighbours_of_lifted_rows_are_those_by_inner_product():
         lift_rows(2 * base, largest)
 
 
+@pytest.mark.parametrize("largest", [0.0, -1.0, np.nan, np.inf, "3"])
+@pytest.mark.parametrize("function", [lift_rows, lift_queries])
+def test_a_length_that_nothing_can_be_lifted_to_is_refused(function, largest):
+    with pytest.raises(InvalidParameter, match=r"largest=.* is invalid: .*Use largest_norm of all rows"):
+        function(np.zeros((2, 3)), largest)
+
+
 def test_cosine_neighbours_are_those_of_rows_divided_by_their_norms():
     rng = np.random.default_rng(3)
     base, queries = rng.normal(size=(500, 8)) * rng.gamma(2, size=(500, 1)), rng.normal(size=(30, 8))
@@ -270,6 +277,13 @@ def test_rankings_of_lists_give_the_same_metrics_at_k_as_rankings_of_codes():
         assert one_recall_at(by_codes, k) == one_recall_at(short, k)
 
 
+@pytest.mark.parametrize("kinds", [(np.uint64, np.int64), (np.int64, np.uint64), (np.uint64, np.uint64)])
+def test_large_ids_are_told_apart_whatever_their_type(kinds):
+    ids, truth = np.array([[2**60, 2**60 + 1, 2**60 + 2]]), np.array([[2**60 + 2, 2**60 + 3, 2**60 + 1]])
+    ranking = retrieved_ranking(ids.astype(kinds[0]), truth.astype(kinds[1]))
+    assert ranking.ranks.tolist() == [[2, 3, 1]]
+
+
 def test_metrics_that_need_distances_or_all_ranks_refuse_rankings_of_lists():
     ranking = retrieved_ranking([[4, 2, 0]], [[2, 9]])
     assert precision_recall_at_k(ranking, 2) == (0.5, 0.5)
@@ -296,6 +310,8 @@ def test_rankings_refuse_what_they_cannot_use():
         ([[0, 9], [1, 2]], r"in 0\.\.8, row numbers of the base, got values from 0 to 9"),
         ([[0, -1], [1, 2]], "got values from -1 to 2"),
         ([[0, 0], [1, 2]], "truth must not contain a row twice"),
+        ([[0, 1], [2]], "truth must be an array of numbers"),
+        (np.ma.masked_array([[0, 1], [1, 2]], mask=[[0, 1], [0, 0]]), "truth has 1 masked numbers"),
     ]:
         with pytest.raises(InvalidInput, match=message):
             hamming_ranking(base, queries, truth, 12)
@@ -309,6 +325,10 @@ def test_rankings_refuse_what_they_cannot_use():
         retrieved_ranking([[1, 2, 1]], [[1]])
     with pytest.raises(InvalidInput, match=r"ids must be a \(q, R\) array of integers"):
         retrieved_ranking([[0.5]], [[1]])
+    with pytest.raises(InvalidInput, match="ids has 1 masked numbers"):
+        retrieved_ranking(np.ma.masked_array([[1, 2]], mask=[[0, 1]]), [[1]])
+    with pytest.raises(InvalidInput, match="base_codes has 18 masked numbers"):
+        hamming_ranking(np.ma.masked_array(base, mask=True), queries, [[0], [1]], 12)
 
 
 # ---- metrics

@@ -17,7 +17,17 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from auxbit.core import maps
-from auxbit.core.checks import LARGEST, Array, Float64, Ids, Packed, as_array, check_finite, check_integer
+from auxbit.core.checks import (
+    LARGEST,
+    Array,
+    Float64,
+    Ids,
+    Packed,
+    as_array,
+    check_finite,
+    check_integer,
+    check_positive,
+)
 from auxbit.core.maps import (
     CHUNK,
     check_n_bits,
@@ -130,7 +140,7 @@ def lift_rows(X: Array, largest: float) -> Float64:
     The coordinate is sqrt(largest² − ‖x‖²): the rows nearest to a query of `lift_queries` are then those
     with the largest inner products. largest : at least `largest_norm` of all rows.
     """
-    block = _check_vectors(X, "X")
+    block, largest = _check_vectors(X, "X"), _check_largest(largest)
     check_finite(block)
     norms = row_norms(block)
     if norms.max() > largest * (1 + 1e-6):  # rows of float32 may be rounded
@@ -150,9 +160,13 @@ def lift_queries(X: Array, largest: float) -> Float64:
     They are scaled to the length of those rows, which changes no order of rows. By codes, a much shorter
     query would be nearest to the shortest reconstructions, whatever their direction.
     """
-    block = _check_vectors(X, "X")
+    block, largest = _check_vectors(X, "X"), _check_largest(largest)
     check_finite(block)
     return lifted_queries(block, largest)
+
+
+def _check_largest(largest: object) -> float:
+    return check_positive("largest", largest, remedy="Use largest_norm of all rows; they must not all be 0.")
 
 
 # ---- the k nearest, exactly
@@ -407,7 +421,7 @@ def hamming_ranking(
     truth : (q, K) row numbers of the base, nearest first.
     n_bits : by default all bits of the bytes.
     """
-    packed = np.asarray(base_codes)
+    packed = as_array(base_codes, "base_codes")
     if n_bits is None:
         n_bits = 8 * packed.shape[1] if packed.ndim == 2 and packed.shape[1] else 8
     n_bits = check_n_bits(n_bits)
@@ -471,7 +485,7 @@ def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
 
     ids : (q, R) integers, best first, -1 if nothing was found; truth : (q, K). Metrics at k ≤ R work.
     """
-    lists = np.asarray(ids)
+    lists = as_array(ids, "ids")
     if lists.ndim != 2 or lists.dtype.kind not in "iu" or 0 in lists.shape:
         raise InvalidInput(f"ids must be a (q, R) array of integers, got {lists.shape} of {lists.dtype}.")
     in_order = np.sort(lists, axis=1)
@@ -479,7 +493,7 @@ def retrieved_ranking(ids: npt.ArrayLike, truth: npt.ArrayLike) -> Ranking:
         raise InvalidInput("ids must not contain a row twice for one query.")
     wanted = _check_truth(truth, len(lists), None)
     ranks = np.full(wanted.shape, lists.shape[1], dtype=np.int64)
-    for row, (found, true) in enumerate(zip(lists, wanted)):
+    for row, (found, true) in enumerate(zip(lists.astype(np.int64), wanted)):
         _, places, columns = np.intersect1d(found, true, return_indices=True)
         ranks[row, columns] = places
     return Ranking(ranks, None, None, lists.shape[1])
@@ -661,7 +675,7 @@ def _histograms(ranking: Ranking, what: str) -> tuple[Ids, Ids]:
 
 
 def _check_truth(truth: npt.ArrayLike, n_queries: int, n_base: int | None) -> Ids:
-    true = np.asarray(truth)
+    true = as_array(truth, "truth")
     if true.ndim != 2 or len(true) != n_queries or 0 in true.shape or true.dtype.kind not in "iu":
         raise InvalidInput(
             f"truth must be a ({n_queries}, K) array of integers, one row per query, "

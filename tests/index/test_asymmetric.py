@@ -270,6 +270,20 @@ def test_candidates_are_ranked_by_their_vectors(metric, kind):
             assert np.isinf(distances[len(order) :]).all()
 
 
+@pytest.mark.parametrize(
+    ("of_rows", "of_queries"), [(1e-30, 1), (1e-22, 1), (1e19, 1), (1e30, 1), (1, 1e-170), (1, 1e130)]
+)
+def test_angles_to_rows_of_any_length_are_told_apart(of_rows, of_queries):
+    rng = np.random.default_rng(0)
+    rows, X = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(5, 8))
+    candidates = np.tile(np.arange(50), (5, 1))
+    wanted = rank_by_vectors(X, candidates, rows, 5, metric="cosine", n_jobs=1)
+    scaled = X * of_queries, candidates, rows * np.float32(of_rows)
+    distances, positions = rank_by_vectors(*scaled, 5, metric="cosine", n_jobs=1)
+    assert np.array_equal(positions, wanted[1])
+    np.testing.assert_allclose(distances, wanted[0], rtol=1e-5)
+
+
 # ---- machines without the instructions
 
 ANSWERS = """

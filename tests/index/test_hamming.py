@@ -137,6 +137,8 @@ def test_later_changes_do_not_reach_codes_and_ids_already_taken():
         ([True, False], "ids must be integers, got bool"),
         ([1], r"one integer per code, shape \(2,\), got shape \(1,\)"),
         ([[1, 2]], r"got shape \(1, 2\)"),
+        ([[1], [2, 3]], "ids must be an array of numbers"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), "ids has 1 masked numbers"),
     ],
 )
 def test_ids_that_cannot_be_used_are_refused(ids, message):
@@ -213,6 +215,8 @@ def test_an_id_that_was_removed_may_come_again():
         ([0.5, 1.0], "among must be integers, got float64"),
         ([-1], "got -1"),
         (np.zeros((1, 3), dtype=np.int64), r"among must be a list of ids, got shape \(1, 3\)"),
+        (np.ma.masked_array([0, 1], mask=[0, 1]), "among has 1 masked numbers"),
+        (np.ma.masked_array(np.ones(3, dtype=bool), mask=[0, 1, 1]), "among has 2 masked numbers"),
     ],
 )
 def test_a_filter_that_cannot_be_used_is_refused(among, message):
@@ -229,9 +233,12 @@ def test_a_filter_that_cannot_be_used_is_refused(among, message):
         ({"kind": None}, "kind=None is invalid"),
         ({"kind": "hnsw"}, r"expected one of auto, linear, multi\. FAISS has it: .*to_faiss"),
         ({"kind": "ivf"}, r"expected one of auto, linear, multi\. FAISS has it: .*to_faiss"),
+        ({"coding": "optimal", "mu": np.nan}, "mu=nan is invalid: .* Or mu=0"),
+        ({"coding": "optimal", "mu": -0.1}, r"mu=-0\.1 is invalid"),
+        ({"coding": "optimal", "mu": "0.03"}, r"mu='0\.03' is invalid"),
     ],
 )
-def test_kinds_that_there_are_not_are_refused(arguments, message):
+def test_kinds_and_codings_that_there_are_not_are_refused(arguments, message):
     with pytest.raises(InvalidParameter, match=message):
         HammingIndex(8, **arguments)
 

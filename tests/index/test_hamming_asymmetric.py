@@ -163,6 +163,8 @@ def test_what_does_not_go_together_is_refused(hasher, rows):
         index.search_asymmetric(rows[:2], 3, query_codes=rows[:2])
     with pytest.raises(InvalidParameter, match="k=0 is invalid"):
         index.search_asymmetric(rows[:2], 0)
+    with pytest.raises(InvalidParameter, match="sure_of=0 is invalid"):
+        index.search_asymmetric(rows[:2], 3, sure_of=0)
 
 
 def test_a_hasher_in_the_place_of_its_decoder_is_recognised(hasher):
@@ -312,3 +314,7 @@ def test_an_index_without_a_decoder_says_how_to_get_one(rows):
 def test_a_decoder_that_cannot_be_used_is_refused(decoder, message):
     with pytest.raises(InvalidInput, match=message):
         HammingIndex(19, decoder=decoder)
+    index = HammingIndex(19)
+    with pytest.raises(InvalidInput, match=message):
+        index.attach(decoder)
+    assert index.decoder is None

@@ -119,6 +119,10 @@ def test_hash_codes_stay_those_of_h(base):
     assert model.transform(base).shape == (700, 24)
     with pytest.raises(InvalidInput, match="has lists, and bits alone do not name them"):
         model.inverse_transform(model.transform(base))
+    many = fitted(lists=256)  # any byte is the number of one of them
+    for each in (model, many):
+        with pytest.raises(InvalidInput, match=r"has lists, and h\(x\) does not name them"):
+            each.score(base)
 
 
 def test_a_model_with_lists_is_saved_and_read_back(model, base, tmp_path):
@@ -570,6 +574,15 @@ def test_a_version_without_lists_says_that_it_cannot_read_them(model, base, tmp_
         replace(INDEX, version=1).read(tmp_path / "i.index")
 
 
+def test_an_empty_index_of_lists_and_finer_codes_answers_with_padding(base, queries):
+    model = LSH(16, random_state=0).fit(base)
+    model.fit_decoder(base, "tables", lists=N_LISTS, refine_bits=8, n_iter=1)
+    distances, ids = HammingIndex(model=model).search_asymmetric(queries, 4)
+    assert distances.shape == ids.shape == (30, 4)
+    assert np.isinf(distances).all()
+    assert (ids == -1).all()
+
+
 def test_what_cannot_be_searched_is_refused(model, base, queries):
     index = index_of(model, base)
     with pytest.raises(InvalidInput, match=r"finite|NaN"):
@@ -605,6 +618,14 @@ def test_more_answers_and_lists_than_there_are(model, base, queries):
     listed.add(np.zeros((7, 2), dtype=np.uint8))
     assert listed.search(np.zeros((2, 2), np.uint8), 3)[1].tolist() == [[0, 1, 2]] * 2
     assert listed.n_lists == 1
+
+
+def test_rows_that_are_too_large_for_float32_are_refused_without_warnings(base, queries):
+    large = np.float32(1e30)
+    model = LSH(16, random_state=0).fit(base * large).fit_decoder(base * large, lists=3, n_iter=1)
+    index = index_of(model, base * large)
+    with pytest.raises(InvalidInput, match="too large to be squared in float32"):
+        index.search_asymmetric(queries * large, 3)
 
 
 @pytest.mark.parametrize("lists", [1, 5])

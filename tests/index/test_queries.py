@@ -49,6 +49,17 @@ def test_files_are_searched_as_a_collection_of_them_is(folder: Path, digits: Any
         search_files(model, "base.npy", "codes.npy")
 
 
+@pytest.mark.parametrize(("n_rows", "n_codes"), [(40, 3), (3, 40), (1, 3)])
+def test_rows_without_codes_of_their_own_are_refused(n_rows: int, n_codes: int, digits: Any) -> None:
+    model = auxbit.ITQ(16, random_state=0).fit(digits)
+    collection = Collection.create(None, digits, model=model, vectors="float32")
+    codes = model.encode(digits[:n_codes])
+    with pytest.raises(InvalidInput, match=f"X has {n_rows} rows, but codes has {n_codes}"):
+        collection.search(digits[:n_rows], 3, codes=codes, mode="hamming", rerank=True)
+    one = collection.search(digits[0], 3, codes=codes[:1], mode="hamming", rerank=True)
+    assert one.ids.shape == (3,)
+
+
 def test_a_shortlist_by_hamming_distance_is_ranked_by_the_decoder(folder: Path, digits: Any) -> None:
     model = auxbit.load("m.safetensors")
     index = HammingIndex(16, decoder=model.decoder_)

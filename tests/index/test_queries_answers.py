@@ -109,6 +109,16 @@ def test_answers_query_by_query_are_slices_of_the_arrays(counts: list[int], toge
 # ---- metadata
 
 
+def test_a_query_that_was_not_asked_has_no_answers() -> None:
+    answers = Answers(np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3))
+    for query in (-1, 2):
+        for function in (answers.first, answers.n_found):
+            with pytest.raises(InvalidParameter, match=rf"query={query} is invalid: .* 0\.\.1"):
+                function(query)
+    with pytest.raises(InvalidParameter, match="most=-1 is invalid"):
+        answers.first(0, -1)
+
+
 def test_metadata_are_read_once_and_those_of_a_deleted_item_are_empty() -> None:
     calls = []
 

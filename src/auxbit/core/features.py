@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Float64, Ids, check_finite, check_integer, check_positive
+from auxbit.core.checks import Float32, Float64, Ids, as_array, check_finite, check_integer, check_positive
 from auxbit.core.maps import MARGIN, Encoder, LinearEncoder, Scaling, lengthened, without_derived
 from auxbit.core.parallel import Workers, block_slices, kernel, some_rows
 from auxbit.errors import InvalidInput, InvalidParameter
@@ -93,10 +93,7 @@ def find_anchors(
     if given is None:
         return choose_anchors(X, wanted, workers, rng)
     n_dims = X.shape[1] - (scaling.lift > 0)
-    try:
-        anchors = np.asarray(given)
-    except ValueError as error:  # lists of unequal lengths
-        raise InvalidInput(f"anchors must be None or an (m, {n_dims}) array of numbers: {error}") from error
+    anchors = as_array(given, "anchors")
     shaped = anchors.ndim == 2 and anchors.shape[1] == n_dims and len(anchors) > 1
     if not shaped or anchors.dtype.kind not in "fiub":
         raise InvalidInput(

@@ -24,6 +24,7 @@ from auxbit.core.checks import (
     Ids,
     Packed,
     PathLike,
+    as_array,
     check_integer,
     check_positive,
     warn,
@@ -189,7 +190,7 @@ class _Trained(Hasher):
     def _labels(self, y: Any) -> Array | None:
         """Those that the objective is about, if it is about any."""
         given = y is not None and getattr(self, "objective", None) == "affinity"
-        return np.asarray(y).reshape(-1) if given else None
+        return as_array(y, "y").reshape(-1) if given else None
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -892,7 +893,7 @@ class GivenCodes:
 
 def _check_codes(init: Any, n_rows: int, n_bits: int) -> Bits:
     """Codes that the user gave, packed or not, as (n, n_bits) of 0/1."""
-    codes = np.asarray(init)
+    codes = as_array(init, "init")
     wanted = f"an (n, {n_bits}) array of 0 and 1 or packed codes (n, {bytes_per_code(n_bits)}) of uint8"
     if codes.ndim != 2 or codes.dtype.kind not in "uib" or len(codes) != n_rows:
         raise InvalidInput(

@@ -465,8 +465,13 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return rows[:, :-1] if self.scaling_.lift else rows
 
     def score(self, X: npt.ArrayLike, y: object = None) -> float:
-        """Minus the mean over rows of the squared error of f(h(x)), in the units of X."""
+        """Minus the mean over rows of the squared error of f(h(x)), in the units of X; not with lists."""
         raw = self._rows(X)
+        if isinstance(self.decoder_, ListDecoder):
+            raise InvalidInput(
+                "the decoder has lists, and h(x) does not name them. Compare X with "
+                'decode(encode(X, coding="optimal")).'
+            )
         return -self._error_of(raw, self._hash_codes(raw))
 
     def _error_of(self, raw: Array, codes: Packed) -> float:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Float64, Ids, check_integer, check_positive
+from auxbit.core.checks import Float32, Float64, Ids, as_array, check_integer, check_positive
 from auxbit.core.features import squared_distances
 from auxbit.core.maps import CHUNK, Encoder, check_n_bits, check_packed, query_words, to_planes, to_words
 from auxbit.core.parallel import Workers, kernel, some_rows
@@ -245,7 +245,7 @@ def spherical_search(
     bits of the bytes count; it matters only for the distance of codes without a common 1.
     """
     k = check_integer("k", k, 1, None, "Try k=10.")
-    packed = np.asarray(base_codes)
+    packed = as_array(base_codes, "base_codes")
     if n_bits is None:
         n_bits = 8 * packed.shape[1] if packed.ndim == 2 and packed.shape[1] else 8
     n_bits = check_n_bits(n_bits)

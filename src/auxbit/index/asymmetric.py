@@ -532,6 +532,7 @@ def _finished(distances: Float32, positions: Positions, offsets: Float32) -> tup
 
 RANKED = 64  # queries whose candidates a worker ranks at a time
 AHEAD = 8  # candidates whose vectors are fetched before their turn
+LEAST_LENGTH, MOST_LENGTH = 1e-15, 1e18  # between which float32 holds the squares of a row
 
 
 def rank_by_vectors(
@@ -609,6 +610,14 @@ def rank_rows(
 def _length(x: Any) -> float:
     """The norm of a row; 1 if it is 0, by which it can be divided."""
     length = np.sqrt(dot(x, x))
+    if not LEAST_LENGTH <= length <= MOST_LENGTH:  # again, in units of its largest number
+        largest, total = 0.0, 0.0
+        for d in range(len(x)):
+            largest = max(largest, abs(np.float64(x[d])))
+        unit = largest if largest > 0 else 1.0
+        for d in range(len(x)):
+            total += (x[d] / unit) ** 2
+        length = largest * np.sqrt(total)
     return length if length > 0 else 1.0
 
 

@@ -32,6 +32,7 @@ from auxbit.core.checks import (
     as_array,
     check_finite,
     check_integer,
+    check_positive,
     check_squares,
 )
 from auxbit.core.decoders import Decoder, ListDecoder, decoder_from, decoder_parts
@@ -318,6 +319,15 @@ def check_probes(probes: object, recall: object, has_lists: bool) -> None:
         )
 
 
+def check_decoder(decoder: object, n_bits: int) -> None:
+    """Refuse what is no decoder, and one for codes of other bits."""
+    if not isinstance(decoder, Decoder):
+        hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
+        raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
+    if decoder.n_bits != n_bits:
+        raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, but n_bits is {n_bits}.")
+
+
 def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) -> tuple[str, float]:
     """The codes of an index: as given, else those that the decoder is for; refuses what does not suit it."""
     meant = 0.0 if decoder is None or decoder.mu is None else decoder.mu
@@ -330,6 +340,8 @@ def coding_for(decoder: Decoder | None, coding: str | None, mu: float | None) ->
             "the decoder is fitted to optimal codes, so it cannot rank hash codes. Add codes of "
             'encode(X, coding="optimal"), or leave out the decoder.'
         )
+    if mu is not None and mu != 0:
+        mu = check_positive("mu", mu, remedy="Or mu=0, for codes that are chosen for the decoder alone.")
     return coding, 0.0 if coding == "hash" else meant if mu is None else float(mu)
 
 
@@ -371,11 +383,8 @@ class HammingIndex:
         if not isinstance(kind, str) or kind not in KINDS:
             hint = "FAISS has it: see auxbit.export.to_faiss." if kind in FORMER_KINDS else ""
             raise InvalidParameter("kind", kind, f"one of {', '.join(KINDS)}", hint)
-        if decoder is not None and not isinstance(decoder, Decoder):
-            hint = " Did you mean its decoder_?" if hasattr(decoder, "decoder_") else ""
-            raise InvalidInput(f"decoder must be a hasher's decoder_, got {type(decoder).__name__}.{hint}")
-        if decoder is not None and decoder.n_bits != self.n_bits:
-            raise InvalidInput(f"the decoder is for codes of {decoder.n_bits} bits, but n_bits is {n_bits}.")
+        if decoder is not None:
+            check_decoder(decoder, self.n_bits)
         resolve_n_jobs(n_jobs)  # says now what is wrong with it
         self.kind, self.n_jobs = kind, n_jobs
         self.coding, self.mu = coding_for(decoder, coding, mu)
@@ -493,6 +502,7 @@ class HammingIndex:
 
     def attach(self, decoder: Decoder) -> None:
         """Use this decoder for asymmetric search."""
+        check_decoder(decoder, self.n_bits)
         coding_for(decoder, self.coding, self.mu)
         with self._guard.writing():
             self._store.attach(decoder)
@@ -584,6 +594,7 @@ class HammingIndex:
         probes, recall : as in `search`; recall is that of the first `sure_of` results, by default of all k.
         """
         k = check_integer("k", k, 1, MOST_ANSWERS, "Try k=10.")
+        sure_of = k if sure_of is None else check_integer("sure_of", sure_of, 1, None, "Try sure_of=k.")
         rows = self._query_rows(X)
         check_probes(probes, recall, isinstance(self.decoder, ListDecoder))
         if isinstance(self.decoder, ListDecoder):
@@ -735,7 +746,7 @@ class HammingIndex:
         self._lists.up_to_date(codes, alive, workers)  # tells how many lists are wanted
         n_probes = self._n_probes(min(k, sure_of or k), probes, recall, allowed)
         decoder = self._lists.decoder
-        if decoder is None or decoder.fine is None:
+        if decoder is None or decoder.fine is None or not codes.size:
             return self._lists.nearest(codes, alive, asked, k, n_probes, allowed, workers)
         wanted = max(k, REFINED, SHORTLIST * k)
         _, found = self._lists.nearest(codes, alive, asked, wanted, n_probes, allowed, workers)

@@ -120,7 +120,9 @@ class Queries:
         if codes is not None:
             packed = as_array(codes, "codes")
             self.single |= packed.ndim == 1
-            self._packed = packed[None] if packed.ndim == 1 else packed  # which a search checks
+            self._packed = np.atleast_2d(packed)  # which a search checks
+            if self.X is not None and len(self._packed) != len(self.X):  # kernels read them by address
+                raise InvalidInput(f"X has {len(self.X)} rows, but codes has {len(self._packed)}.")
 
     def _read(self, source: Any, column: str | None, *, are_codes: bool) -> tuple[Array | None, Array | None]:
         """The rows of a file as vectors, or as codes if they have the shape of these."""
@@ -321,13 +323,18 @@ class Answers:
 
     def n_found(self, query: int) -> int:
         """How many answers a query has."""
-        return int(self._lims[query + 1] - self._lims[query])
+        start, stop = self._span(query)
+        return stop - start
 
     def first(self, query: int, most: int | None = None) -> dict[str, Any]:
         """Ids, distances and metadata of the nearest answers to a query, `most` of them at most."""
-        start, stop = int(self._lims[query]), int(self._lims[query + 1])
-        stop = stop if most is None else min(stop, start + most)
+        start, stop = self._span(query)
+        stop = stop if most is None else min(stop, start + check_integer("most", most, 0))
         return self._between(start, stop, self._metadata(start, stop))
+
+    def _span(self, query: int) -> tuple[int, int]:
+        query = check_integer("query", query, 0, self.n_queries - 1, "Queries count from 0.")
+        return int(self._lims[query]), int(self._lims[query + 1])
 
     def queries(self) -> Iterator[dict[str, Any]]:
         """Ids, distances and metadata of each query; the metadata of many queries are read together."""

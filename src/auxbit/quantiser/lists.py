@@ -60,7 +60,8 @@ class Centroids:
     def __init__(self, centroids: Float32 | Float64) -> None:
         self.centroids = np.ascontiguousarray(centroids, dtype=np.float32)
         self._columns = np.ascontiguousarray(-2 * self.centroids.T)
-        self._norms = np.square(self.centroids, dtype=np.float64).sum(axis=1).astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large is refused by its squares
+            self._norms = np.square(self.centroids, dtype=np.float64).sum(axis=1).astype(np.float32)
         self._longest = np.sqrt(self._norms.max())
 
     def nearest(self, X: Float32) -> Owners:
