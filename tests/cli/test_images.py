@@ -90,7 +90,7 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
         (["create", "in", "--out", "x", "--colour", "-1"], "colour=-1.0 is invalid"),
         (["create", "in", "--out", "x", "--side", "4"], "side=4 is invalid"),
         (["add"], "Missing argument 'COLLECTION'"),
-        (["add", "x"], "Missing argument 'FILE_OR_DIR…'"),
+        (["add", "x"], "Missing argument 'FILE_OR_DIR'"),
         (["search", "x"], "give one of PICTURE, --id N and --text WORDS."),
         (["search", "x", "y.png", "--id", "3"], "give one of PICTURE, --id N and --text WORDS."),
         (["search", "x", "--id", "3", "--mode", "haming"], "'haming' is not one of hamming, asymmetric"),
