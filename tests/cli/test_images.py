@@ -271,6 +271,7 @@ def test_duplicates_are_listed_and_written_and_nothing_is_deleted(pets: Path) ->
     for name in ("b\x1b[31m\n.png", "c.png"):
         (pets / "in" / name).unlink()
     assert images("duplicates", "pets.auxbit").stdout.startswith("0 groups of the same bytes among 14")
+    assert "Written to none.csv." in images("duplicates", "pets.auxbit", "--out", "none.csv").stdout
 
 
 def test_search_for_what_is_no_picture_exits_with_1(made: Path, tmp_path: Path) -> None:

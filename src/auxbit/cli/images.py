@@ -202,10 +202,10 @@ def duplicates(
         output.print_json(found | ({} if out is None else {"written": out}))
         return
     _print_duplicates(groups, items, radius)
-    if groups:
-        output.say(
-            f"Written to {out}." if out else "--out list.csv writes all of them, --out list.sh commands."
-        )
+    if out is not None:
+        output.say(f"Written to {out}.")
+    elif groups:
+        output.say("--out list.csv writes all of them, --out list.sh commands.")
 
 
 def _print_duplicates(groups: list[list[Copy]], items: int, radius: int | None) -> None:
