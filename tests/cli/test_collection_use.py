@@ -139,7 +139,7 @@ def test_delete_by_ids_by_a_file_and_by_metadata(made: Path) -> None:
     np.save("gone.npy", np.array([10, 11]))
     assert c_json("delete", "papers", "--ids-file", "gone.npy")["items"] == 1492
     refused = c("delete", "papers", "--where", "label=4", code=2).stderr
-    assert "Add --yes" in refused
+    assert "Add --yes to delete them." in refused
     assert items("papers") == 1492
     done = c_json("delete", "papers", "--where", "label=4", "--where", "row<100", "--yes")
     assert (done["deleted"], done["items"]) == (10, 1482)
