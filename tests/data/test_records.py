@@ -354,6 +354,12 @@ def test_ids_of_csv_are_integers_only_if_all_are(tmp_path):
         assert list(read_ids(tmp_path / "ids.txt")) == wanted
 
 
+def test_a_file_of_ids_or_labels_with_many_columns_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 4), dtype=np.int64))
+    with pytest.raises(InvalidInput, match=r"a\.npy must hold one value for each row, got shape \(3, 4\)"):
+        read_ids(tmp_path / "a.npy")
+
+
 def test_ids_are_read_from_npy(tmp_path):
     for array in (np.arange(3), np.arange(3)[:, None], np.array(["a", "ü"]), np.array([5, 5])):
         np.save(tmp_path / "ids.npy", array)

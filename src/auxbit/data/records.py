@@ -597,7 +597,7 @@ def read_ids(path: PathLike) -> AnyIds:
         raise DataFileError(f"{path} holds several arrays; expected an .npy file of integers or text.")
     found = found.ravel() if found.ndim == 2 and found.shape[1] == 1 else found
     if found.ndim != 1:
-        raise InvalidInput(f"{path} must be a list of ids, got shape {found.shape}.")
+        raise InvalidInput(f"{path} must hold one value for each row, got shape {found.shape}.")
     return checked_ids(found, str(path))
 
 
