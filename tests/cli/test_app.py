@@ -54,6 +54,12 @@ def test_every_option_of_every_command_has_a_help_text(command: str) -> None:
     assert all(len(line.split(" | ")[1]) > 10 for line in lines)
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "serve", "images search", "images add", "collection get"])
+def test_usage_has_one_pair_of_brackets_around_an_argument(command: str) -> None:
+    usage = run(*command.split(), "--help").stdout.partition("\n\n")[0]
+    assert not re.search(r"\[\[|\]\]|…", usage)
+
+
 def test_a_mistyped_command_suggests_the_nearest() -> None:
     result = run("serch", code=2)
     assert "Did you mean" in result.stderr

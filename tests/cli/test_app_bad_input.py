@@ -188,3 +188,11 @@ def test_warnings_are_one_line_on_stderr(folder: Path) -> None:
     result = run("fit", "low.npy", "-o", "low.safetensors", "--bits", 8, "--max-iter", 2, "--json")
     assert result.stderr.startswith("warning: init='itq' has axes for only")
     assert json.loads(result.stdout)["n_bits"] == 8
+
+
+def test_what_is_not_finite_is_named_by_its_file(folder: Path) -> None:
+    X = np.ones((30, 4), dtype=np.float32)
+    X[7, 2] = np.nan
+    np.save("holes.npy", X)
+    for command in (("fit", "holes.npy", "-o", "out"), ("bits", "holes.npy")):
+        assert "holes.npy contains NaN at row 7, column 2" in run(*command, code=1).stderr

@@ -58,6 +58,9 @@ def test_search_writes_all_answers(made: Path) -> None:
     whole = c_json(*search)
     shown = c(*search, "--out", "found.jsonl").stdout
     assert "290 queries more" in shown
+    assert "Written to found.jsonl." in shown
+    assert "--out" not in shown
+    assert "--out FILE writes all of them" in c(*search).stdout
     assert "label=3  name=item " in shown
     lines = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
     assert [line.pop("query") for line in lines] == list(range(300))
@@ -76,7 +79,8 @@ def test_one_query_is_shown_a_line_an_answer(made: Path) -> None:
     assert "label=2  name=item 12  even=true …" in shown
     assert len([line for line in shown.splitlines() if "name=item" in line]) == 3
     assert "metadata" not in c("search", "papers", "--id", 12, "--where", "nothing?").stdout
-    assert "… and 6 items more" in c("search", "papers", "--id", 12, "--k", 16).stdout
+    shown = c("search", "papers", "--id", 12, "--k", 16).stdout
+    assert "… and 6 items more.\n--out FILE writes all of them" in shown
 
 
 def test_search_by_an_item_is_by_its_vector_or_else_by_its_code(made: Path, digits: Any) -> None:
@@ -135,7 +139,7 @@ def test_delete_by_ids_by_a_file_and_by_metadata(made: Path) -> None:
     np.save("gone.npy", np.array([10, 11]))
     assert c_json("delete", "papers", "--ids-file", "gone.npy")["items"] == 1492
     refused = c("delete", "papers", "--where", "label=4", code=2).stderr
-    assert "Add --yes" in refused
+    assert "Add --yes to delete them." in refused
     assert items("papers") == 1492
     done = c_json("delete", "papers", "--where", "label=4", "--where", "row<100", "--yes")
     assert (done["deleted"], done["items"]) == (10, 1482)

@@ -90,7 +90,7 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
         (["create", "in", "--out", "x", "--colour", "-1"], "colour=-1.0 is invalid"),
         (["create", "in", "--out", "x", "--side", "4"], "side=4 is invalid"),
         (["add"], "Missing argument 'COLLECTION'"),
-        (["add", "x"], "Missing argument 'FILE_OR_DIR…'"),
+        (["add", "x"], "Missing argument 'FILE_OR_DIR'"),
         (["search", "x"], "give one of PICTURE, --id N and --text WORDS."),
         (["search", "x", "y.png", "--id", "3"], "give one of PICTURE, --id N and --text WORDS."),
         (["search", "x", "--id", "3", "--mode", "haming"], "'haming' is not one of hamming, asymmetric"),
@@ -271,6 +271,7 @@ def test_duplicates_are_listed_and_written_and_nothing_is_deleted(pets: Path) ->
     for name in ("b\x1b[31m\n.png", "c.png"):
         (pets / "in" / name).unlink()
     assert images("duplicates", "pets.auxbit").stdout.startswith("0 groups of the same bytes among 14")
+    assert "Written to none.csv." in images("duplicates", "pets.auxbit", "--out", "none.csv").stdout
 
 
 def test_search_for_what_is_no_picture_exits_with_1(made: Path, tmp_path: Path) -> None:

@@ -39,6 +39,21 @@ def test_names_of_files_cannot_act_on_a_terminal(capsys: pytest.CaptureFixture[s
     assert output.printable("evil\x1b[31m.png") == "evil\\x1b[31m.png"
 
 
+@pytest.mark.parametrize("width", [10, 20, 30])
+@pytest.mark.parametrize("words", [["hash codes", "optimal codes by the decoder"], ["x", "y"]])
+def test_a_table_that_is_too_wide_cuts_no_number_and_no_word(
+    width: int, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "WIDE", width)
+    rows = [[words[0], 0.123, 12345.6], [words[1], 0.456, 98765.4]]
+    output.print_table(["name", "recall@10", "µs per row"], rows)
+    output.print_table(["id", "text"], [["a-long-id-without-spaces", "some words of text"]])
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    told = ["recall@10", "0.123", "12,346", "0.456", "98,765", "a-long-id-without-spaces", "words", "text"]
+    assert all(text in shown for text in [*told, *" ".join(words).split()])
+
+
 # ---- resuming
 
 small = typer.Typer(rich_markup_mode=None)

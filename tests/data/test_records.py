@@ -369,6 +369,12 @@ def test_typed_integers_are_digits_and_nothing_else():
             typed_ids([text], "integer")
 
 
+def test_a_file_of_ids_or_labels_with_many_columns_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 4), dtype=np.int64))
+    with pytest.raises(InvalidInput, match=r"a\.npy must hold one value for each row, got shape \(3, 4\)"):
+        read_ids(tmp_path / "a.npy")
+
+
 def test_ids_are_read_from_npy(tmp_path):
     for array in (np.arange(3), np.arange(3)[:, None], np.array(["a", "ü"]), np.array([5, 5])):
         np.save(tmp_path / "ids.npy", array)
@@ -512,7 +518,7 @@ def test_what_is_no_records_is_explained(source, wanted, why):
         ("a.csv", b"a,b\n", InvalidInput, "a.csv has no rows"),
         ("a.csv", b"v\n[1; 2]\n", InvalidInput, "has no column of vectors"),
         ("a.csv", b'v\n"[1, 2]"\n[1 ... 2]\n', InvalidInput, r"'v' of .*a.csv has '\[1 \.\.\. 2\]' in row 1"),
-        ("a.xyz", b"a", DataFileError, "unknown extension '.xyz'"),
+        ("a.xyz", b"a", DataFileError, r"unknown extension '.xyz'\. Known: \.npy, .*\.csv, .*\.ipc\.$"),
         ("a.npy:v", b"a", DataFileError, "unknown extension"),
     ],
 )

@@ -127,7 +127,8 @@ def test_an_archive_in_a_compression_without_limits_is_refused(tmp_path):
 def test_an_unknown_extension_lists_the_known_ones(tmp_path):
     (tmp_path / "a.csv").write_text("1,2")
     with pytest.raises(
-        DataFileError, match=r"unknown extension '\.csv'\. Known: \.npy, \.npz, \.fvecs, .*\.hdf5"
+        DataFileError,
+        match=r"unknown extension '\.csv'\. Known: \.npy, \.npz, .*\.hdf5\. Save its vectors as \.npy",
     ):
         read_vectors(tmp_path / "a.csv")
 

@@ -161,6 +161,15 @@ def test_codes_alone_are_chosen_if_nothing_is_to_be_re_ranked(digits: Any) -> No
     assert "With vectors kept beside the codes: 8 bits" in bits.verdict(found)
 
 
+def test_what_codes_alone_do_not_reach_is_told_of_codes_alone(digits: Any) -> None:
+    found = bits.choose_bits(digits[:900], recall=0.99, rerank=0, bits=(8, 32), n_jobs=1)
+    assert found.best is None
+    alone = max(row["recall"] for row in found.rows if not row["rerank"])
+    said = bits.verdict(found)
+    assert f"a recall@10 of 0.99 alone. The most that was found is {alone:.3f}: 32 bits" in said
+    assert "With vectors kept beside the codes: " in said
+
+
 def test_what_codes_alone_find_is_said_beside_the_choice(choice: bits.Choice) -> None:
     again = next(row for row in choice.rows if row["rerank"])
     settings = choice.settings | {"recall": again["recall"]}

@@ -283,9 +283,10 @@ def test_an_empty_file_and_a_text_are_no_models(content, tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_no_models(tmp_path):
-    for path in (tmp_path / "none.safetensors", tmp_path):
-        with pytest.raises(ModelFileError, match="does not exist or is not a file"):
-            auxbit.load(path)
+    with pytest.raises(ModelFileError, match="does not exist or is not a file"):
+        auxbit.load(tmp_path / "none.safetensors")
+    with pytest.raises(ModelFileError, match="is a folder; expected an auxbit model"):
+        auxbit.load(tmp_path)
 
 
 @pytest.mark.parametrize(

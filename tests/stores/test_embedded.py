@@ -26,7 +26,9 @@ def path(request, tmp_path):
 def test_a_search_of_what_is_not_there_makes_nothing(path):
     with connect(str(path)) as store:
         assert not store.exists
-        with pytest.raises(StoreError, match=r"there is no table 'auxbit_codes' in .*: create it first"):
+        with pytest.raises(
+            StoreError, match=r"no table 'auxbit_codes' in .*: create it first \(auxbit store"
+        ):
             store.count()
     assert not path.exists()
 

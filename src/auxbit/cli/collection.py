@@ -446,7 +446,7 @@ def update(
     """
     _one_of(**{"--ids": ids, "--ids-file": ids_file, "--where": where or None, "--id-column": id_column})
     fields = set_ or remove
-    refuse(bool(fields) == (metadata is not None), "--set", "give --set and --remove, or --metadata FILE.")
+    refuse(bool(fields) == (metadata is not None), "--set", "give --set or --remove, or --metadata FILE.")
     refuse(id_column is not None and metadata is None, "--id-column", "it is a column of --metadata FILE.")
     refuse(where and metadata is not None, "--where", "rows of --metadata are for ids: give these.")
     patch = Path(metadata) if metadata is not None else _patch(set_ or [], remove or [])
@@ -526,7 +526,7 @@ def delete(
             there = f"{found:,} of {len(items):,} items"
             refuse(
                 found and not yes and not _at_terminal(), "--where",
-                f"it finds {there}. Add --yes if nobody can be asked.",
+                f"it finds {there}. Add --yes to delete them.",
             )  # fmt: skip
             if found and not yes:
                 typer.confirm(f"Delete {there}?", abort=True, err=True)

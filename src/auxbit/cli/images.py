@@ -106,7 +106,7 @@ def create(
 def add(
     context: typer.Context,
     folder: Pets,
-    places: Annotated[list[str], Argument(metavar="FILE_OR_DIR…", help="Pictures, and folders of them.")],
+    places: Annotated[list[str], Argument(metavar="FILE_OR_DIR", help="Pictures, and folders of them.")],
     prune: Prune = False,
     retrain: Retrain = None,
     jobs: opt.Jobs = None,
@@ -125,7 +125,7 @@ def add(
 
 def search(
     folder: Pets,
-    picture: Annotated[str | None, Argument(metavar="[PICTURE]", help="A picture to search for.")] = None,
+    picture: Annotated[str | None, Argument(metavar="PICTURE", help="A picture to search for.")] = None,
     id_: Annotated[int | None, Option("--id", metavar="N", help="Search for items like this one.")] = None,
     text: Annotated[str | None, Option(
         metavar="WORDS", help="Search by words, in a collection made with --text-model."
@@ -202,10 +202,10 @@ def duplicates(
         output.print_json(found | ({} if out is None else {"written": out}))
         return
     _print_duplicates(groups, items, radius)
-    if groups:
-        output.say(
-            f"Written to {out}." if out else "--out list.csv writes all of them, --out list.sh commands."
-        )
+    if out is not None:
+        output.say(f"Written to {out}.")
+    elif groups:
+        output.say("--out list.csv writes all of them, --out list.sh commands.")
 
 
 def _print_duplicates(groups: list[list[Copy]], items: int, radius: int | None) -> None:
@@ -333,7 +333,7 @@ def _channels(text: str | None, option: str) -> tuple[float, float, float] | Non
 
 def serve(
     path: Annotated[str | None, Argument(
-        metavar="[PATH]", help="A collection, of pictures or of any vectors."
+        metavar="PATH", help="A collection, of pictures or of any vectors."
     )] = None,
     demo: Annotated[bool, Option(
         "--demo", help="Serve the embedded handwritten digits; nothing is kept."

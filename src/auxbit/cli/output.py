@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import typer
 from rich import progress
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -55,15 +56,25 @@ def print_json_lines(documents: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; columns of text are flush left, of numbers flush right."""
+    """A table on stdout; columns of text are flush left, of numbers flush right.
+
+    If it is too wide, text is wrapped; a number is never cut, nor is a name in the first column.
+    """
     rows = [list(row) for row in rows]
+    cells = [[number(cell).translate(CONTROLS) for cell in row] for row in rows]
+    texts = [place for place in range(len(columns)) if any(isinstance(row[place], str) for row in rows)]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
-        is_text = any(isinstance(row[place], str) for row in rows)
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text or place == 0)
-    for row in rows:
-        table.add_row(*(Text(number(cell).translate(CONTROLS)) for cell in row))
-    _out().print(table)
+        whole = place not in texts or (place == 0 and len(texts) > 1)
+        width = max(cell_len(text) for text in [name, *(row[place] for row in cells)]) if whole else None
+        justify: Literal["left", "right"] = "left" if place in texts else "right"
+        table.add_column(name, justify=justify, no_wrap=whole, min_width=width, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console = _out()
+    least = console.measure(table, options=console.options.update(width=sys.maxsize)).minimum
+    console.width = max(console.width, least)
+    console.print(table)
 
 
 def print_results(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -58,7 +58,7 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 def _argument(param: Any) -> str:
     """The name of an argument, with … if it can be repeated."""
-    return str(param.metavar.strip("[]…")) + "…" * bool(param.nargs == -1)
+    return str(param.metavar) + "…" * bool(param.nargs == -1)
 
 
 def _line(param: Any) -> str:

@@ -76,17 +76,18 @@ def print_answers(found: Answers, out: str | None, json: bool) -> None:
         return
     about = found.about
     measure = "distance" if about["rerank"] is None and about["mode"] == "hamming" else "squared distance"
+    more = 0
     if not about["retrieved"]:
         limits = f" with {about['where']}" if about["where"] else ""
         output.say(f"Nothing is found among {about['items']:,} items{limits}.")
     elif found.n_queries > 1:
-        _print_queries(found, measure, "items")
-        if found.n_queries > SHOWN_QUERIES:
-            output.say("--out FILE writes all of them, --json prints them.")
+        more = _print_queries(found, measure, "items")
     else:
-        _print_query(found, measure)
+        more = _print_query(found, measure)
     if out is not None:
         output.say(f"Written to {out}.")
+    elif more:
+        output.say("--out FILE writes all of them, --json prints them.")
 
 
 def _print_json(found: Answers, out: str | None) -> None:
@@ -94,8 +95,8 @@ def _print_json(found: Answers, out: str | None) -> None:
     output.print_json(found.about | ({"results": list(found.queries())} if out is None else {"written": out}))
 
 
-def _print_query(found: Answers, measure: str) -> None:
-    """The answers to the only query, one per line."""
+def _print_query(found: Answers, measure: str) -> int:
+    """The answers to the only query, one per line; how many are not shown."""
     from auxbit.index.queries import fields_on_a_line
 
     best = found.first(0, SHOWN_QUERIES)
@@ -105,11 +106,12 @@ def _print_query(found: Answers, measure: str) -> None:
     )
     more = found.n_found(0) - len(best["ids"])
     if more:
-        output.say(f"… and {more:,} items more: --out FILE writes all of them, --json prints them.")
+        output.say(f"… and {more:,} items more.")
+    return more
 
 
-def _print_queries(found: Answers, measure: str, what: str) -> None:
-    """The first queries, one per line, with their nearest answers, and the metadata of the nearest."""
+def _print_queries(found: Answers, measure: str, what: str) -> int:
+    """The first queries, one per line, with their nearest answers; how many queries are not shown."""
     from auxbit.index.queries import fields_on_a_line
 
     lines = []
@@ -119,8 +121,10 @@ def _print_queries(found: Answers, measure: str, what: str) -> None:
         about = fields_on_a_line(best["metadata"][0]) if near and "metadata" in best else ""
         lines.append((str(query), found.n_found(query), "  ".join(near), about))
     _print_columns(["query", "found", f"nearest {what}, with their {measure}", "the nearest"], lines)
-    if found.n_queries > SHOWN_QUERIES:
-        output.say(f"… and {found.n_queries - SHOWN_QUERIES:,} queries more.")
+    more = max(0, found.n_queries - SHOWN_QUERIES)
+    if more:
+        output.say(f"… and {more:,} queries more.")
+    return more
 
 
 def _print_columns(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -877,6 +877,8 @@ class Format:
     def read(self, path: PathLike) -> tuple[dict[str, Any], Tensors]:
         """The header, with format_version and auxbit_version, and the tensors of a file that is whole."""
         if not Path(path).is_file():
+            if Path(path).is_dir():
+                raise self.error(f"{path} is a folder; expected {self.what}. {self.made_by}")
             raise self.error(f"{path} does not exist or is not a file.")
         try:
             with open(path, "rb"):  # tells why not: safetensors would say that it is not there

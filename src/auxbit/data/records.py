@@ -30,6 +30,7 @@ import numpy as np
 
 from auxbit.core.checks import Array, Ids, Integers, Mask, PathLike, as_array, require
 from auxbit.data.vectors import (
+    VECTOR_FILES,
     VECTORS,
     ParquetColumns,
     ParquetRows,
@@ -49,6 +50,7 @@ from auxbit.data.vectors import (
     read_vectors,
     split_key,
     stacked,
+    unknown_extension,
 )
 from auxbit.errors import DataFileError, InvalidInput
 
@@ -416,8 +418,7 @@ def read_table(path: PathLike) -> Sequence[Row]:
         return TableRows.of(columns_of(table) or {}, len(table))
     if suffix == ".parquet":
         return _parquet_rows([source])
-    known = ", ".join([*ROW_FILES, ".parquet", *ARROW_FILES])
-    raise DataFileError(f"{source} has the unknown extension {source.suffix!r}. Known: {known}.")
+    raise unknown_extension(source, *ROW_FILES, ".parquet", *ARROW_FILES)
 
 
 def read_jsonl(source: Path) -> Iterator[Row]:
@@ -601,7 +602,7 @@ def read_ids(path: PathLike) -> AnyIds:
         raise DataFileError(f"{path} holds several arrays; expected an .npy file of integers or text.")
     found = found.ravel() if found.ndim == 2 and found.shape[1] == 1 else found
     if found.ndim != 1:
-        raise InvalidInput(f"{path} must be a list of ids, got shape {found.shape}.")
+        raise InvalidInput(f"{path} must hold one value for each row, got shape {found.shape}.")
     return checked_ids(found, str(path))
 
 
@@ -884,6 +885,8 @@ def _read_file(name: str, wanted: _Wanted) -> Records:
         return _from_rows(ROW_FILES[suffix](source), name, wanted, in_file=True)
     if suffix in ARROW_FILES:
         return _from_table(columns_of(read_arrow(source)) or {}, name, wanted)
+    if suffix not in VECTOR_FILES:
+        raise unknown_extension(source, *VECTOR_FILES, *ROW_FILES, *ARROW_FILES)
     X = open_rows(name) if suffix in (".h5", ".hdf5") else read_vectors(source, key=key)
     return _vectors_alone(X, name, replace(wanted, vectors=None))
 

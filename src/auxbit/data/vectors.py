@@ -49,6 +49,8 @@ MAX_DIMENSION = 1_000_000  # a larger one in a .fvecs header means that the file
 SAMPLED_HEADERS = 256
 BLOCK_BYTES = 1 << 26
 
+WITH_COLUMNS = (".csv", ".jsonl", ".ndjson", ".json", ".arrow", ".feather", ".ipc")  # files of collections
+
 _VECS: dict[str, str] = {".fvecs": "<f4", ".bvecs": "|u1", ".ivecs": "<i4"}
 
 
@@ -61,11 +63,20 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     check_there(source)
     suffix = source.suffix.lower()
     if suffix not in _READERS:
-        raise DataFileError(f"{source} has the unknown extension {suffix!r}. Known: {', '.join(_READERS)}.")
+        raise unknown_extension(source, *_READERS)
     if key is not None and suffix not in _KEYED:
         raise InvalidParameter("key", key, f"None for {source}: a {suffix} file holds one array")
     with explained(source):
         return _READERS[suffix](source, key)
+
+
+def unknown_extension(source: Path, *known: str) -> DataFileError:
+    """An error that lists the extensions that are known."""
+    suffix = source.suffix.lower()
+    said = f"{source} has the unknown extension {suffix!r}. Known: {', '.join(known)}."
+    if suffix in WITH_COLUMNS and suffix not in known:
+        said += f" Save its vectors as .npy; `auxbit collection create` reads {suffix} as it is."
+    return DataFileError(said)
 
 
 def read_data(name: str, *, finite: bool = False) -> Array:
@@ -713,6 +724,7 @@ _READERS: dict[str, Callable[[Path, str | None], Array]] = {
     ".npy": _read_npy, ".npz": _read_npz, ".fvecs": _read_vecs, ".bvecs": _read_vecs, ".ivecs": _read_vecs,
     ".parquet": lambda source, key: ParquetRows([source], key)[:], ".h5": read_hdf5, ".hdf5": read_hdf5,
 }  # fmt: skip
+VECTOR_FILES = tuple(_READERS)
 _KEYED = frozenset({".npz", ".parquet", ".h5", ".hdf5"})
 
 

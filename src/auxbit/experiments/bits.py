@@ -86,8 +86,8 @@ def choose_bits(
     settings = {
         "data": name, "rows": len(X), "dimensions": X.shape[1], "train_rows": len(trained),
         "seen_rows": len(seen) - len(queries), "sample_rows": len(base), "queries": len(queries),
-        "metric": metric, "recall": recall, "rerank": candidates, "bits": counts, "recall_at": K,
-        "seed": seed,
+        "metric": metric, "recall": recall, "rerank": candidates, "alone": alone, "bits": counts,
+        "recall_at": K, "seed": seed,
     }  # fmt: skip
     methods = find_candidates(label.lower() for label in CODINGS)
     rows: list[Row] = []
@@ -218,20 +218,25 @@ def verdict(choice: Choice) -> str:
     if made["recall"] is None:
         return ""
     wanted = f"recall@{made['recall_at']} of {made['recall']:g}"
-    if best is None:
-        most = max(choice.rows, key=lambda row: float(row["recall"]))
-        return (
-            f"No codes that were tried have a {wanted}. The most that was found is {most['recall']:.3f}: "
-            f"{described(most)}. Re-rank more candidates (--rerank), or try more bits."
-        )
-    text = f"The cheapest with a {wanted}: {described(best)}, with {best['recall']:.3f}."
     again = _cheapest(choice.rows, made["recall"])
+    kept = ""
+    if again is not None:
+        kept = f" With vectors kept beside the codes: {described(again)}, with {again['recall']:.3f}."
+    if best is None:
+        rows = (row for row in choice.rows if not (made["alone"] and row["rerank"]))
+        most = max(rows, key=lambda row: float(row["recall"]))
+        text = (
+            f"No codes that were tried have a {wanted}{' alone' if made['alone'] else ''}. "
+            f"The most that was found is {most['recall']:.3f}: {described(most)}."
+        )
+        return text + (kept or " Re-rank more candidates (--rerank), or try more bits.")
+    text = f"The cheapest with a {wanted}: {described(best)}, with {best['recall']:.3f}."
     if again is not None and again["bits"] < best["bits"]:
-        text += f" With vectors kept beside the codes: {described(again)}, with {again['recall']:.3f}."
+        text += kept
     elif best["rerank"]:
         same = (row for row in choice.rows if row["bits"] == best["bits"] and not row["rerank"])
-        most = max(row["recall"] for row in same)
-        text += f" Without vectors, {best['bits']} bits find {most:.3f}; --rerank 0 tries more of them."
+        alone = max(row["recall"] for row in same)
+        text += f" Without vectors, {best['bits']} bits find {alone:.3f}; --rerank 0 tries more of them."
     return text
 
 

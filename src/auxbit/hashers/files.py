@@ -74,7 +74,7 @@ def fit_file(
     check_integer("seed", seed, 0, LARGEST_SEED)
     check_output(out, overwrite=overwrite)
     in_memory = not out_of_core and scheduler is None
-    X = read_data(source) if in_memory or is_digits(source) else open_rows(source)
+    X = read_data(source, finite=True) if in_memory or is_digits(source) else open_rows(source)
     check_enough_rows(X, source)
     how, model_before = dict(out_of_core or {}), None if before is None else load(before)
     if model_before is not None:

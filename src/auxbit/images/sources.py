@@ -235,8 +235,8 @@ def find_sources(
     if not found:
         reasons = "".join(f" {printable(name)} {reason}." for name, reason in skipped[:3])
         raise FileProblem(
-            f"there are no pictures in {', '.join(looked)}: files that end in "
-            f"{', '.join(sorted(SUFFIXES))} are looked for.{reasons}"
+            f"there are no pictures in {', '.join(looked)}: expected files that end in "
+            f"{', '.join(sorted(SUFFIXES))}.{reasons}"
         )
     return list(found.values())
 

@@ -587,7 +587,7 @@ class Store(ABC):
             found = self._find()
             if found is None:
                 where = f"{self.name!r} in {self.address.shown}"
-                raise StoreError(f"there is no {self.place} {where}: create it first.")
+                raise StoreError(f"there is no {self.place} {where}: create it first (auxbit store push).")
             self._load()
             self._about = found
         return self._about
