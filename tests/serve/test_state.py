@@ -164,6 +164,19 @@ def test_missing_thumbnails_say_so(client, path):
     assert client.get("/api/v1/health").status_code == 200
 
 
+def test_items_keep_their_codes_while_another_thread_asks_for_them_without(client, monkeypatch):
+    known, read = client.site.known, client.site.collection.metadata
+    without = known.of([3], codes=False)[0]
+    known.of([3], codes=True)
+
+    def read_by_both(ids):  # the other thread, which began before, notes what it has read
+        known._kept[3] = without
+        return read(ids)
+
+    monkeypatch.setattr(client.site.collection, "metadata", read_by_both)
+    assert all(each.code and each.bits for each in known.of([3, 4], codes=True))
+
+
 def test_answers_are_whole_while_others_add_delete_and_retrain(client, path):
     """Whatever is in them is of one state: codes of one length, distances in order."""
     from auxbit.errors import AuxbitError

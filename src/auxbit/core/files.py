@@ -803,6 +803,12 @@ class Connections:
         if process in self._writers:
             self._writers.pop(process).close()  # the last connection takes the log into the database
 
+    def __del__(self) -> None:  # Python 3.13 warns of connections that are left open
+        with suppress(AttributeError, sqlite3.Error):  # of what could not be opened
+            self.close()
+            if self._only is not None:
+                self._only.close()
+
 
 def integers(connection: sqlite3.Connection, query: str, *parameters: Any) -> Ids:
     """The rows of a query of integers, (n, width)."""

@@ -202,7 +202,8 @@ class KnownItems:
             if moment != self._moment or len(self._kept) > MOST:
                 self._moment, self._kept = moment, {}
             kept = self._kept
-        missing = [id_ for id_ in ids if id_ not in kept or (codes and not kept[id_].code)]
+        found = {id_: each for id_ in ids if (each := kept.get(id_)) is not None and (each.code or not codes)}
+        missing = [id_ for id_ in ids if id_ not in found]
         if missing:
             rows = collection.metadata(missing)
             made = {id_: Known(self._item_of(id_, row)) for id_, row in zip(missing, rows, strict=True)}
@@ -211,10 +212,10 @@ class KnownItems:
                 texts = bits_text(packed, collection.n_bits)
                 for id_, code, text in zip(missing, packed, texts, strict=True):
                     made[id_] = Known(made[id_].item, code.tobytes(), text)
-            if moment_of(collection) != moment:  # it has changed: what was read is for this answer alone
-                kept = dict(kept)
-            kept.update(made)
-        return [kept[id_] for id_ in ids]
+            found |= made
+            if moment_of(collection) == moment:  # else what was read is for this answer alone
+                kept.update(made)
+        return [found[id_] for id_ in ids]
 
 
 def bits_text(codes: Packed, n_bits: int) -> list[str]:
