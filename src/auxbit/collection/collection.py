@@ -19,7 +19,7 @@ import numpy as np
 from auxbit.collection import storage
 from auxbit.collection.snapshot import Attachments, Edit, Snapshot, View, spoilt
 from auxbit.collection.storage import State, Storage
-from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
+from auxbit.core.checks import Array, Mask, Packed, PathLike, as_array, check_finite, check_integer
 from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Guard
 from auxbit.core.progress import Progress, Silent
@@ -261,7 +261,7 @@ class Collection:
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
         given = None if X is None else np.asarray(rows.X[:])
-        packed = np.asarray(rows.X[:]) if X is None else None if codes is None else np.asarray(codes)
+        packed = np.asarray(rows.X[:]) if X is None else None if codes is None else as_array(codes, "codes")
         with self._editing("added") as edit:
             return edit.add(rows, given, packed, attachments=attachments, **how)
 

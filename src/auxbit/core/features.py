@@ -400,7 +400,7 @@ class OwnFeatures:
 
     def _of_rows(self, X: Float32) -> Float64:
         call: Callable[[Any], Any] = self.map if callable(self.map) else self.map.transform
-        features = np.asarray(call(_in_units(X, self.scaling)))
+        features = as_array(call(_in_units(X, self.scaling)), "features")
         numbers = features.dtype.kind in "fiub" and features.ndim == 2
         if not numbers or len(features) != len(X) or not features.shape[1]:
             raise InvalidInput(

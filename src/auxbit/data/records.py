@@ -607,6 +607,7 @@ def read_ids(path: PathLike) -> AnyIds:
 
 def checked_ids(values: Any, name: str) -> AnyIds:
     """Ids of one type: integers as int64, text or UUIDs as a list. values : a list or an array."""
+    values = as_array(values, name) if isinstance(values, np.ndarray) else values
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.dtype != np.uint64:
         numbers: Integers = values.astype(np.int64)
         return numbers
