@@ -102,6 +102,31 @@ def test_columns_of_rows_that_have_none_are_refused(place, digits):
         Collection.create(place, digits[:50].tolist(), bits=8, method="lsh", vectors_column="embedding")
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"ids": [1]}, "ids, metadata and vectors_column are for rows: give these, too"),
+        ({"metadata": [{}]}, "ids, metadata and vectors_column are for rows"),
+        ({"vectors_column": "x"}, "ids, metadata and vectors_column are for rows"),
+        ({"method": "lsh"}, "method='lsh' is invalid: expected one to fit to rows"),
+        ({"n_jobs": 0}, "n_jobs=0 is invalid"),
+        ({"bits": 8, "decoder": "tables"}, "coding, mu, decoder and refine_bits are for rows"),
+        ({"bits": 8, "refine_bits": 16}, "coding, mu, decoder and refine_bits are for rows"),
+    ],
+)
+def test_what_only_rows_can_have_is_refused_for_a_collection_without_rows(place, model, given, why):
+    with pytest.raises(InvalidInput, match=why):
+        Collection.create(place, None if "bits" in given else model, **given)
+    assert place is None or not place.exists()
+
+
+def test_no_metadata_at_all_are_not_those_of_rows(place, model, digits):
+    with Collection.create(place, model) as collection:
+        with pytest.raises(InvalidInput, match="there are 0 metadata for the 3 rows of X: give one for each"):
+            collection.add(digits[:3], metadata=[])
+        assert len(collection.add(digits[:0], metadata=[])) == len(collection) == 0
+
+
 def test_metadata_that_are_no_dicts_are_refused_by_row(place, digits):
     for labels in ([3, 1, 4], np.array(["a", "b", "c"]), [None, {"a": 1}, 5], [["a"]] * 3):
         row = 2 if labels[0] is None else 0

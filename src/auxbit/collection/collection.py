@@ -145,9 +145,11 @@ class Collection:
             model = load_model(model)
         elif (model := copy(as_model(source))) is not None:
             source = None
-        if codes is not None or source is not None:
-            source = source if codes is None else codes
+        source = codes if are_codes else source
+        if source is not None:
             rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
+        elif not (ids is metadata is vectors_column is None):
+            raise InvalidInput("ids, metadata and vectors_column are for rows: give these, too, or add them.")
         trains = rows is not None and model is None and not are_codes
         if vectors not in (None, "float32", "float16"):
             raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")

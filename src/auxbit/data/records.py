@@ -830,6 +830,7 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
     else:
         X = _two_dimensional(source if numbers else as_rows(source))
         found = _vectors_alone(X, "X", _Wanted(vectors, of_ids, columns))
+        names = names and bool(metadata)  # without columns, [] are rows
     if ids is not None and not isinstance(ids, str):
         in_order = isinstance(ids, list) or getattr(ids, "ndim", 0) > 0
         found = replace(found, ids=ids if in_order else _listed(ids, "ids"))
