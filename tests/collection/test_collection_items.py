@@ -378,6 +378,13 @@ def test_metadata_change_without_the_vectors(place, model, digits):
         assert collection.check() == []
 
 
+def test_an_order_that_is_no_text_and_a_path_with_nul_are_refused(tmp_path, filled):
+    with pytest.raises(InvalidParameter, match="order=5 is invalid: expected the name of a field"):
+        filled.list(order=5)
+    with pytest.raises(InvalidParameter, match="a name without the character NUL"):
+        Collection.create(tmp_path / "a\0b", bits=8)
+
+
 def test_items_are_listed_in_order_of_a_field_and_in_parts(place, model, digits):
     rows = [{"year": year} if year else None for year in (2003, 0, 2001, 2002, 0)]
     with Collection.create(place, model) as collection:
@@ -455,6 +462,9 @@ def test_attachments_are_given_back_and_go_with_their_items(place, model, digits
     with Collection.create(place, model) as collection:
         collection.add(digits[:3], attachments=[b"one", b"\0two", None])
         assert [collection.attachment(each) for each in (0, 1)] == [b"one", b"\0two"]
+        for wrong in (["text"], "t", [[b"one"]]):
+            with pytest.raises(InvalidParameter, match=r"expected bytes or None for each row. Encode"):
+                collection.add(digits[:1], attachments=wrong)
         with pytest.raises(InvalidInput, match="item 2 has no attachment"):
             collection.attachment(2)
         collection.add(digits[:1], ids=[0], upsert=True, attachments=[b"new"])

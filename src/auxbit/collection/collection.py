@@ -19,7 +19,7 @@ import numpy as np
 from auxbit.collection import storage
 from auxbit.collection.snapshot import Attachments, Edit, Snapshot, View, spoilt
 from auxbit.collection.storage import State, Storage
-from auxbit.core.checks import Array, Mask, Packed, PathLike, as_array, check_finite, check_integer
+from auxbit.core.checks import Array, Mask, Packed, PathLike, check_finite, check_integer
 from auxbit.core.maps import check_n_bits
 from auxbit.core.parallel import Guard
 from auxbit.core.progress import Progress, Silent
@@ -262,10 +262,13 @@ class Collection:
             return self._add_file(rows, X is None, first_row, memory, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
-        given = None if X is None else np.asarray(rows.X[:])
-        packed = np.asarray(rows.X[:]) if X is None else None if codes is None else as_array(codes, "codes")
+        for each in attachments or ():
+            if not isinstance(each, bytes | bytearray | memoryview | None):
+                raise InvalidParameter("attachments", [each], "bytes or None for each row", "Encode text.")
+        given = np.asarray(rows.X[:])
         with self._editing("added") as edit:
-            return edit.add(rows, given, packed, attachments=attachments, **how)
+            both = (None, given) if X is None else (given, codes)
+            return edit.add(rows, *both, attachments=attachments, **how)
 
     def _add_file(
         self, rows: Records, are_codes: bool, first: int, memory: str | int | None, told: Progress,
@@ -507,6 +510,8 @@ class Collection:
         """Items in the order they were added, or sorted by a field: "year", or "-year" for descending."""
         with self._reading() as now:
             positions = now.chosen(None, where)
+            if order is not None and not isinstance(order, str):
+                raise InvalidParameter("order", order, "the name of a field, perhaps after a minus")
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
             start = check_integer("offset", offset, 0)

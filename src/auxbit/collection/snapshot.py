@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage, understood
-from auxbit.core.checks import Array, Ids, Packed, Positions
+from auxbit.core.checks import Array, Ids, Packed, Positions, as_array
 from auxbit.core.files import Checked, Kept, append_checked, integers
 from auxbit.core.maps import check_packed
 from auxbit.core.parallel import block_slices
@@ -547,7 +547,7 @@ class Edit(Change):
 
         state = self.state
         if codes is not None:
-            packed = np.asarray(codes)
+            packed = as_array(codes, "codes")
             if packed.ndim == 2 and packed.shape[1] == state.n_bits and state.n_bits > 1:
                 packed = as_packed(packed, state.n_bits, "codes")
             packed = check_packed(packed, state.n_bits)
