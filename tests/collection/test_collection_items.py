@@ -208,6 +208,20 @@ def test_one_vector_gets_one_row_of_answers_and_a_file_as_many_as_it_has(filled,
     np.testing.assert_array_equal(filled.search(str(tmp_path / "codes.npy"), 5).ids[0], by_codes)
 
 
+def test_an_item_without_a_vector_is_searched_for_by_what_the_decoder_makes_of_it(place, model, digits):
+    with Collection.create(place, model, coding="hash") as collection:
+        collection.add(digits[:50])
+        found = collection.search(like=7, k=5, mode="asymmetric")
+        wanted = collection.search(model.decode(collection.codes([7]))[0], k=5, mode="asymmetric")
+        np.testing.assert_array_equal(found.ids, wanted.ids)
+        np.testing.assert_array_equal(found.distances, wanted.distances)
+        assert collection.search(like=7, k=5).distances.dtype == np.int32
+    with Collection.create(None, bits=8) as codes:
+        codes.add(codes=np.zeros((2, 1), np.uint8))
+        with pytest.raises(InvalidInput, match="holds codes without a model"):
+            codes.search(like=0, mode="asymmetric")
+
+
 def test_answers_have_metadata_a_frame_and_something_to_look_at(filled, digits):
     found = filled.search(digits[0], 3, where="odd=true")
     assert found.metadata == filled.metadata(found.ids)

@@ -461,7 +461,7 @@ class Collection:
                         pass
         with self._reading() as now:
             if asked is None or now.state is not state:
-                asked = now.queries(X, codes, like, vectors_column)
+                asked = now.queries(X, codes, like, vectors_column, mode)
                 found = asked.nearest(k, mode, rerank, now.among(wanted), probes, recall)
             return self._answers(now, asked, wanted, *found)
 

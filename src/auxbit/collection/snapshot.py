@@ -347,7 +347,7 @@ class Snapshot(NamedTuple):
         kind = np.int64 if view.state.ids == "integer" else object
         return np.fromiter(map(known.__getitem__, listed), kind, len(listed)).reshape(positions.shape)
 
-    def queries(self, X: Any, codes: Any, like: Any, column: str | None) -> Queries:
+    def queries(self, X: Any, codes: Any, like: Any, column: str | None, mode: str | None = None) -> Queries:
         """What is searched for: X, codes, or an item, by its vector if that is kept, else by its code."""
         if like is None:
             return Queries(self.view, X, codes, column)
@@ -356,7 +356,7 @@ class Snapshot(NamedTuple):
         if X is not None and self.state.model is not None:
             return Queries(view, X)
         codes = view.codes(place)
-        if self.state.by_decoder or view.metric == "inner_product":
+        if self.state.by_decoder or view.metric == "inner_product" or mode == "asymmetric":
             # what the decoder makes of the code is all there is; a lifted query has another code than a row
             return Queries(view, view.model().decode(codes)[0])
         return Queries(view, X, codes[0])
