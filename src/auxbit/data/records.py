@@ -1051,6 +1051,9 @@ def _from_rows(
         _refuse_others(batch, first, name)
         seen.update(dict.fromkeys(chain.from_iterable(batch)))
         X = _vectors_in(batch, chosen, name, first, parts[0].shape[1] if parts else 0, of_text)
+        if in_file and np.isinf(X).any():  # what JSON reads 1e400 as, though it has no infinity
+            row = first + int(np.isinf(X).any(axis=1).argmax())
+            raise InvalidInput(f"{name} has a number in row {row} that is infinite or too large.")
         parts.append(_smaller(X) if in_file else X)
         ids += [] if chosen.ids is None else [row.get(chosen.ids) for row in batch]
         kept += _metadata_in(batch, chosen, of_text)
