@@ -41,7 +41,7 @@ LATE = ("RQ", "LSQ", "PLSQ", "OPQ")  # which may take minutes: after all others,
 
 
 def compare(
-    X_train: Array, X_base: Array, X_query: Array, methods: Methods = COMPARED_METHODS,
+    X_train: Any, X_base: Any, X_query: Any, methods: Methods = COMPARED_METHODS,
     bits: Sequence[int] | None = None, *, K: int = 50, k: int = 50, radius: int = 2,
     seeds: Sequence[int] = (0,), metric: str = "euclidean", rerank: int = RERANKED,
     limit: float | None = None, n_jobs: int | None = None, known: Mapping[RowKey, Row] | None = None,
@@ -49,6 +49,7 @@ def compare(
 ) -> list[Row]:  # fmt: skip
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
 
+    X_train, X_base, X_query : (n, D) arrays, frames or lists of rows.
     methods : names of the registry, "module:Class", or a mapping of your names to estimators, classes or
         functions of n_bits; anything with `fit` and `encode`, to packed codes, or `transform`, to 0 and 1.
     bits : None for `default_bits` of the dimensions.
