@@ -491,6 +491,7 @@ def test_effective_bits_of_known_distributions():
     assert code_counts(every[[3, 1, 1, 2, 1, 2]]).tolist() == [3, 2, 1]
     assert effective_bits_bound(8, 1000) == 8
     assert effective_bits_bound(32, 1024) == 10
+    assert effective_bits_bound(32, 10**30) == 32
 
 
 def test_code_utilisation_refuses_what_it_cannot_use():

@@ -9,6 +9,7 @@ Every measure is computed from a `Ranking`; codes are packed; true neighbours ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -647,7 +648,7 @@ def effective_bits_bound(n_bits: int, n_codes: int) -> float:
     10.0
     """
     n_codes = check_integer("n_codes", n_codes, 1, None, "It is the number of codes.")
-    return min(float(check_n_bits(n_bits)), float(np.log2(n_codes)))
+    return min(float(check_n_bits(n_bits)), math.log2(n_codes))
 
 
 # ---- checks

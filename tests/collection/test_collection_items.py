@@ -76,12 +76,17 @@ def test_ids_of_another_kind_or_of_mixed_kinds_are_refused_and_nothing_changes(p
             ([1.5, 2.5], "integers, text or UUIDs"),
             (["c"], "1 ids for the 2 rows"),
             (None, "ids of the collection are text: give an id for each row"),
+            (np.ma.array([1, 2], mask=[0, 1]), "ids has 1 masked numbers"),
         ]:
             with pytest.raises(InvalidInput, match=why):
                 collection.add(digits[:2], ids=ids)
         assert collection.ids.tolist() == ["a", "b"]
         assert 0 not in collection
         assert None not in collection
+        with pytest.raises(InvalidInput, match="ids has 1 masked numbers"):
+            collection.get(np.ma.array(["a", "b"], mask=[0, 1]))
+        with pytest.raises(InvalidInput, match="codes has 2 masked numbers"):
+            collection.add(digits[:1], codes=np.ma.masked_all((1, 2), np.uint8))
         for wrong in ([0], ["c"], [uuid.UUID(int=1)]):
             with pytest.raises(InvalidInput, match="is not in the collection"):
                 collection.get(wrong)
@@ -95,6 +100,31 @@ def test_columns_of_rows_that_have_none_are_refused(place, digits):
         Collection.create(place, digits[:50], bits=8, method="lsh", metadata=["title"])
     with pytest.raises(InvalidInput, match="there is no column 'embedding'"):
         Collection.create(place, digits[:50].tolist(), bits=8, method="lsh", vectors_column="embedding")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"ids": [1]}, "ids, metadata and vectors_column are for rows: give these, too"),
+        ({"metadata": [{}]}, "ids, metadata and vectors_column are for rows"),
+        ({"vectors_column": "x"}, "ids, metadata and vectors_column are for rows"),
+        ({"method": "lsh"}, "method='lsh' is invalid: expected one to fit to rows"),
+        ({"n_jobs": 0}, "n_jobs=0 is invalid"),
+        ({"bits": 8, "decoder": "tables"}, "coding, mu, decoder and refine_bits are for rows"),
+        ({"bits": 8, "refine_bits": 16}, "coding, mu, decoder and refine_bits are for rows"),
+    ],
+)
+def test_what_only_rows_can_have_is_refused_for_a_collection_without_rows(place, model, given, why):
+    with pytest.raises(InvalidInput, match=why):
+        Collection.create(place, None if "bits" in given else model, **given)
+    assert place is None or not place.exists()
+
+
+def test_no_metadata_at_all_are_not_those_of_rows(place, model, digits):
+    with Collection.create(place, model) as collection:
+        with pytest.raises(InvalidInput, match="there are 0 metadata for the 3 rows of X: give one for each"):
+            collection.add(digits[:3], metadata=[])
+        assert len(collection.add(digits[:0], metadata=[])) == len(collection) == 0
 
 
 def test_metadata_that_are_no_dicts_are_refused_by_row(place, digits):
@@ -176,6 +206,20 @@ def test_one_vector_gets_one_row_of_answers_and_a_file_as_many_as_it_has(filled,
     assert filled.search(tmp_path / "q.npy", 5).ids.shape == (3, 5)
     np.save(tmp_path / "codes.npy", code)
     np.testing.assert_array_equal(filled.search(str(tmp_path / "codes.npy"), 5).ids[0], by_codes)
+
+
+def test_an_item_without_a_vector_is_searched_for_by_what_the_decoder_makes_of_it(place, model, digits):
+    with Collection.create(place, model, coding="hash") as collection:
+        collection.add(digits[:50])
+        found = collection.search(like=7, k=5, mode="asymmetric")
+        wanted = collection.search(model.decode(collection.codes([7]))[0], k=5, mode="asymmetric")
+        np.testing.assert_array_equal(found.ids, wanted.ids)
+        np.testing.assert_array_equal(found.distances, wanted.distances)
+        assert collection.search(like=7, k=5).distances.dtype == np.int32
+    with Collection.create(None, bits=8) as codes:
+        codes.add(codes=np.zeros((2, 1), np.uint8))
+        with pytest.raises(InvalidInput, match="holds codes without a model"):
+            codes.search(like=0, mode="asymmetric")
 
 
 def test_answers_have_metadata_a_frame_and_something_to_look_at(filled, digits):
@@ -348,6 +392,13 @@ def test_metadata_change_without_the_vectors(place, model, digits):
         assert collection.check() == []
 
 
+def test_an_order_that_is_no_text_and_a_path_with_nul_are_refused(tmp_path, filled):
+    with pytest.raises(InvalidParameter, match="order=5 is invalid: expected the name of a field"):
+        filled.list(order=5)
+    with pytest.raises(InvalidParameter, match="a name without the character NUL"):
+        Collection.create(tmp_path / "a\0b", bits=8)
+
+
 def test_items_are_listed_in_order_of_a_field_and_in_parts(place, model, digits):
     rows = [{"year": year} if year else None for year in (2003, 0, 2001, 2002, 0)]
     with Collection.create(place, model) as collection:
@@ -425,6 +476,9 @@ def test_attachments_are_given_back_and_go_with_their_items(place, model, digits
     with Collection.create(place, model) as collection:
         collection.add(digits[:3], attachments=[b"one", b"\0two", None])
         assert [collection.attachment(each) for each in (0, 1)] == [b"one", b"\0two"]
+        for wrong in (["text"], "t", [[b"one"]]):
+            with pytest.raises(InvalidParameter, match=r"expected bytes or None for each row. Encode"):
+                collection.add(digits[:1], attachments=wrong)
         with pytest.raises(InvalidInput, match="item 2 has no attachment"):
             collection.attachment(2)
         collection.add(digits[:1], ids=[0], upsert=True, attachments=[b"new"])

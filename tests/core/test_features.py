@@ -49,6 +49,17 @@ def test_features_are_the_same_for_any_number_of_threads(features):
     np.testing.assert_array_equal(*found)
 
 
+def test_scores_of_rows_that_overflow_float32_have_their_signs():
+    weights, bias = 100 * H.weights, H.bias
+    encoder = RbfEncoder(CENTRES, np.array([0.4]), np.zeros(M, np.float32), weights, bias)
+    far = (6e38 * X[:200].astype(np.float64)).astype(np.float32)
+    true = far.astype(np.float64) @ weights[:D].astype(np.float64) + bias  # no centre is near
+    np.testing.assert_array_equal(encoder.scores(far) >= 0, true >= 0)
+    np.testing.assert_array_equal(encoder.scores(far[:1]), encoder.scores(far)[:1])
+    with pytest.raises(InvalidInput, match="so far away from those of fit that float32 cannot hold them"):
+        encode(1e60 * X[:9].astype(np.float64), encoder, SCALING, L, 1)
+
+
 def test_rows_without_features_are_as_they_were():
     with Workers(1) as workers:
         assert lengthened(X, None) is X
@@ -140,6 +151,7 @@ def test_constant_features_have_a_gain_all_the_same():
         (lambda rows: rows[:, :0], r"must return features"),
         (lambda rows: np.full((len(rows), 2), "a"), "must return features"),
         (lambda rows: np.full((len(rows), 2), np.nan), "not finite"),
+        (lambda rows: np.ma.masked_greater(rows, 1e-3), r"features has \d+ masked numbers"),
     ],
 )
 def test_a_map_that_returns_no_features_is_refused(returned, why):

@@ -187,6 +187,21 @@ def test_a_float32_in_text_is_read_exactly_and_a_larger_number_too(tmp_path):
     assert whole.X.dtype == np.int64
 
 
+@pytest.mark.parametrize(
+    ("ending", "lines"),
+    [
+        ("jsonl", '{"v": [1.0, 2]}\n{"v": [1e400, 2]}\n'),
+        ("json", '[{"x": 1, "y": 2.0}, {"x": -1e400, "y": 2}]'),
+        ("csv", 'v\n"[1.0, 2]"\n"[1e400, 2]"\n'),
+    ],
+)
+def test_a_number_of_text_that_no_float_can_hold_is_refused(ending, lines, tmp_path):
+    path = tmp_path / f"rows.{ending}"
+    path.write_text(lines)
+    with pytest.raises(InvalidInput, match="has a number in row 1 that is infinite or too large"):
+        read_records(path)
+
+
 def test_integers_of_more_than_64_bits_are_read_as_floats(tmp_path):
     (tmp_path / "a.csv").write_text(f"a,b\n{10**30},2\n1,2\n")
     expected = [[1e30, 2], [1, 2]]

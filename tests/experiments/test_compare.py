@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import auxbit
@@ -91,6 +92,20 @@ def test_known_rows_are_not_computed_again(digits: Any, rows: Any) -> None:
     )  # fmt: skip
     assert [row["method"] for row in fresh] == ["LSH", "LSH"]
     assert again[:2] == [row for row in rows if (row["method"], row["bits"]) == ("ITQ", 8)]
+
+
+def test_rows_may_be_frames_and_lists_and_what_is_no_table_is_refused(digits: Any) -> None:
+    base, queries = digits[:80], digits[80:90]
+    how: Any = {"methods": ["lsh"], "bits": [8], "K": 5, "k": 5, "n_jobs": 1}
+    wanted = compare(base, base, queries, **how)[0]["precision"]
+    frame = pd.DataFrame(base)
+    assert compare(frame, frame, pd.DataFrame(queries), **how)[0]["precision"] == wanted
+    assert compare(base.tolist(), base.tolist(), queries.tolist(), **how)[0]["precision"] == wanted
+    for wrong in (base[0], None, np.full((9, 64), "a")):
+        with pytest.raises(InvalidInput, match="X_query must be rows of numbers"):
+            compare(base, base, wrong, **how)
+    with pytest.raises(InvalidInput, match="all rows are 0, and so are all inner products"):
+        compare(0 * base, 0 * base, queries, metric="inner_product", **how)
 
 
 def test_bad_settings_are_refused_before_anything_is_fitted(digits: Any) -> None:

@@ -162,6 +162,20 @@ def test_faiss_ranks_by_the_decoder_as_search_asymmetric_does(n_bits, decoder, n
 
 
 @pytest.mark.parametrize("decoder", ["linear", "tables"])
+def test_digits_of_a_large_mean_that_float32_lacks_are_in_the_first_table(decoder, tmp_path):
+    X = (np.random.default_rng(0).normal(size=(900, 16)) + 1e7).astype(np.float32)
+    model = BinaryAutoencoder(16, random_state=0, n_jobs=1).fit(X)
+    model.fit_decoder(X, decoder=decoder)
+    codes = model.encode(X, coding="optimal")
+    to_faiss(tmp_path / "i.faiss", model, codes, form="additive")
+    found, _ = faiss.read_index(str(tmp_path / "i.faiss")).search(X[:200], 10)
+    ours = HammingIndex(16, decoder=model.decoder_, n_jobs=1)
+    ours.add(codes)
+    true, _ = ours.search_asymmetric(X[:200], 10)
+    assert np.abs(found - true).max() < 1e-5 * float(true.max())
+
+
+@pytest.mark.parametrize("decoder", ["linear", "tables"])
 def test_rows_that_faiss_adds_by_itself_are_coded_well(decoder, tmp_path):
     base, queries = base_and_queries()
     model = fitted(BinaryAutoencoder, 12, decoder=decoder)

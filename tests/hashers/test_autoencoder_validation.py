@@ -127,6 +127,14 @@ def test_a_nan_among_the_validation_queries_is_named(some):
         short(BinaryAutoencoder, validation=queries).fit(some)
 
 
+def test_validation_queries_that_are_masked_or_too_large_are_refused_by_name(some):
+    queries = some[:9].astype(np.float64)
+    with pytest.raises(InvalidInput, match="validation has numbers that float32 cannot hold in the scale"):
+        short(BinaryAutoencoder, validation=1e100 * queries).fit(some)
+    with pytest.raises(InvalidInput, match="validation has 576 masked numbers"):
+        short(BinaryAutoencoder, validation=np.ma.masked_array(queries, mask=True)).fit(some)
+
+
 @pytest.mark.parametrize(("n_rows", "k"), [(40, 10), (999, 10), (2500, 25), (10_000, 100), (30_000, 100)])
 def test_validation_looks_at_one_per_cent_of_the_rows_between_10_and_100(n_rows, k):
     assert neighbours_to_find(n_rows) == k

@@ -139,6 +139,7 @@ def test_later_changes_do_not_reach_codes_and_ids_already_taken():
         ([[1, 2]], r"got shape \(1, 2\)"),
         ([[1], [2, 3]], "ids must be an array of numbers"),
         (np.ma.masked_array([1, 2], mask=[0, 1]), "ids has 1 masked numbers"),
+        ({1, "a"}, "ids must be integers, but is a set of several types"),
     ],
 )
 def test_ids_that_cannot_be_used_are_refused(ids, message):
@@ -216,6 +217,7 @@ def test_an_id_that_was_removed_may_come_again():
         ([-1], "got -1"),
         (np.zeros((1, 3), dtype=np.int64), r"among must be a list of ids, got shape \(1, 3\)"),
         (np.ma.masked_array([0, 1], mask=[0, 1]), "among has 1 masked numbers"),
+        ({1, "a"}, "among must be integers, but is a set of several types"),
         (np.ma.masked_array(np.ones(3, dtype=bool), mask=[0, 1, 1]), "among has 2 masked numbers"),
     ],
 )

@@ -590,8 +590,11 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
     for bad in ({"probes": 0}, {"probes": "many"}, {"probes": 1.5}, {"recall": 0}, {"recall": 1.1}):
         with pytest.raises(InvalidParameter):
             index.search_asymmetric(queries, 3, **bad)
-    with pytest.raises(InvalidInput, match="give one"):
-        index.search_asymmetric(queries, 3, probes=2, recall=0.9)
+    with pytest.raises(InvalidParameter, match=r"probes=.* is invalid: expected an integer"):
+        index.search_asymmetric(queries, 3, probes=np.array([1, 2]))
+    for probes in (2, "all"):
+        with pytest.raises(InvalidInput, match="give one"):
+            index.search_asymmetric(queries, 3, probes=probes, recall=0.9)
     hashed = HammingIndex(24, decoder=LSH(24, random_state=0).fit(base).decoder_, lists=5)
     with pytest.raises(InvalidInput, match="there are none for this search"):
         hashed.search_asymmetric(queries, 3, probes=2)  # its lists are for Hamming distances
@@ -604,6 +607,13 @@ def test_what_cannot_be_searched_is_refused(model, base, queries):
     with pytest.raises(InvalidParameter, match="12, as the model has them"):
         HammingIndex(model=model, lists=5)
     assert len(index) == 700
+
+
+def test_a_recall_of_numpy_is_a_recall(model, base, queries):
+    index = index_of(model, base)
+    found, wanted = (index.search_asymmetric(queries, 3, recall=of(0.95)) for of in (np.float32, float))
+    assert np.array_equal(found[1], wanted[1])
+    assert index.probes_for(np.float32(0.95)) == index.probes_for(0.95)
 
 
 def test_more_answers_and_lists_than_there_are(model, base, queries):

@@ -39,6 +39,16 @@ def test_charts_are_drawn_into_axes_that_are_given():
     assert mpl.pyplot.get_fignums() == []
 
 
+def test_a_single_axes_is_enough_for_a_history_and_two_are_needed_for_others():
+    model, axes = BinaryAutoencoder(4, random_state=0).fit(X), Figure().subplots()
+    assert plot.history(model, axes=axes) == [axes]
+    assert axes.lines
+    with pytest.raises(InvalidParameter, match=r"axes=.* is invalid: expected 2 or more"):
+        plot.codes(model.encode(X), axes=axes)
+    with pytest.raises(InvalidInput, match="recall needs what choose_bits returns, got NoneType"):
+        plot.recall(None)
+
+
 def test_a_model_without_a_history_is_refused():
     with pytest.raises(InvalidInput, match="history needs a fitted BinaryAutoencoder"):
         plot.history(LSH(4))

@@ -317,9 +317,12 @@ def test_a_stream_adds_thousands_and_ends_at_the_first_error(writer):
     lines[2300] = {"id": "new/2300", "vector": [1]}
     told = [json.loads(line) for line in stream(writer, "/items/stream", lines).content.splitlines()]
     assert told[:2] == [{"added": 1000, "items": N + 1000}, {"added": 2000, "items": N + 2000}]
-    assert "vector has 1 numbers" in told[2]["error"]["message"]
+    assert "line 2301: vector has 1 numbers" in told[2]["error"]["message"]
     assert len(writer.source) == N + 2000
     refused(stream(writer, "/items/stream", lines[:1]), 422, "invalid")  # its id is there
+    lines[1500] = {"id": "new/1500", "metadata": {}}
+    again = stream(writer, "/items/stream?upsert=true", lines).content.splitlines()
+    assert "line 1501 has no vector, but others" in json.loads(again[1])["error"]["message"]
     assert stream(writer, "/items/stream?upsert=true", lines[:1]).json() == {"added": 1, "items": N + 2000}
 
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core.maps import pack, unpack
-from auxbit.errors import InvalidParameter, MissingExtra
+from auxbit.errors import InvalidInput, InvalidParameter, MissingExtra
 from auxbit.stores import connect
-from auxbit.stores.base import LocalPushes, checked_rows, parse
+from auxbit.stores.base import LocalPushes, checked_rows, parse, sought_ids
 from auxbit.stores.pgvector import bit_strings, copy_block, exact_numbers, vector_texts
+from auxbit.stores.push import of_arrays
 
 ENDINGS = {"sqlite": "sqlite", "duckdb": "duckdb", "lancedb": "lancedb", "chdb": "clickhouse"}
 
@@ -123,6 +124,17 @@ def test_blocks_of_copy_are_what_the_format_says(n_bits, n, seed, with_vectors, 
         text = '{"a":"' + metadata[row]["a"] + '"}' if with_metadata and metadata[row] else "{}"
         expected += struct.pack(">iB", 1 + len(text.encode()), 1) + text.encode()
     assert copy_block(rows, n_bits) == expected
+
+
+def test_masked_ids_and_vectors_are_refused():
+    masked = np.ma.array([1, 2], mask=[0, 1])
+    with pytest.raises(InvalidInput, match="ids has 1 masked numbers"):
+        sought_ids(masked)
+    codes, vectors = np.zeros((2, 1), np.uint8), np.ma.array(np.ones((2, 1)), mask=[[0], [1]])
+    with pytest.raises(InvalidInput, match="vectors has 1 masked numbers"):
+        checked_rows(codes, [1, 2], None, vectors, n_bits=8, n_features=1, upsert=True)
+    with pytest.raises(InvalidInput, match="vectors has 1 masked numbers"):
+        of_arrays(codes, 8, vectors=vectors)
 
 
 def test_large_floats_are_written_as_the_integers_they_are():

@@ -96,6 +96,20 @@ def test_names_that_would_need_quotes_are_refused(path, name):
         connect(str(path), name)
 
 
+@pytest.mark.parametrize("name", ["select", "Order", "table"])
+def test_a_keyword_of_sql_may_be_the_name(path, name):
+    codes = random_codes(4, 16)
+    with connect(str(path), name) as store:
+        store.create(16)
+        store.create(16, overwrite=True)
+        store.add(codes, range(4), metadata=[{"row": row} for row in range(4)])
+        assert store.delete([2]) == 1
+        assert store.search(codes[1:2], 1)[1].tolist() == [[1]]
+        assert store.count("row = 3") == 1
+        assert store.metadata([3]) == [{"row": 3}]
+        store.drop()
+
+
 def test_a_folder_that_is_not_there_is_told(path):
     with pytest.raises(FileProblem, match="there is no folder"):
         connect(str(path.parent / "nowhere" / path.name))

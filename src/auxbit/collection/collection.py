@@ -145,9 +145,11 @@ class Collection:
             model = load_model(model)
         elif (model := copy(as_model(source))) is not None:
             source = None
-        if codes is not None or source is not None:
-            source = source if codes is None else codes
+        source = codes if are_codes else source
+        if source is not None:
             rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
+        elif not (ids is metadata is vectors_column is None):
+            raise InvalidInput("ids, metadata and vectors_column are for rows: give these, too, or add them.")
         trains = rows is not None and model is None and not are_codes
         if vectors not in (None, "float32", "float16"):
             raise InvalidParameter("vectors", vectors, "'float32', 'float16' or None")
@@ -260,10 +262,13 @@ class Collection:
             return self._add_file(rows, X is None, first_row, memory, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
-        given = None if X is None else np.asarray(rows.X[:])
-        packed = np.asarray(rows.X[:]) if X is None else None if codes is None else np.asarray(codes)
+        for each in attachments or ():
+            if not isinstance(each, bytes | bytearray | memoryview | None):
+                raise InvalidParameter("attachments", [each], "bytes or None for each row", "Encode text.")
+        given = np.asarray(rows.X[:])
         with self._editing("added") as edit:
-            return edit.add(rows, given, packed, attachments=attachments, **how)
+            both = (None, given) if X is None else (given, codes)
+            return edit.add(rows, *both, attachments=attachments, **how)
 
     def _add_file(
         self, rows: Records, are_codes: bool, first: int, memory: str | int | None, told: Progress,
@@ -456,7 +461,7 @@ class Collection:
                         pass
         with self._reading() as now:
             if asked is None or now.state is not state:
-                asked = now.queries(X, codes, like, vectors_column)
+                asked = now.queries(X, codes, like, vectors_column, mode)
                 found = asked.nearest(k, mode, rerank, now.among(wanted), probes, recall)
             return self._answers(now, asked, wanted, *found)
 
@@ -505,6 +510,8 @@ class Collection:
         """Items in the order they were added, or sorted by a field: "year", or "-year" for descending."""
         with self._reading() as now:
             positions = now.chosen(None, where)
+            if order is not None and not isinstance(order, str):
+                raise InvalidParameter("order", order, "the name of a field, perhaps after a minus")
             if order is not None:
                 positions = now.ordered(positions, order.removeprefix("-"), order.startswith("-"))
             start = check_integer("offset", offset, 0)

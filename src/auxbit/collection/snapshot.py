@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from auxbit.collection.storage import DATABASE, FROM_COPY, OR_SKIP, Change, State, Storage, understood
-from auxbit.core.checks import Array, Ids, Packed, Positions
+from auxbit.core.checks import Array, Ids, Packed, Positions, as_array
 from auxbit.core.files import Checked, Kept, append_checked, integers
 from auxbit.core.maps import check_packed
 from auxbit.core.parallel import block_slices
@@ -347,7 +347,7 @@ class Snapshot(NamedTuple):
         kind = np.int64 if view.state.ids == "integer" else object
         return np.fromiter(map(known.__getitem__, listed), kind, len(listed)).reshape(positions.shape)
 
-    def queries(self, X: Any, codes: Any, like: Any, column: str | None) -> Queries:
+    def queries(self, X: Any, codes: Any, like: Any, column: str | None, mode: str | None = None) -> Queries:
         """What is searched for: X, codes, or an item, by its vector if that is kept, else by its code."""
         if like is None:
             return Queries(self.view, X, codes, column)
@@ -356,7 +356,7 @@ class Snapshot(NamedTuple):
         if X is not None and self.state.model is not None:
             return Queries(view, X)
         codes = view.codes(place)
-        if self.state.by_decoder or view.metric == "inner_product":
+        if self.state.by_decoder or view.metric == "inner_product" or mode == "asymmetric":
             # what the decoder makes of the code is all there is; a lifted query has another code than a row
             return Queries(view, view.model().decode(codes)[0])
         return Queries(view, X, codes[0])
@@ -547,7 +547,7 @@ class Edit(Change):
 
         state = self.state
         if codes is not None:
-            packed = np.asarray(codes)
+            packed = as_array(codes, "codes")
             if packed.ndim == 2 and packed.shape[1] == state.n_bits and state.n_bits > 1:
                 packed = as_packed(packed, state.n_bits, "codes")
             packed = check_packed(packed, state.n_bits)

@@ -31,7 +31,7 @@ from auxbit.core.maps import only_for_decoder
 from auxbit.core.parallel import unforked
 from auxbit.data import where
 from auxbit.data.vectors import nearest
-from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput
+from auxbit.errors import CollectionError, Damaged, FileExists, FileProblem, InvalidInput, InvalidParameter
 from auxbit.index.codes import LANES
 
 DATABASE, LOCK = "collection.sqlite", "writer.lock"
@@ -473,6 +473,8 @@ def check_folder(folder: Path, made_by: str = MADE_BY) -> None:
 
 def refuse_existing(folder: Path, *, overwrite: bool) -> None:
     """Raise FileExists if something is in the way that must not be replaced."""
+    if "\0" in str(folder):
+        raise InvalidParameter("path", str(folder), "a name without the character NUL")
     if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not overwrite:

@@ -329,19 +329,26 @@ class RbfEncoder(Encoder):
     def scores(self, X: Float32) -> Float32:
         """X : (n, D) scaled → (n, L)."""
         D = X.shape[1]
-        scores = X @ self.weights[:D]
-        scores += self._without_means
-        for part, near in self.features.near(X):
-            some = scores[part]
-            some += near @ self.weights[D:]
-            doubtful = np.flatnonzero((np.abs(some) < self._margin).any(axis=1))
-            if len(doubtful):
-                some[doubtful] = self._exact_scores(X[part][doubtful])
+        with np.errstate(over="ignore", invalid="ignore"):  # of rows far away, which are in doubt
+            scores = X @ self.weights[:D]
+            scores += self._without_means
+            for part, near in self.features.near(X):
+                some = scores[part]
+                some += near @ self.weights[D:]
+                sure = (np.abs(some) >= self._margin) & np.isfinite(some)
+                doubtful = np.flatnonzero(~sure.all(axis=1))
+                if len(doubtful):
+                    some[doubtful] = self._exact_scores(X[part][doubtful])
         return scores
 
     def _exact_scores(self, X: Float32) -> Float64:
         weights = self.weights.astype(np.float64)
         scores = self.features.exactly(X) @ weights + self.bias
+        if np.isnan(scores).any():
+            raise InvalidInput(
+                "X has rows so far away from those of fit that float32 cannot hold them in their scale. "
+                "Rescale them."
+            )
         scores[np.abs(scores) <= self.rounding] = 0.0  # so that equal rows have equal bits in any block
         return scores
 
@@ -400,7 +407,7 @@ class OwnFeatures:
 
     def _of_rows(self, X: Float32) -> Float64:
         call: Callable[[Any], Any] = self.map if callable(self.map) else self.map.transform
-        features = np.asarray(call(_in_units(X, self.scaling)))
+        features = as_array(call(_in_units(X, self.scaling)), "features")
         numbers = features.dtype.kind in "fiub" and features.ndim == 2
         if not numbers or len(features) != len(X) or not features.shape[1]:
             raise InvalidInput(

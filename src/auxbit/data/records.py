@@ -608,6 +608,7 @@ def read_ids(path: PathLike) -> AnyIds:
 
 def checked_ids(values: Any, name: str) -> AnyIds:
     """Ids of one type: integers as int64, text or UUIDs as a list. values : a list or an array."""
+    values = as_array(values, name) if isinstance(values, np.ndarray) else values
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.dtype != np.uint64:
         numbers: Integers = values.astype(np.int64)
         return numbers
@@ -830,6 +831,7 @@ def records_of(source: Any, *, vectors: str | None = None, ids: Any = None, meta
     else:
         X = _two_dimensional(source if numbers else as_rows(source))
         found = _vectors_alone(X, "X", _Wanted(vectors, of_ids, columns))
+        names = names and bool(metadata)  # without columns, [] are rows
     if ids is not None and not isinstance(ids, str):
         in_order = isinstance(ids, list) or getattr(ids, "ndim", 0) > 0
         found = replace(found, ids=ids if in_order else _listed(ids, "ids"))
@@ -1052,6 +1054,9 @@ def _from_rows(
         _refuse_others(batch, first, name)
         seen.update(dict.fromkeys(chain.from_iterable(batch)))
         X = _vectors_in(batch, chosen, name, first, parts[0].shape[1] if parts else 0, of_text)
+        if in_file and np.isinf(X).any():  # what JSON reads 1e400 as, though it has no infinity
+            row = first + int(np.isinf(X).any(axis=1).argmax())
+            raise InvalidInput(f"{name} has a number in row {row} that is infinite or too large.")
         parts.append(_smaller(X) if in_file else X)
         ids += [] if chosen.ids is None else [row.get(chosen.ids) for row in batch]
         kept += _metadata_in(batch, chosen, of_text)

@@ -17,9 +17,9 @@ import numpy as np
 
 from auxbit import evaluate
 from auxbit.core import files
-from auxbit.core.checks import Array, check_finite, check_integer
+from auxbit.core.checks import Array, as_array, check_finite, check_integer
 from auxbit.core.parallel import Workers
-from auxbit.data.vectors import read_data
+from auxbit.data.vectors import as_rows, read_data
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.experiments.measure import (
     RERANKED,
@@ -41,7 +41,7 @@ LATE = ("RQ", "LSQ", "PLSQ", "OPQ")  # which may take minutes: after all others,
 
 
 def compare(
-    X_train: Array, X_base: Array, X_query: Array, methods: Methods = COMPARED_METHODS,
+    X_train: Any, X_base: Any, X_query: Any, methods: Methods = COMPARED_METHODS,
     bits: Sequence[int] | None = None, *, K: int = 50, k: int = 50, radius: int = 2,
     seeds: Sequence[int] = (0,), metric: str = "euclidean", rerank: int = RERANKED,
     limit: float | None = None, n_jobs: int | None = None, known: Mapping[RowKey, Row] | None = None,
@@ -49,6 +49,7 @@ def compare(
 ) -> list[Row]:  # fmt: skip
     """Fit each method for each number of bits and seed on X_train, and measure it on X_base and X_query.
 
+    X_train, X_base, X_query : (n, D) arrays, frames or lists of rows.
     methods : names of the registry, "module:Class", or a mapping of your names to estimators, classes or
         functions of n_bits; anything with `fit` and `encode`, to packed codes, or `transform`, to 0 and 1.
     bits : None for `default_bits` of the dimensions.
@@ -61,6 +62,9 @@ def compare(
     row without figures says why under "skipped".
     """
     found, rows = find_candidates(methods), dict(known or {})
+    of_base = X_train is X_base
+    X_base, X_query = _rows(X_base, "X_base"), _rows(X_query, "X_query")
+    X_train = X_base if of_base else _rows(X_train, "X_train")
     n_dims = _n_dims(X_base, metric)
     wanted = cells(found, bits or default_bits(n_dims), seeds, n_dims)
     runner: Runner | None = None
@@ -77,6 +81,14 @@ def compare(
             rows[cell] = runner.run(cell, found[cell[0]])
             on_row(rows[cell])
     return [dict(rows[cell]) for cell in wanted]
+
+
+def _rows(X: Any, name: str) -> Array:
+    """Rows of an array, a frame or a list as an array, (n, D)."""
+    rows = X if isinstance(X, np.memmap) else as_array(as_rows(X, name), name)
+    if rows.ndim != 2 or rows.dtype.kind in "OSUV":
+        raise InvalidInput(f"{name} must be rows of numbers, (n, D), got shape {rows.shape} of {rows.dtype}.")
+    return rows
 
 
 def _n_dims(X: Array, metric: str) -> int:

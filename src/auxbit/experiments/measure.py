@@ -96,6 +96,8 @@ def in_metric(metric: str, base: Array, queries: Array, *, n_jobs: int | None = 
         rows, asked = (evaluate.unit_rows(X, n_jobs=n_jobs) for X in (base, queries))
     else:
         largest = evaluate.largest_norm(base, n_jobs=n_jobs)
+        if not largest:
+            raise InvalidInput("all rows are 0, and so are all inner products: give other rows.")
         rows, asked = evaluate.lift_rows(base, largest), evaluate.lift_queries(queries, largest)
     return rows.astype(np.float32), asked.astype(np.float32)
 

@@ -11,6 +11,7 @@ Ids other than 0, 1, 2, … are kept by IndexIDMap2 (IndexBinaryIDMap2) around i
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,11 +228,11 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
     faiss = _faiss()
     if not isinstance(decoder, Decoder):
         raise InvalidInput(f"a {type(decoder).__name__} has no additive form.")
-    tables, n_dims = _tables(decoder), len(decoder.b)
+    decoder, n_dims = _about_float32(decoder), len(decoder.b)
     width = bytes_per_code(decoder.n_bits)
     kind = faiss.AdditiveQuantizer.ST_norm_float
     index = faiss.IndexLocalSearchQuantizer(n_dims, width, 8, faiss.METRIC_L2, kind)
-    faiss.copy_array_to_vector(tables.ravel(), index.lsq.codebooks)
+    faiss.copy_array_to_vector(decoder.tables.ravel(), index.lsq.codebooks)
     index.lsq.nperts = min(PERTURBED, width)  # more than there are bytes, and FAISS refuses to add
     index.lsq.is_trained = index.is_trained = True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -240,6 +241,16 @@ def _additive(codes: Packed, decoder: Decoder | None) -> Any:
     with_norms = np.hstack([codes, norms.astype("<f4").view(np.uint8).reshape(len(codes), 4)])
     before = [faiss.NormalizationTransform(n_dims, 2.0)] if decoder.normalize else []
     return _filled(index, with_norms, [*before, _centring(_float32(decoder.b))])
+
+
+def _about_float32(decoder: Decoder) -> TableDecoder:
+    """The same function about a b of float32, which FAISS subtracts; the first table has b's other digits."""
+    b = _float32(decoder.b).astype(np.float64)
+    tables = _tables(decoder)
+    tables[0] = _float32(tables[0] + (decoder.b - b))
+    if isinstance(decoder, TableDecoder):
+        return replace(decoder, tables=tables, b=b)
+    return TableDecoder(tables, b, decoder.n_bits, decoder.normalize)
 
 
 def _tables(decoder: Decoder) -> Float32:

@@ -28,7 +28,7 @@ from auxbit.core.maps import (
     pack,
     unpack,
 )
-from auxbit.core.parallel import block_slices, sample_rows
+from auxbit.core.parallel import block_slices, resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.data.records import Records, encode_metadata, read_ids, refuse_repeats, stored_ids
 from auxbit.data.vectors import Budget, blocks, is_digits, open_rows, read_data, take_rows, write_npy_rows
@@ -469,11 +469,15 @@ def model_for(
     `codes_by` says, also of codes that are made elsewhere.
     """
     check_lists(lists)
+    resolve_n_jobs(n_jobs)
     if memory is not None:
         Budget.parse(memory)  # before anything is replaced
     fits = X is not None and model is None and not are_codes
     if metric is not None and not fits and metric != (model.scaling_.metric if model else "euclidean"):
         raise InvalidParameter("metric", metric, "that of the model", "Leave it out, or the model.")
+    if method is not None and not fits:
+        remedy = "Leave it out; or give rows of vectors, and no model."
+        raise InvalidParameter("method", method, "one to fit to rows", remedy)
     if model is not None:
         fitted, dims = model.decoder_.hash_bits, int(model.n_features_in_)
         if bits not in (None, fitted) or n_features not in (None, dims):
@@ -489,8 +493,11 @@ def model_for(
         if mu is None and decoder is None:
             coding = coding or default_coding(model.n_bits)
     if model is None:
-        if coding not in (None, "hash") or mu is not None:
-            raise InvalidInput("coding and mu are for rows that are encoded here: leave them out with codes.")
+        if coding not in (None, "hash") or (mu, decoder, refine_bits) != (None, None, 0):
+            raise InvalidInput(
+                "coding, mu, decoder and refine_bits are for rows that are encoded here: leave them out with "
+                "codes."
+            )
         if bits is None:
             raise InvalidInput("give rows, a fitted model, or bits (the length of codes made elsewhere).")
         if n_features is not None:

@@ -523,8 +523,9 @@ def _content(picture: PathLike) -> bytes:
         return read_file(Path(picture))
     except BadPicture as error:
         raise BadPicture(f"{os.fspath(picture)} {error}.") from error
-    except OSError as error:
-        raise FileProblem(f"{os.fspath(picture)} cannot be read: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # of a name with NUL
+        why = getattr(error, "strerror", None) or error
+        raise FileProblem(f"{os.fspath(picture)} cannot be read: {why}.") from error
 
 
 # ---- Groups of duplicates

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from auxbit.core.checks import Float32, Ids, Packed, Positions, as_array, check_squares
+from auxbit.core.checks import Array, Float32, Ids, Packed, Positions, as_array, check_squares
 from auxbit.core.decoders import Decoder, ListDecoder
 from auxbit.core.files import aligned_zeros as aligned_zeros
 from auxbit.core.maps import bytes_per_code
@@ -446,7 +446,7 @@ class Stretches:
 
 def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Ids:
     """Return `ids` as int64, n of them if that is given, or say what is wrong with them."""
-    given = as_array(sorted(ids) if isinstance(ids, set | frozenset) else ids, name)
+    given = as_listed(ids, name)
     if given.ndim != 1 or (n is not None and len(given) != n):
         wanted = f"one integer per code, shape ({n},)" if n is not None else "a list of ids"
         raise InvalidInput(f"{name} must be {wanted}, got shape {given.shape}.")
@@ -456,6 +456,14 @@ def check_ids(ids: npt.ArrayLike, n: int | None = None, name: str = "ids") -> Id
         bad = int(given.min()) if int(given.min()) < 0 else int(given.max())
         raise InvalidInput(f"{name} must lie in 0..2**63-1, got {bad}: -1 stands for missing results.")
     return given.astype(np.int64)
+
+
+def as_listed(ids: Any, name: str) -> Array:
+    """Ids as an array, those of a set in order."""
+    try:
+        return as_array(sorted(ids) if isinstance(ids, set | frozenset) else ids, name)
+    except TypeError as error:
+        raise InvalidInput(f"{name} must be integers, but is a set of several types: {error}.") from error
 
 
 def repeats(ids: Ids) -> npt.NDArray[np.bool_]:
@@ -692,7 +700,7 @@ class CodeStore:
             return self.codes, self.alive.masks, None
         if isinstance(among, At):
             return self._chosen(among.positions, n_queries)
-        wanted = as_array(sorted(among) if isinstance(among, set | frozenset) else among, "among")
+        wanted = as_listed(among, "among")
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
                 raise InvalidInput(

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -304,13 +305,15 @@ INDEX = Format(
 def check_probes(probes: object, recall: object, has_lists: bool) -> None:
     """Refuse what is no number of lists to search, and no part of the answers to find."""
     if recall is not None and (
-        isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1
+        isinstance(recall, bool) or not isinstance(recall, Real) or not 0 < float(recall) <= 1
     ):
         raise InvalidParameter("recall", recall, "a share above 0 and at most 1", "Try 0.95.")
-    if probes is None or probes == "all":
+    if probes is None:
         return
     if recall is not None:
         raise InvalidInput("probes and recall both set how many lists are searched: give one of them.")
+    if isinstance(probes, str) and probes == "all":
+        return
     check_integer("probes", probes, 1, None, 'Or "all".')
     if not has_lists:
         raise InvalidInput(
@@ -734,7 +737,7 @@ class HammingIndex:
         if probes is not None:
             return self._lists.n_lists if probes == "all" else min(int(probes), self._lists.n_lists)
         n_allowed = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        return self._lists.coverage.probes(RECALL if recall is None else recall, k, n_allowed)
+        return self._lists.coverage.probes(RECALL if recall is None else float(recall), k, n_allowed)
 
     def _listed(
         self, asked: Array, k: int, probes: int | str | None, recall: float | None, among: Among,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices
+from auxbit.core.checks import Array, Bits, Float32, Float64, Ids, Indices, as_array
 from auxbit.core.decoders import Plain
 from auxbit.core.features import SAMPLE_ROWS
 from auxbit.core.maps import Encoder, Features, LinearEncoder, Scaling, bytes_per_code, lengthened, unpack
@@ -561,7 +561,13 @@ def _queries(plan: Plan, table: Table, prepared: Prepared, workers: Workers) -> 
         return prepared.scaling.apply(table.take(prepared.held_out))
     if plan.validation is None or isinstance(plan.validation, str):
         return None
-    return given_queries(plan.validation, table.shape[1], prepared.scaling, workers)
+    validation = as_array(plan.validation, "validation")
+    asked = given_queries(validation, table.shape[1], prepared.scaling, workers)
+    if not np.isfinite(asked).all():
+        raise InvalidInput(
+            "validation has numbers that float32 cannot hold in the scale of X. Give rows like those of X."
+        )
+    return asked
 
 
 # ---- Where rows come from

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PAIRS = 20_000  # of codes, whose distances are counted
 
 
-def history(model: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
+def history(model: Any, *, axes: Axes | Sequence[Axes] | None = None) -> list[Axes]:
     """The history of a fit: the errors E_Q and E_BA by iteration, μ along the top, validation precision.
 
     model : a fitted BinaryAutoencoder or BinaryFactorAnalysis. axes : two, or one for only the errors.
@@ -50,7 +50,7 @@ def history(model: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
     if not records:
         raise InvalidInput("history needs a fitted BinaryAutoencoder or BinaryFactorAnalysis.")
     judged = any(row.get("precision") is not None for row in records)
-    panels = list(axes) if axes is not None else _new(5.0, 4.6 if judged else 3.2, [2, 1] if judged else [1])
+    panels = _given(axes, 1) or _new(5.0, 4.6 if judged else 3.2, [2, 1] if judged else [1])
     figures.draw_history(panels, records)
     return panels
 
@@ -99,7 +99,9 @@ def recall(choice: Any, *, axes: Sequence[Axes] | None = None) -> list[Axes]:
 
     choice : what `auxbit.experiments.bits.choose_bits` returns. axes : two.
     """
-    panels = list(axes) if axes is not None else _new(8.6, 3.7, [1, 1], across=True)
+    if not (hasattr(choice, "rows") and hasattr(choice, "settings")):
+        raise InvalidInput(f"recall needs what choose_bits returns, got {type(choice).__name__}.")
+    panels = _given(axes, 2) or _new(8.6, 3.7, [1, 1], across=True)
     figures.draw_recall(
         panels, choice.rows, name=f"recall@{choice.settings['recall_at']}", wanted=choice.settings["recall"],
         best=choice.best,
@@ -162,7 +164,7 @@ def codes(source: Any, n_bits: int | None = None, *, axes: Sequence[Axes] | None
         )
     wanted = n_bits if n_bits is not None else getattr(source, "n_bits", 8 * packed.shape[1])
     bits = unpack(packed, check_integer("n_bits", wanted, 1, 8 * packed.shape[1]))
-    panels = list(axes) if axes is not None else _new(8.6, 3.2, [1, 1], across=True)
+    panels = _given(axes, 2) or _new(8.6, 3.2, [1, 1], across=True)
     _shares(panels[0], bits)
     _distances(panels[1], bits)
     return panels
@@ -195,6 +197,14 @@ def _distances(axes: Axes, bits: Bits) -> None:
     axes.set_ylim(top=1.3 * max(counts.max(), *fair))  # for the legend
     axes.legend(frameon=False, fontsize=8)
     style.tidy(axes)
+
+
+def _given(axes: Any, fewest: int) -> list[Axes]:
+    """One or several axes, or an array of them as pyplot.subplots has it, as a list; [] for None."""
+    panels = [] if axes is None else list(np.array(axes, dtype=object).ravel())
+    if axes is not None and len(panels) < fewest:
+        raise InvalidParameter("axes", axes, f"{fewest} or more", "None makes new ones.")
+    return panels
 
 
 def _new(width: float, height: float, parts: Sequence[float] = (1,), *, across: bool = False) -> list[Axes]:

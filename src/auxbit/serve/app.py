@@ -480,7 +480,7 @@ def change_routes(site: Site) -> APIRouter:
         def work(lines: list[bytes]) -> list[Row]:
             nonlocal before
             items = [parsed(schemas.NewItem, line, before + row) for row, line in enumerate(lines)]
-            site.add(items, upsert=upsert)
+            site.add(items, upsert=upsert, place=lambda row: f"line {before + row + 1}")
             before += len(items)
             return [{"added": before, "items": len(collection)}]
 

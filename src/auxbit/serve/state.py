@@ -37,6 +37,7 @@ from auxbit.serve.security import MAX_K, Limits, Problem, logger, not_found, pro
 # ---- A collection that changes while it is served
 
 Made = TypeVar("Made")
+Place = Callable[[int], str]  # of an item in what came, from 0, to what it is called
 Row = dict[str, Any]
 Embed = Callable[[list[str]], Any]  # n texts → (n, D)
 Moment = tuple[str, int, int, int, int]  # key, generation, items deleted, metadata updated, commit
@@ -599,14 +600,17 @@ class Site:
             text = "This server only reads. Started with --token SECRET, it lets those add who know it."
             raise Problem(403, "read_only", text)
 
-    def add(self, items: Sequence[Any], *, upsert: bool) -> list[int | str]:
-        """Add items, all or none; returns their ids. items : as schemas.NewItem has them."""
+    def add(self, items: Sequence[Any], *, upsert: bool, place: Place = "items.{}".format) -> list[int | str]:
+        """Add items, all or none; returns their ids.
+
+        items : as schemas.NewItem has them. place : what problems call them, counted from 0.
+        """
         state = self.collection.state
-        X = _rows([each.vector for each in items], "vector", state.n_features)
-        bits = _rows([each.code and list(map(int, each.code)) for each in items], "code", state.n_bits)
+        X = _rows([each.vector for each in items], "vector", state.n_features, place)
+        bits = _rows([each.code and list(map(int, each.code)) for each in items], "code", state.n_bits, place)
         if X is None and bits is None:
-            raise Problem(422, "invalid", "items.0 has neither a vector nor a code.")
-        ids = _all_or_none([each.id for each in items], "id")
+            raise Problem(422, "invalid", f"{place(0)} has neither a vector nor a code.")
+        ids = _all_or_none([each.id for each in items], "id", place)
         if ids is not None and state.ids is not None:
             ids = list(self.collection.parse_ids(ids))
         metadata = [each.metadata for each in items]
@@ -757,28 +761,28 @@ class Site:
             own.close()
 
 
-def _all_or_none(values: list[Any], name: str) -> list[Any] | None:
+def _all_or_none(values: list[Any], name: str, place: Place) -> list[Any] | None:
     """The values, or None if no item has one; a problem if some have and some have not."""
     missing = [row for row, value in enumerate(values) if value is None]
     if len(missing) == len(values):
         return None
     if missing:
-        raise Problem(422, "invalid", f"items.{missing[0]} has no {name}, but others have one.")
+        raise Problem(422, "invalid", f"{place(missing[0])} has no {name}, but others have one.")
     return values
 
 
-def _rows(values: list[Any], name: str, length: int | None) -> Array | None:
+def _rows(values: list[Any], name: str, length: int | None, place: Place) -> Array | None:
     """Vectors or codes of items as rows of numbers, (n, length); None if no item has one."""
-    rows = _all_or_none(values, name)
+    rows = _all_or_none(values, name, place)
     for row, value in enumerate(rows or ()):
         if len(value) != length:
-            text = f"items.{row}: {name} has {len(value)} numbers; those of this collection have {length}."
+            text = f"{place(row)}: {name} has {len(value)} numbers; those of this collection have {length}."
             raise Problem(422, "invalid", text)
     with np.errstate(over="ignore"):
         found = None if rows is None else np.array(rows, dtype=np.float32)
     if found is not None and not np.isfinite(found).all():
         row = int(np.isfinite(found).all(axis=1).argmin())
-        raise Problem(422, "invalid", f"items.{row}: {name} has numbers that are too large for float32.")
+        raise Problem(422, "invalid", f"{place(row)}: {name} has numbers that are too large for float32.")
     return found
 
 

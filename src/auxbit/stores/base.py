@@ -200,7 +200,7 @@ def _checked_vectors(vectors: npt.ArrayLike | None, n: int, n_features: int | No
 
 def checked_floats(X: npt.ArrayLike, n_features: int, n: int, name: str) -> Float32:
     """X : (n, n_features), finite, as float32."""
-    rows = np.asarray(X)
+    rows = as_array(X, name)
     if rows.shape != (n, n_features) or rows.dtype.kind not in "fiub":
         raise InvalidInput(
             f"{name} must be rows of {n_features} numbers, shape ({n}, {n_features}); got shape "
@@ -217,7 +217,7 @@ def checked_floats(X: npt.ArrayLike, n_features: int, n: int, name: str) -> Floa
 
 def sought_ids(ids: npt.ArrayLike) -> Ids:
     """Ids to look up, (n,), of which some may not be there, such as the -1 of a missing result."""
-    given = np.asarray(ids)
+    given = as_array(ids, "ids")
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise InvalidInput(f"ids must be a list of integers; got shape {given.shape} of {given.dtype}.")
     return given.astype(np.int64)
@@ -466,7 +466,7 @@ class Store(ABC):
         if ranked == "vectors":
             if model is not None:
                 rerank = comparable(X, model.scaling_, queries=True)
-            X = checked_floats(np.asarray(rerank), self.n_features or 0, len(codes), "rerank")
+            X = checked_floats(as_array(rerank, "rerank"), self.n_features or 0, len(codes), "rerank")
         for some in block_slices(len(codes), QUERIES_AT_ONCE):
             if ranked == "vectors":
                 found += self._reranked(codes[some], X[some], k, where, most)

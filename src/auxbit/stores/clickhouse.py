@@ -68,11 +68,11 @@ class ClickhouseStore(SqlStore):
 
     def _make(self, about: dict[str, Any], present: dict[str, Any] | None) -> None:
         if present is not None:
-            self._run(f"DROP TABLE {self.name} SYNC")
+            self._run(f"DROP TABLE {self.table} SYNC")
         n_features, width = about["n_features"], bytes_per_code(about["n_bits"])
         vector = "" if n_features is None else f"vector FixedString({4 * n_features}), "
         self._run(
-            f"CREATE TABLE {self.name} (id Int64, code FixedString({width}), {vector}"
+            f"CREATE TABLE {self.table} (id Int64, code FixedString({width}), {vector}"
             f"metadata String) ENGINE = ReplacingMergeTree ORDER BY id COMMENT {literal(mark(**about))}"
         )
 
@@ -83,5 +83,5 @@ class ClickhouseStore(SqlStore):
         incoming = arrow_rows(rows)  # found by its name in this frame
         with self._translated():
             names = ", ".join(incoming.column_names)
-            self._engine.query(f"INSERT INTO {self.name} ({names}) SELECT {names} FROM Python(incoming)")
+            self._engine.query(f"INSERT INTO {self.table} ({names}) SELECT {names} FROM Python(incoming)")
         progress(len(rows))

@@ -53,12 +53,12 @@ class DuckdbStore(SqlStore):
         vector = "vector BLOB NOT NULL, " if about["n_features"] is not None else ""
         with self._whole():
             if present is not None:
-                self._run(f"DROP TABLE {self.name}")
+                self._run(f"DROP TABLE {self.table}")
             self._run(
-                f"CREATE TABLE {self.name} (id BIGINT PRIMARY KEY CHECK (id >= 0), code BLOB NOT NULL, "
+                f"CREATE TABLE {self.table} (id BIGINT PRIMARY KEY CHECK (id >= 0), code BLOB NOT NULL, "
                 f"{vector}metadata VARCHAR NOT NULL)"
             )
-            self._run(f"COMMENT ON TABLE {self.name} IS {literal(mark(**about))}")
+            self._run(f"COMMENT ON TABLE {self.table} IS {literal(mark(**about))}")
 
     def _add(self, rows: Rows, upsert: bool, progress: Progress) -> None:
         """In one statement: all or none."""
@@ -66,6 +66,6 @@ class DuckdbStore(SqlStore):
             self._refuse_known(rows)
         with self._translated():
             self._engine.register("auxbit_incoming", arrow_rows(rows))
-            self._engine.execute(f"INSERT OR REPLACE INTO {self.name} BY NAME SELECT * FROM auxbit_incoming")
+            self._engine.execute(f"INSERT OR REPLACE INTO {self.table} BY NAME SELECT * FROM auxbit_incoming")
             self._engine.unregister("auxbit_incoming")
         progress(len(rows))

@@ -159,8 +159,13 @@ class SqlStore(EmbeddedStore):
     source: ClassVar[str] = "{table}"  # what stands after FROM
 
     @property
+    def table(self) -> str:
+        """Its name as SQL has it: one that is a keyword has to be quoted."""
+        return f'"{self.name}"'
+
+    @property
     def _from(self) -> str:
-        return self.source.format(table=self.name)
+        return self.source.format(table=self.table)
 
     def count(self, where: Any = None) -> int:
         """How many rows there are, or have the metadata that `where` asks for."""
@@ -181,10 +186,10 @@ class SqlStore(EmbeddedStore):
             raise
 
     def _drop_table(self) -> None:
-        self._run(f"DROP TABLE {self.name}")
+        self._run(f"DROP TABLE {self.table}")
 
     def _delete(self, condition: str) -> None:
-        self._run(f"DELETE FROM {self.name} WHERE {condition}")
+        self._run(f"DELETE FROM {self.table} WHERE {condition}")
 
     def _select(self, columns: list[str], condition: str) -> list[tuple[Any, ...]]:
         return self._run(f"SELECT {', '.join(columns)} FROM {self._from} WHERE {condition}")

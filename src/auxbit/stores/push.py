@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from auxbit.collection.collection import Collection
 from auxbit.core import files
-from auxbit.core.checks import Array, Ids
+from auxbit.core.checks import Array, Ids, as_array
 from auxbit.core.maps import check_n_bits, check_packed
 from auxbit.data.records import KINDS, records_of
 from auxbit.data.vectors import read_data
@@ -119,7 +119,7 @@ def of_arrays(
         raise InvalidInput(f"ids must differ, but {numbers[repeats(numbers)][0]} occurs more than once.")
     if metadata is not None and len(metadata) != len(packed):
         raise InvalidInput(f"metadata has {len(metadata)} rows for {len(packed)} codes.")
-    X = None if vectors is None else np.asarray(vectors)
+    X = None if vectors is None else as_array(vectors, "vectors")
     if X is not None and (X.ndim != 2 or len(X) != len(packed)):
         raise InvalidInput(f"vectors must be {len(packed)} rows, one per code; got shape {X.shape}.")
 

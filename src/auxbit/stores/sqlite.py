@@ -68,9 +68,9 @@ class SqliteStore(SqlStore):
         vector = "vector BLOB NOT NULL, " if about["n_features"] is not None else ""
         with self._whole():
             if present is not None:
-                self._run(f"DROP TABLE {self.name}")
+                self._run(f"DROP TABLE {self.table}")
             self._run(
-                f"CREATE TABLE {self.name} (/* {mark(**about)} */ id INTEGER PRIMARY KEY CHECK (id >= 0), "
+                f"CREATE TABLE {self.table} (/* {mark(**about)} */ id INTEGER PRIMARY KEY CHECK (id >= 0), "
                 f"code BLOB NOT NULL, {vector}metadata TEXT NOT NULL)"
             )
 
@@ -86,7 +86,7 @@ class SqliteStore(SqlStore):
                     columns.append(row.tobytes() for row in part.vectors)
                 columns.append(["{}"] * len(part) if part.texts is None else map(bytes.decode, part.texts))
                 self._engine.executemany(
-                    f"INSERT OR REPLACE INTO {self.name} VALUES ({places})", zip(*columns)
+                    f"INSERT OR REPLACE INTO {self.table} VALUES ({places})", zip(*columns)
                 )
                 progress(len(part))
 
