@@ -475,14 +475,14 @@ def test_principal_axes_and_their_parts_are_orthonormal():
 # ---- which kind
 
 
-def test_auto_is_tables_where_many_rows_tell_them_and_linear_where_few_do(digits):
+def test_auto_is_tables_for_clusters_and_linear_for_sums_and_for_few_rows(digits):
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(40, 30))
     many = centres[rng.integers(40, size=4000)] + 0.1 * rng.normal(size=(4000, 30))
     model = ITQ(24, random_state=0).fit(many).fit_decoder(many, n_iter=2)
     assert isinstance(model.decoder_, TableDecoder)
-    few = (rng.integers(0, 2, size=(300, 64)) @ rng.normal(size=(64, 200))).astype(np.float32)
-    model = ITQ(64, random_state=0).fit(few).fit_decoder(few, "auto", n_iter=2)
+    sums = (rng.integers(0, 2, size=(1000, 16)) @ rng.normal(size=(16, 40))).astype(np.float32)
+    model = ITQ(16, random_state=0).fit(sums).fit_decoder(sums, "auto", n_iter=2)
     assert isinstance(model.decoder_, LinearDecoder)
     model = ITQ(32, random_state=0).fit(digits[:40]).fit_decoder(digits[:40], "auto", n_iter=1)
     assert isinstance(model.decoder_, LinearDecoder)

@@ -210,9 +210,10 @@ def choose_kind(
     X: Float32, H: Packed, f: Plain, mu: float, workers: Workers, rng: np.random.RandomState,
     free: FreeTables | None = None,
 ) -> str:  # fmt: skip
-    """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² of rows held out, by a short fit of each.
+    """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² by a short fit of each.
 
-    The fits are of some of the rows; what all of them would give is told from the rows trained on, too.
+    The mean of rows held out and of rows trained on, for both will be searched. The fits are of some of the
+    rows: with more of them, one error rises and the other falls.
     With too few rows to hold some out: "linear", which has the fewest numbers to fit.
     free : tables for free codes (μ = 0), which have been tried already.
     """
@@ -228,15 +229,10 @@ def choose_kind(
         codes = optimal_codes(Y[both], h[both], h[both], coder_of(tried, mu, _effort(tried)), workers)
         left = np.square(Y[both] - tried.decode(codes)).sum(axis=1)
         left += mu * np.bitwise_count(codes ^ h[both]).sum(axis=1)
-        return with_all_rows(float(left[:n_held].mean()), float(left[n_held:].mean()), len(rows) / len(X))
+        return float(left.mean())
 
     tables = cost("tables") if free is None else free.cost
     return "tables" if tables < cost("linear") else "linear"
-
-
-def with_all_rows(new: float, trained: float, part: float) -> float:
-    """The error of new rows that a fit to all would have, from one to a part: both errors meet halfway."""
-    return (new + trained) / 2 + (new - trained) / 2 * part
 
 
 def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[np.intp], int]:
@@ -255,7 +251,7 @@ def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[
 # divided: each part codes some of the axes, alone.
 
 JOINT_BYTES = 32
-MOST_AXES, LEAST_AXES, ROWS_PER_AXIS = 512, 64, 16
+MOST_AXES, LEAST_AXES, ROWS_PER_AXIS = 512, 64, 4
 NEGLIGIBLE = 1e-10  # of the largest variance
 PULLS = (0.0, 3.0, 12.0, 48.0, np.inf)  # towards 0, in rows
 BLOCK, MOST_BLOCKS = 8, 16  # axes that are pulled alike, at least; blocks at most
@@ -277,7 +273,7 @@ NOTED = 4096  # rows that tell how much codes leave
 class FreeTables:
     """Tables for the codes that reconstruct rows best. X : (n, D) scaled.
 
-    Making one chooses a start by short fits, which tell its cost: the error that new rows would have.
+    Making one chooses a start by short fits, which tell its cost: the mean of the errors of new rows and of these.
     """
 
     def __init__(
@@ -495,7 +491,7 @@ def _nearest(costs: Float32, k: int) -> npt.NDArray[np.bool_]:
 class _Tables:
     """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0.
 
-    start : the tables to begin with; explained : of the rows' variance, what new rows keep of it by them.
+    start : the tables to begin with; explained : of the variance of rows, new ones and these, what is kept of it by them.
     """
 
     def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
@@ -606,7 +602,7 @@ class _Tables:
             found.append((self._left(held, codes, f), trained, f))
         new, trained, f = min(found, key=lambda each: each[0])
         total = float(np.square(self.Y).sum(axis=1).mean())
-        return f, total - with_all_rows(new, trained, len(rows) / len(self.Y))
+        return f, total - (new + trained) / 2
 
     def _left(self, Y: Float32, codes: Packed, f: TableDecoder) -> float:
         return float(np.square(Y - f.decode(codes)).sum(axis=1).mean())
