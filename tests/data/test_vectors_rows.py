@@ -116,6 +116,12 @@ def test_a_folder_of_parquet_is_read_by_name_with_folders_in_it_and_without_empt
     np.testing.assert_array_equal(open_rows(tmp_path)[:], X[:300])
 
 
+def test_parts_of_parquet_with_columns_in_another_order_are_read_by_their_names(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [10.0, 20.0]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"b": [30.0], "a": [3.0]}), tmp_path / "b.parquet")
+    np.testing.assert_array_equal(open_rows(tmp_path)[:], [[1, 10], [2, 20], [3, 30]])
+
+
 def test_parts_of_parquet_with_other_types_share_one_that_holds_both(tmp_path):
     write_parquet(tmp_path / "a.parquet", X[:10])
     write_parquet(tmp_path / "b.parquet", X[10:20].astype(np.float32) + 0.5)
@@ -182,6 +188,12 @@ def parts_of_other_width(folder):
     return folder
 
 
+def parts_of_other_columns(folder):
+    pq.write_table(pa.table({"a": [1.0], "b": [2.0]}), folder / "a.parquet")
+    pq.write_table(pa.table({"a": [1.0], "c": [2.0]}), folder / "b.parquet")
+    return folder
+
+
 def unknown_suffix(folder):
     (folder / "x.csv").write_text("1,2\n")
     return folder / "x.csv"
@@ -195,6 +207,7 @@ def unknown_suffix(folder):
         (empty_file, r"x\.parquet is empty"),
         (packed_arrays, r"x\.npz can only be read whole.*Save it as \.npy"),
         (parts_of_other_width, r"b\.parquet has rows of 2 numbers, but .*a\.parquet of 5"),
+        (parts_of_other_columns, r"b\.parquet lacks the column 'b', which .*a\.parquet has\. Give the files"),
         (unknown_suffix, r"unknown extension '\.csv'"),
         (lambda folder: folder, r"is a folder without \.parquet files"),
         (lambda folder: folder / "none.npy", r"none\.npy does not exist"),

@@ -361,6 +361,7 @@ def explained(source: Path, what: str = "") -> Iterator[None]:
 class ParquetGroups:
     """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers per row, 0 for none.
 
+    names : the columns that it is made of, in their order.
     Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
     """
 
@@ -368,21 +369,21 @@ class ParquetGroups:
         self.source = source
         check_there(source)
         with explained(source), open_parquet(source) as file:
-            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
+            self.names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
             self.sizes = group_sizes(source, file)
-            self.width = len(self._names)
+            self.width = len(self.names)
             if self._of_lists:
-                first = next(file.iter_batches(batch_size=1, columns=self._names), None)
+                first = next(file.iter_batches(batch_size=1, columns=self.names), None)
                 self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
 
     def batches(self, group: int) -> Iterator[tuple[int, Array]]:
         """The rows from this group on, by chunks, each with the number of its first row."""
         with open_parquet(self.source) as file:
-            for row, batch in parquet_batches(self.source, file, self._names, group):
+            for row, batch in parquet_batches(self.source, file, self.names, group):
                 yield row, self._values(batch, row, self.width)
 
     def _values(self, batch: Any, row: int, width: int) -> Array:
-        columns = {f"{self.source}: column {name!r}": batch.column(name) for name in self._names}
+        columns = {f"{self.source}: column {name!r}": batch.column(name) for name in self.names}
         if self._of_lists:
             return _list_rows(*columns.popitem(), row, width)
         for what, column in columns.items():
@@ -568,14 +569,17 @@ def _check_written(source: Path, dataset: Any, seen: set[str] | None = None) -> 
     if dataset.external:
         raise _elsewhere(source, dataset.name, dataset.external[0][0])
     if dataset.is_virtual:
-        for part in dataset.virtual_sources():
+        parts, size = dataset.virtual_sources(), math.prod(dataset.shape)
+        whole = sum(part.vspace.get_select_npoints() for part in parts) >= size
+        for part in parts:
             if part.file_name != ".":
                 raise _elsewhere(source, dataset.name, part.file_name)
             item = _hdf5_item(source, dataset.file, part.dset_name)
+            whole = whole and item is not None
             if hasattr(item, "is_virtual") and item.name not in seen:
                 _check_written(source, item, seen)
-        return
-    whole = dataset.id.get_storage_size() == dataset.nbytes
+    else:
+        whole = dataset.id.get_storage_size() == dataset.nbytes
     if dataset.chunks:
         steps = list(zip(dataset.shape, dataset.chunks))
         there: set[tuple[int, ...]] = set()
@@ -691,6 +695,14 @@ class ParquetRows:
             raise DataFileError(
                 f"{wrong.source} has rows of {wrong.width} numbers, but {parts[0].source} of {width}."
             )
+        for part in parts:
+            lacks = next((name for name in parts[0].names if name not in part.names), None)
+            if lacks is not None:
+                raise DataFileError(
+                    f"{part.source} lacks the column {lacks!r}, which {parts[0].source} has. Give the files "
+                    "the same columns, or read them one by one."
+                )
+            part.names = parts[0].names  # which may be in another order
         self._stream = ParquetStream(parts)
         self.shape = (self._stream.n, width)
         check_rows(parts[0].source, self.shape, self.dtype)
