@@ -210,6 +210,15 @@ def test_state_and_codes_are_all_that_is_kept(folder):
     assert names == {"state.safetensors", "codes-0.bits", "codes-1.bits", "fit.lock"}
 
 
+def test_of_what_is_being_written_only_a_state_is_removed(folder):
+    ours, others = (folder / f".{name}.0123456789abcdef.part" for name in ("state.safetensors", "model"))
+    for path in (ours, others):
+        path.touch()
+    quick(**LONG).fit(X, checkpoint=folder, resume=True)
+    assert not ours.exists()
+    assert others.exists()
+
+
 @pytest.mark.parametrize("iteration", [1, 2, 3, 4])
 def test_a_fit_that_chooses_C_resumes_before_and_after_it_has_chosen(tmp_path, iteration):
     options = {"max_iter": 6, "patience": 9, "mu_factor": 1.2}

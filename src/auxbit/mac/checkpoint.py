@@ -88,7 +88,7 @@ class Checkpoint:
     def _sweep(self) -> None:
         """Remove what a fit that was stopped was about to write."""
         with files.write_errors(self.folder):
-            for pattern in (f"{KEPT}*.bits", ".*.part", ".tmp??????"):
+            for pattern in (f"{KEPT}*.bits", f".{NAME}.*.part", ".tmp??????"):
                 for left in self.folder.glob(pattern):
                     left.unlink(missing_ok=True)
 
