@@ -257,6 +257,18 @@ def test_slices_of_another_shape_or_type_than_the_first_are_refused(later):
         rows[2:5]
 
 
+@pytest.mark.parametrize("n", [100, 130, 70])
+def test_parquet_that_is_replaced_while_it_is_read_is_refused(tmp_path, monkeypatch, n):
+    monkeypatch.setattr("auxbit.data.vectors.resolve_n_jobs", lambda n_jobs: 1)  # so that few chunks are kept
+    write_parquet(tmp_path / "a.parquet", X[:100], 10)
+    write_parquet(tmp_path / "b.parquet", X[100:200], 10)
+    rows = open_rows(tmp_path)
+    np.testing.assert_array_equal(rows[:], X[:200])
+    write_parquet(tmp_path / "a.parquet", X[300 : 300 + n], 10)
+    with pytest.raises(DataFileError, match=r"a\.parquet was changed while it was read\. Begin again"):
+        rows[:]
+
+
 def test_a_null_in_the_middle_of_parquet_names_its_row(tmp_path):
     values = [[1.0, 2.0], [3.0, 4.0], [5.0, None], [7.0, 8.0]]
     pq.write_table(pa.table({"v": pa.array(values)}), tmp_path / "x.parquet")

@@ -368,6 +368,7 @@ class ParquetGroups:
     def __init__(self, source: Path, key: str | None, columns: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
+        self.seen = _as_it_is(source)
         with explained(source), open_parquet(source) as file:
             self.names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
             self.sizes = group_sizes(source, file)
@@ -606,6 +607,7 @@ class ParquetColumns:
     def __init__(self, source: Path, names: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
+        self.seen = _as_it_is(source)
         with explained(source), open_parquet(source) as file:
             there, self.sizes = file.schema_arrow.names, group_sizes(source, file)
         self.names = list(there) if names is None else names
@@ -618,6 +620,12 @@ class ParquetColumns:
         """The rows from this group on, as batches of Arrow, each with the number of its first row."""
         with open_parquet(self.source) as file:
             yield from parquet_batches(self.source, file, self.names, group)
+
+
+def _as_it_is(source: Path) -> tuple[int, int]:
+    """What tells a file from one that takes its place: files are opened again for each pass."""
+    about = source.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 class ParquetStream:
@@ -676,6 +684,8 @@ class ParquetStream:
             part, number = self._groups[group]
             start = self._starts[group - number]  # of the file
             with explained(part.source):
+                if _as_it_is(part.source) != part.seen:
+                    raise DataFileError(f"{part.source} was changed while it was read. Begin again.")
                 for row, chunk in part.batches(number):
                     yield start + row, chunk
             group += len(part.sizes) - number
