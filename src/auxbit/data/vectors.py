@@ -928,7 +928,7 @@ class Sliced:
 
 
 class Hdf5Rows(Sliced):
-    """A dataset of an HDF5 file, which stays open as long as this is."""
+    """A dataset of an HDF5 file, which stays open as long as this is, or until `close`."""
 
     def __init__(self, source: Path, key: str | None) -> None:
         self._source = source
@@ -938,6 +938,10 @@ class Hdf5Rows(Sliced):
     def __getitem__(self, rows: slice) -> Array:
         with explained(self._source):
             return super().__getitem__(rows)
+
+    def close(self) -> None:
+        """Let go of the file: HDF5 lets nobody write to it while it is open."""
+        self._X.file.close()
 
 
 def _open_path(path: str | os.PathLike[str]) -> RowSource:
