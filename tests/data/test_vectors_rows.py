@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import h5py
@@ -255,6 +256,14 @@ def test_slices_of_another_shape_or_type_than_the_first_are_refused(later):
     rows = open_rows(Changing(np.zeros((6, 2))))
     with pytest.raises(InvalidInput, match=r"X changed while it was read: rows 2 to 5 are now "):
         rows[2:5]
+
+
+def test_rows_of_a_mapped_file_that_was_cut_short_are_not_taken(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5000, 16), np.float32))
+    rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+    os.truncate(tmp_path / "x.npy", 200)
+    with pytest.raises(DataFileError, match=r"x\.npy was cut short while it was in use: it has 200 bytes"):
+        take_rows(rows, np.array([3, 4000]))
 
 
 @pytest.mark.parametrize("n", [100, 130, 70])

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Array, as_array, check_finite, require
+from auxbit.core.checks import Array, as_array, check_finite, check_mapped, require
 from auxbit.core.files import checksum
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
@@ -878,6 +878,7 @@ def open_rows(X: Any) -> RowSource:
 def take_rows(source: RowSource, rows: npt.NDArray[np.integer[Any]]) -> Array:
     """The rows of these numbers, which rise; rows between them are read only if they are few."""
     if isinstance(source, np.ndarray):
+        check_mapped(source, getattr(source, "filename", None) or "the file of X")
         return np.asarray(source[rows])
     out = np.empty((len(rows), source.shape[1]), dtype=source.dtype)
     edges = np.searchsorted(rows, np.arange(0, len(source) + BLOCK_ROWS, BLOCK_ROWS))

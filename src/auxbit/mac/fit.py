@@ -607,7 +607,7 @@ class ArrayTable:
         return Scaling.measure(self.raw, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
-        return self.raw[rows]
+        return take_rows(self.raw, rows)
 
     def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
