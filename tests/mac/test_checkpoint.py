@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from auxbit import ITQ
 from auxbit.core.files import WriterLock
 from auxbit.errors import FileExists, FileProblem, InUse, InvalidInput
 from auxbit.mac.checkpoint import FORMAT
@@ -116,6 +117,21 @@ def test_another_fit_does_not_go_on_from_it_and_is_told_why(folder, parameters, 
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before | {
         "fit.lock": (folder / "fit.lock").read_bytes()
     }
+
+
+@pytest.mark.parametrize(
+    ("init", "other"),
+    [
+        (ITQ(8, random_state=0), ITQ(8, random_state=1)),
+        (ITQ(8, random_state=0).fit(X), ITQ(8, random_state=0).fit(X[:90])),
+    ],
+)
+def test_another_hasher_to_start_from_is_told_from_the_first(tmp_path, init, other):
+    with pytest.raises(Stopped):
+        quick(**LONG, init=init, callback=stop_at(2)).fit(X, checkpoint=tmp_path / "s")
+    with pytest.raises(InvalidInput, match=r"another init, which was .*ITQ"):
+        quick(**LONG, init=other).fit(X, checkpoint=tmp_path / "s", resume=True)
+    quick(**LONG, init=init).fit(X, checkpoint=tmp_path / "s", resume=True)
 
 
 def test_another_array_of_codes_or_queries_is_told_from_the_first(tmp_path):
