@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import warnings
@@ -88,6 +89,14 @@ def test_a_package_that_is_too_old_is_named_with_its_version():
     ):
         checks.require("numpy", least="numpy>=99.1", **how)
     assert checks.require("numpy", least="numpy>=1.26", **how) is np
+
+
+def test_rows_in_memory_that_processes_share_are_rows():
+    rows = np.frombuffer(mmap.mmap(-1, 4 * 16 * 8), np.float32).reshape(16, 8)
+    checks.check_finite(rows)
+    rows[3, 5] = np.nan
+    with pytest.raises(InvalidInput, match="NaN at row 3, column 5"):
+        checks.check_finite(rows)
 
 
 def test_rows_of_a_file_that_is_cut_short_meanwhile_are_refused(tmp_path):

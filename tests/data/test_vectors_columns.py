@@ -203,6 +203,20 @@ def test_a_virtual_dataset_of_hdf5_is_read(tmp_path):
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5"), some_rows(5))
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_virtual_rows_of_hdf5_that_come_from_nowhere_are_not_read_as_zeros(tmp_path, there):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["part"] = some_rows(5)
+        layout = h5py.VirtualLayout((8, 3), np.float32)
+        layout[:5] = h5py.VirtualSource(file["part"])
+        if not there:
+            layout[5:] = h5py.VirtualSource(".", "other", (3, 3))
+        file.create_virtual_dataset("train", layout)
+    for read in (read_vectors, open_rows):
+        with pytest.raises(DataFileError, match=r"holds less than its shape, \(8, 3\): it was not"):
+            read(tmp_path / "a.h5")
+
+
 def _external_storage(file, other):
     file.create_dataset("train", (3, 4), np.uint8, external=[(str(other), 0, 12)])
 
@@ -258,7 +272,7 @@ def test_virtual_rows_that_are_more_than_a_file_can_hold_are_refused(tmp_path, l
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["part"] = some_rows(5)
         layout = h5py.VirtualLayout((2**40, 3), np.float32)
-        layout[:5] = h5py.VirtualSource(file["part"])
+        layout[:] = h5py.VirtualSource(".", "part", (2**40, 3))
         file.create_virtual_dataset("train", layout)
     with pytest.raises(DataFileError, match="is damaged: its header promises 13,194,139,533,312 bytes"):
         read_vectors(tmp_path / "a.h5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import h5py
@@ -116,6 +117,12 @@ def test_a_folder_of_parquet_is_read_by_name_with_folders_in_it_and_without_empt
     np.testing.assert_array_equal(open_rows(tmp_path)[:], X[:300])
 
 
+def test_parts_of_parquet_with_columns_in_another_order_are_read_by_their_names(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [10.0, 20.0]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"b": [30.0], "a": [3.0]}), tmp_path / "b.parquet")
+    np.testing.assert_array_equal(open_rows(tmp_path)[:], [[1, 10], [2, 20], [3, 30]])
+
+
 def test_parts_of_parquet_with_other_types_share_one_that_holds_both(tmp_path):
     write_parquet(tmp_path / "a.parquet", X[:10])
     write_parquet(tmp_path / "b.parquet", X[10:20].astype(np.float32) + 0.5)
@@ -182,6 +189,12 @@ def parts_of_other_width(folder):
     return folder
 
 
+def parts_of_other_columns(folder):
+    pq.write_table(pa.table({"a": [1.0], "b": [2.0]}), folder / "a.parquet")
+    pq.write_table(pa.table({"a": [1.0], "c": [2.0]}), folder / "b.parquet")
+    return folder
+
+
 def unknown_suffix(folder):
     (folder / "x.csv").write_text("1,2\n")
     return folder / "x.csv"
@@ -195,6 +208,7 @@ def unknown_suffix(folder):
         (empty_file, r"x\.parquet is empty"),
         (packed_arrays, r"x\.npz can only be read whole.*Save it as \.npy"),
         (parts_of_other_width, r"b\.parquet has rows of 2 numbers, but .*a\.parquet of 5"),
+        (parts_of_other_columns, r"b\.parquet lacks the column 'b', which .*a\.parquet has\. Give the files"),
         (unknown_suffix, r"unknown extension '\.csv'"),
         (lambda folder: folder, r"is a folder without \.parquet files"),
         (lambda folder: folder / "none.npy", r"none\.npy does not exist"),
@@ -242,6 +256,26 @@ def test_slices_of_another_shape_or_type_than_the_first_are_refused(later):
     rows = open_rows(Changing(np.zeros((6, 2))))
     with pytest.raises(InvalidInput, match=r"X changed while it was read: rows 2 to 5 are now "):
         rows[2:5]
+
+
+def test_rows_of_a_mapped_file_that_was_cut_short_are_not_taken(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5000, 16), np.float32))
+    rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+    os.truncate(tmp_path / "x.npy", 200)
+    with pytest.raises(DataFileError, match=r"x\.npy was cut short while it was in use: it has 200 bytes"):
+        take_rows(rows, np.array([3, 4000]))
+
+
+@pytest.mark.parametrize("n", [100, 130, 70])
+def test_parquet_that_is_replaced_while_it_is_read_is_refused(tmp_path, monkeypatch, n):
+    monkeypatch.setattr("auxbit.data.vectors.resolve_n_jobs", lambda n_jobs: 1)  # so that few chunks are kept
+    write_parquet(tmp_path / "a.parquet", X[:100], 10)
+    write_parquet(tmp_path / "b.parquet", X[100:200], 10)
+    rows = open_rows(tmp_path)
+    np.testing.assert_array_equal(rows[:], X[:200])
+    write_parquet(tmp_path / "a.parquet", X[300 : 300 + n], 10)
+    with pytest.raises(DataFileError, match=r"a\.parquet was changed while it was read\. Begin again"):
+        rows[:]
 
 
 def test_a_null_in_the_middle_of_parquet_names_its_row(tmp_path):

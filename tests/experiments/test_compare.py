@@ -14,7 +14,14 @@ from auxbit import ITQ, evaluate
 from auxbit.data import vectors
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
-from auxbit.experiments.compare import best_first, cells, compare, default_bits, mean_over_seeds
+from auxbit.experiments.compare import (
+    best_first,
+    cells,
+    compare,
+    compare_files,
+    default_bits,
+    mean_over_seeds,
+)
 from auxbit.experiments.measure import Bench, find_candidates, prepare
 from auxbit.experiments.worker import CellProcess
 from auxbit.hashers import registry
@@ -202,6 +209,24 @@ def test_estimators_of_ones_own_are_compared_by_class_object_function_and_name(
         auxbit.register("My own", Halves)
     with pytest.raises(InvalidParameter, match="module:Class that can be imported"):
         compare(base, base, queries, ["nowhere:Nothing"], [16])
+
+
+def test_what_a_folder_keeps_of_a_method_is_not_taken_for_another_of_its_name(
+    digits: Any, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "digits.npy", digits[:400])
+
+    def precision(methods: Any) -> float:
+        how: dict[str, Any] = {"out": str(tmp_path / "out"), "overwrite": True, "limit": None, "n_jobs": 1}
+        (row,) = compare_files(str(tmp_path / "digits.npy"), methods, [8], n_queries=50, **how)["rows"]
+        return float(row["precision"])
+
+    lsh, itq = precision(["lsh"]), precision(["itq"])
+    assert lsh != itq
+    assert precision({"mine": auxbit.LSH}) == lsh
+    assert precision({"mine": ITQ}) == precision({"mine": "itq"}) == itq
+    assert precision({"ITQ": auxbit.LSH}) == lsh
+    assert precision(["itq"]) == itq
 
 
 SLOW = """

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from auxbit import ITQ
 from auxbit.core.files import WriterLock
 from auxbit.errors import FileExists, FileProblem, InUse, InvalidInput
 from auxbit.mac.checkpoint import FORMAT
@@ -118,6 +119,21 @@ def test_another_fit_does_not_go_on_from_it_and_is_told_why(folder, parameters, 
     }
 
 
+@pytest.mark.parametrize(
+    ("init", "other"),
+    [
+        (ITQ(8, random_state=0), ITQ(8, random_state=1)),
+        (ITQ(8, random_state=0).fit(X), ITQ(8, random_state=0).fit(X[:90])),
+    ],
+)
+def test_another_hasher_to_start_from_is_told_from_the_first(tmp_path, init, other):
+    with pytest.raises(Stopped):
+        quick(**LONG, init=init, callback=stop_at(2)).fit(X, checkpoint=tmp_path / "s")
+    with pytest.raises(InvalidInput, match=r"another init, which was .*ITQ"):
+        quick(**LONG, init=other).fit(X, checkpoint=tmp_path / "s", resume=True)
+    quick(**LONG, init=init).fit(X, checkpoint=tmp_path / "s", resume=True)
+
+
 def test_another_array_of_codes_or_queries_is_told_from_the_first(tmp_path):
     codes = np.random.default_rng(0).integers(0, 2, (600, 8))
     with pytest.raises(Stopped):
@@ -208,6 +224,15 @@ def test_codes_take_the_place_of_those_before_only_when_swapped(tmp_path):
 def test_state_and_codes_are_all_that_is_kept(folder):
     names = {path.name for path in folder.iterdir()}
     assert names == {"state.safetensors", "codes-0.bits", "codes-1.bits", "fit.lock"}
+
+
+def test_of_what_is_being_written_only_a_state_is_removed(folder):
+    ours, others = (folder / f".{name}.0123456789abcdef.part" for name in ("state.safetensors", "model"))
+    for path in (ours, others):
+        path.touch()
+    quick(**LONG).fit(X, checkpoint=folder, resume=True)
+    assert not ours.exists()
+    assert others.exists()
 
 
 @pytest.mark.parametrize("iteration", [1, 2, 3, 4])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+
+import h5py
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -44,6 +47,20 @@ def in_memory():
 def test_rows_of_every_kind_and_type_give_the_model_of_rows_in_memory(tmp_path, in_memory, kind, dtype):
     model = quick().fit(stored(kind, X.astype(dtype), tmp_path), memory="1GB")
     assert_same(model, in_memory[dtype])
+
+
+def test_a_file_of_hdf5_is_closed_after_a_fit_and_what_others_have_open_stays_open(tmp_path):
+    path = stored(".h5", X, tmp_path)
+    with h5py.File(path) as theirs:
+        gc.disable()  # which would close it some time later
+        try:
+            auxbit.LSH(8, random_state=0).fit(path)
+            np.testing.assert_array_equal(theirs["train"][:5], X[:5])
+            theirs.close()
+            with h5py.File(path, "a") as file:
+                file["other"] = X[:5]
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,11 @@ def check_mapped(X: Any, name: object, error: type[FileProblem] = DataFileError)
     """Refuse an array in a mapped file that was cut short since: to read past its end ends the process."""
     if (base := mapped_file(X)) is not None:
         first = getattr(X, "offset", 0) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        if (size := base.size()) < first + len(base):
+        try:
+            size = base.size()
+        except OSError:  # memory that processes share, of no file
+            return
+        if size < first + len(base):
             raise error(
                 f"{name} was cut short while it was in use: it has {size:,} bytes instead of "
                 f"{first + len(base):,}. Restore it, and write files under another name and rename them."

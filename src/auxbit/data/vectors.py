@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auxbit.core import files
-from auxbit.core.checks import Array, as_array, check_finite, require
+from auxbit.core.checks import Array, as_array, check_finite, check_mapped, require
 from auxbit.core.files import checksum
 from auxbit.core.parallel import BLOCK_ROWS, resolve_n_jobs
 from auxbit.errors import AuxbitError, DataFileError, InvalidInput, InvalidParameter
@@ -372,28 +372,30 @@ def explained(source: Path, what: str = "") -> Iterator[None]:
 class ParquetGroups:
     """The matrix in a Parquet file, by row groups. sizes : rows of each; width : numbers per row, 0 for none.
 
+    names : the columns that it is made of, in their order.
     Groups may be larger than memory: they are decoded page by page, one chunk of rows at a time.
     """
 
     def __init__(self, source: Path, key: str | None, columns: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
+        self.seen = _as_it_is(source)
         with explained(source), open_parquet(source) as file:
-            self._names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
+            self.names, self.dtype, self._of_lists = _choose_columns(source, file.schema_arrow, key, columns)
             self.sizes = group_sizes(source, file)
-            self.width = len(self._names)
+            self.width = len(self.names)
             if self._of_lists:
-                first = next(file.iter_batches(batch_size=1, columns=self._names), None)
+                first = next(file.iter_batches(batch_size=1, columns=self.names), None)
                 self.width = 0 if first is None else self._values(first, 0, 0).shape[1]
 
     def batches(self, group: int) -> Iterator[tuple[int, Array]]:
         """The rows from this group on, by chunks, each with the number of its first row."""
         with open_parquet(self.source) as file:
-            for row, batch in parquet_batches(self.source, file, self._names, group):
+            for row, batch in parquet_batches(self.source, file, self.names, group):
                 yield row, self._values(batch, row, self.width)
 
     def _values(self, batch: Any, row: int, width: int) -> Array:
-        columns = {f"{self.source}: column {name!r}": batch.column(name) for name in self._names}
+        columns = {f"{self.source}: column {name!r}": batch.column(name) for name in self.names}
         if self._of_lists:
             return _list_rows(*columns.popitem(), row, width)
         for what, column in columns.items():
@@ -579,14 +581,17 @@ def _check_written(source: Path, dataset: Any, seen: set[str] | None = None) -> 
     if dataset.external:
         raise _elsewhere(source, dataset.name, dataset.external[0][0])
     if dataset.is_virtual:
-        for part in dataset.virtual_sources():
+        parts, size = dataset.virtual_sources(), math.prod(dataset.shape)
+        whole = sum(part.vspace.get_select_npoints() for part in parts) >= size
+        for part in parts:
             if part.file_name != ".":
                 raise _elsewhere(source, dataset.name, part.file_name)
             item = _hdf5_item(source, dataset.file, part.dset_name)
+            whole = whole and item is not None
             if hasattr(item, "is_virtual") and item.name not in seen:
                 _check_written(source, item, seen)
-        return
-    whole = dataset.id.get_storage_size() == dataset.nbytes
+    else:
+        whole = dataset.id.get_storage_size() == dataset.nbytes
     if dataset.chunks:
         steps = list(zip(dataset.shape, dataset.chunks))
         there: set[tuple[int, ...]] = set()
@@ -613,6 +618,7 @@ class ParquetColumns:
     def __init__(self, source: Path, names: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
+        self.seen = _as_it_is(source)
         with explained(source), open_parquet(source) as file:
             there, self.sizes = file.schema_arrow.names, group_sizes(source, file)
         self.names = list(there) if names is None else names
@@ -625,6 +631,12 @@ class ParquetColumns:
         """The rows from this group on, as batches of Arrow, each with the number of its first row."""
         with open_parquet(self.source) as file:
             yield from parquet_batches(self.source, file, self.names, group)
+
+
+def _as_it_is(source: Path) -> tuple[int, int]:
+    """What tells a file from one that takes its place: files are opened again for each pass."""
+    about = source.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 class ParquetStream:
@@ -683,6 +695,8 @@ class ParquetStream:
             part, number = self._groups[group]
             start = self._starts[group - number]  # of the file
             with explained(part.source):
+                if _as_it_is(part.source) != part.seen:
+                    raise DataFileError(f"{part.source} was changed while it was read. Begin again.")
                 for row, chunk in part.batches(number):
                     yield start + row, chunk
             group += len(part.sizes) - number
@@ -702,6 +716,14 @@ class ParquetRows:
             raise DataFileError(
                 f"{wrong.source} has rows of {wrong.width} numbers, but {parts[0].source} of {width}."
             )
+        for part in parts:
+            lacks = next((name for name in parts[0].names if name not in part.names), None)
+            if lacks is not None:
+                raise DataFileError(
+                    f"{part.source} lacks the column {lacks!r}, which {parts[0].source} has. Give the files "
+                    "the same columns, or read them one by one."
+                )
+            part.names = parts[0].names  # which may be in another order
         self._stream = ParquetStream(parts)
         self.shape = (self._stream.n, width)
         check_rows(parts[0].source, self.shape, self.dtype)
@@ -868,6 +890,7 @@ def open_rows(X: Any) -> RowSource:
 def take_rows(source: RowSource, rows: npt.NDArray[np.integer[Any]]) -> Array:
     """The rows of these numbers, which rise; rows between them are read only if they are few."""
     if isinstance(source, np.ndarray):
+        check_mapped(source, getattr(source, "filename", None) or "the file of X")
         return np.asarray(source[rows])
     out = np.empty((len(rows), source.shape[1]), dtype=source.dtype)
     edges = np.searchsorted(rows, np.arange(0, len(source) + BLOCK_ROWS, BLOCK_ROWS))
@@ -918,7 +941,7 @@ class Sliced:
 
 
 class Hdf5Rows(Sliced):
-    """A dataset of an HDF5 file, which stays open as long as this is."""
+    """A dataset of an HDF5 file, which stays open as long as this is, or until `close`."""
 
     def __init__(self, source: Path, key: str | None) -> None:
         self._source = source
@@ -928,6 +951,10 @@ class Hdf5Rows(Sliced):
     def __getitem__(self, rows: slice) -> Array:
         with explained(self._source):
             return super().__getitem__(rows)
+
+    def close(self) -> None:
+        """Let go of the file: HDF5 lets nobody write to it while it is open."""
+        self._X.file.close()
 
 
 def _open_path(path: str | os.PathLike[str]) -> RowSource:

@@ -234,8 +234,9 @@ def compare_files(
 
     queries : a file; by default n_queries rows of `data`, drawn with a fixed seed. train : a file of other
     rows to train on. out : a folder for table.csv, results.json, precision.png and rows.jsonl, from which a
-    comparison that was stopped resumes. on_start : called with the number of cells; on_row : with each row,
-    and whether it is a new one. The rest is as in `compare`.
+    comparison that was stopped resumes; methods of your own, which may have changed, are measured again.
+    on_start : called with the number of cells; on_row : with each row, and whether it is a new one. The rest
+    is as in `compare`.
     """
     folder = Path(out) if out is not None else None
     if folder is not None:
@@ -250,13 +251,14 @@ def compare_files(
     about_data = {"K": K, "k": k, "radius": radius, "metric": metric, "rerank": rerank}
     settings = {"data": checksums} | about_data
     kept = KeptRows(folder and folder / ROWS, settings)
-    known = kept.read()
+    known = known_rows(kept, found)
     for cell in wanted:
         if cell in known:
             on_row(known[cell], False)
 
     def finished(row: Row) -> None:
-        if not row["skipped"]:  # with a higher limit it may have figures
+        # with a higher limit it may have figures
+        if not row["skipped"] and found[row["method"]].is_known:
             kept.add(row)
         on_row(row, True)
 
@@ -269,6 +271,12 @@ def compare_files(
         **about_data, "seeds": seeds, "rows": best_first(mean_over_seeds(rows)),
     }  # fmt: skip
     return result if folder is None else result | {"files": _write(result, folder, overwrite)}
+
+
+def known_rows(kept: KeptRows, methods: Methods) -> dict[RowKey, Row]:
+    """The kept rows of those methods whose labels tell what they are."""
+    known = {label for label, each in find_candidates(methods).items() if each.is_known}
+    return {cell: row for cell, row in kept.read().items() if cell[0] in known}
 
 
 def _rows_of_files(

@@ -141,6 +141,11 @@ class Candidate(NamedTuple):
     check: Callable[[object], int]
     own: Any = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its label tells what it is; a method of the user's may be another one next time."""
+        return self.own is None and self.label == _named(str(self.name)).label
+
     def make(self, bits: int, seed: int, n_jobs: int | None, start: Hasher | None = None) -> Quantiser:
         """One that is not fitted yet. start : a fitted BA, for the ways of BA."""
         if self.own is None:

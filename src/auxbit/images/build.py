@@ -33,7 +33,8 @@ from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
 from auxbit.errors import InvalidInput, InvalidParameter, printable
-from auxbit.experiments.compare import cells, compare, mean_over_seeds
+from auxbit.experiments.compare import cells, compare, known_rows, mean_over_seeds
+from auxbit.experiments.measure import find_candidates
 from auxbit.experiments.study import KeptRows, Row, array_checksum
 from auxbit.hashers.files import TRAINING_ROWS
 from auxbit.hashers.registry import HASHER_NAMES, find_method, fit_reporting, make_hasher
@@ -714,32 +715,33 @@ def compare_pictures(
     that it resumes where it was stopped; overwrite : measure all of it again.
     """
     timed, path = _Timed(progress), Path(folder)
-    seeds = range(check_integer("seeds", plan.seeds, 1))
-    cells(plan.methods, plan.bits, seeds, 1)  # what is wrong is said before rows are read
+    seeds, found = range(check_integer("seeds", plan.seeds, 1)), find_candidates(plan.methods)
+    cells(found, plan.bits, seeds, 1)  # what is wrong is said before rows are read
     with Pictures.open(path, n_jobs=n_jobs) as opened:
         base, queries = _rows(opened.collection, plan.n_queries)
-    wanted = cells(plan.methods, plan.bits, seeds, base.shape[1])
+    wanted = cells(found, plan.bits, seeds, base.shape[1])
     k, K = (min(check_integer(name, getattr(plan, name), 1), len(base)) for name in ("k", "K"))
     settings = {"base": array_checksum(base), "queries": array_checksum(queries)}
     kept = KeptRows(path / COMPARISON_ROWS, settings | {"K": K, "k": k})
-    known = {} if overwrite else kept.read()
+    known = {} if overwrite else known_rows(kept, found)
     timed.stage("comparing", len(wanted))
     timed.advance(sum(cell in known for cell in wanted))
 
     def finished(row: Row) -> None:
-        kept.add(row)
+        if found[row["method"]].is_known:
+            kept.add(row)
         timed.advance(1)
         timed.say(f"{row['method']}, {row['bits']} bits")
 
     rows = compare(
-        base, base, queries, plan.methods, plan.bits, K=K, k=k, seeds=seeds, n_jobs=n_jobs,
+        base, base, queries, found, plan.bits, K=K, k=k, seeds=seeds, n_jobs=n_jobs,
         known=known, on_row=finished,
     )  # fmt: skip
     made, means = datetime.now(UTC).isoformat(timespec="seconds"), map(_summary, mean_over_seeds(rows))
     about = {"queries": len(queries), "items": len(base), "K": K, "k": k, "command": command, "made": made}
-    found = {"rows": list(means)} | about
-    files.write_text(path / COMPARISON, json.dumps(found, indent=2, allow_nan=False) + "\n")
-    return found
+    result = {"rows": list(means)} | about
+    files.write_text(path / COMPARISON, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    return result
 
 
 def _rows(collection: Collection, n_queries: int) -> tuple[Float32, Float32]:

@@ -7,6 +7,7 @@ with a state of its own. So whatever moment a process ends at, the last state on
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ class Checkpoint:
     def _sweep(self) -> None:
         """Remove what a fit that was stopped was about to write."""
         with files.write_errors(self.folder):
-            for pattern in (f"{KEPT}*.bits", ".*.part", ".tmp??????"):
+            for pattern in (f"{KEPT}*.bits", f".{NAME}.*.part", ".tmp??????"):
                 for left in self.folder.glob(pattern):
                     left.unlink(missing_ok=True)
 
@@ -181,7 +182,9 @@ def identity(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter as JSON: of arrays shape and checksum, of other objects no more than what they are."""
+    """A parameter as JSON: of arrays shape and checksum, of hashers parameters and what they have learned, of
+    other objects no more than what they are.
+    """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -194,4 +197,10 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if hasattr(value, "get_params"):
+        about = {"class": type(value).__name__} | identity(value.get_params(deep=False))
+        if hasattr(value, "encoder_"):
+            with suppress(InvalidInput):  # with an encoder of the user's it has none
+                about["fitted"] = value.fingerprint()
+        return about
     return value if isinstance(value, bool | int | float | str | None) else type(value).__name__

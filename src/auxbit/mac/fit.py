@@ -24,7 +24,7 @@ from auxbit.core.decoders import Plain
 from auxbit.core.features import SAMPLE_ROWS
 from auxbit.core.maps import Encoder, Features, LinearEncoder, Scaling, bytes_per_code, lengthened, unpack
 from auxbit.core.parallel import Workers, block_slices, is_dask_array, sample_rows
-from auxbit.data.vectors import DEFAULT, Budget, RowSource, fingerprint, open_rows, take_rows
+from auxbit.data.vectors import DEFAULT, Budget, Hdf5Rows, RowSource, fingerprint, open_rows, take_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import ground_truth
 from auxbit.mac.checkpoint import CONTENT, Checkpoint, Prepared, Resumed
@@ -613,7 +613,7 @@ class ArrayTable:
         return Scaling.measure(self.raw, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
-        return self.raw[rows]
+        return take_rows(self.raw, rows)
 
     def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
@@ -703,8 +703,12 @@ def open_elsewhere(
     """Rows that are read out of core, here or by the workers of a cluster. n_features : that they get."""
     budget = Budget.parse(DEFAULT if memory is None else memory)
     rows = None if client is not None or is_dask_array(X) else open_rows(X)
-    if rows is not None and memory is not None:
-        n_jobs = budget.threads(rows.shape[1] + n_features, n_bits, n_jobs)
-    with Workers(n_jobs) as workers:
-        table: Table = cluster_table(X, client) if rows is None else FileTable(rows, budget, workers)
-        yield Place(table, workers, budget)
+    try:
+        if rows is not None and memory is not None:
+            n_jobs = budget.threads(rows.shape[1] + n_features, n_bits, n_jobs)
+        with Workers(n_jobs) as workers:
+            table: Table = cluster_table(X, client) if rows is None else FileTable(rows, budget, workers)
+            yield Place(table, workers, budget)
+    finally:
+        if isinstance(rows, Hdf5Rows):
+            rows.close()
