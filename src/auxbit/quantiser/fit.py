@@ -273,7 +273,7 @@ NOTED = 4096  # rows that tell how much codes leave
 class FreeTables:
     """Tables for the codes that reconstruct rows best. X : (n, D) scaled.
 
-    Making one chooses a start by short fits, which tell its cost: the mean of the errors of new rows and of these.
+    Making one chooses a start by short fits, which tell its cost: the mean error of new rows and of these.
     """
 
     def __init__(
@@ -491,7 +491,7 @@ def _nearest(costs: Float32, k: int) -> npt.NDArray[np.bool_]:
 class _Tables:
     """Tables and codes of some rows, in their principal axes. X : (n, D) float32 of mean 0.
 
-    start : the tables to begin with; explained : of the variance of rows, new ones and these, what is kept of it by them.
+    start : the tables to begin with; explained : what they keep of the variance, of new rows and of these.
     """
 
     def __init__(self, X: Float32, n_bits: int, workers: Workers, rng: np.random.RandomState) -> None:
