@@ -413,7 +413,7 @@ def test_a_create_whose_first_row_is_bad_leaves_nothing(place: Path, digits: Any
     assert not Path("new").exists()
 
 
-def test_ctrl_c_loses_no_committed_row_and_the_command_it_prints_goes_on(made: Path) -> None:
+def test_ctrl_c_loses_no_committed_row_and_the_command_it_prints_continues(made: Path) -> None:
     rows = np.lib.format.open_memmap("large.npy", mode="w+", dtype=np.float32, shape=(300_000, 64))  # holes
     rows[:, 0] = np.arange(300_000) % 17
     del rows

@@ -40,7 +40,7 @@ def test_fit_passes_its_options_on_and_reports_in_json(folder: Path) -> None:
     assert summary["reconstruction_error"] > 0
 
 
-def test_fit_goes_on_from_a_model_with_its_bits(folder: Path) -> None:
+def test_fit_continues_from_a_model_with_its_bits(folder: Path) -> None:
     run("fit", "base.npy", "-o", "first.safetensors", "--bits", 8)
     summary = run_json("fit", "base.npy", "-o", "second.safetensors", "--from", "first.safetensors")
     first, second = (auxbit.load(f"{name}.safetensors") for name in ("first", "second"))

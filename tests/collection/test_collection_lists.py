@@ -200,7 +200,7 @@ def test_hash_codes_of_a_collection_with_lists_are_pushed(tmp_path):
         assert np.array_equal(batch["codes"], items.model.encode(X[:5], coding="hash"))
 
 
-def test_a_create_that_is_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_create_that_is_stopped_continues_where_it_was(tmp_path, monkeypatch):
     X, queries, reached = rows(2000), rows(20, 1), []
     monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 500)
     np.save(tmp_path / "x.npy", X)

@@ -451,7 +451,7 @@ def test_a_fork_waits_for_changes_of_other_threads_and_a_section_within_one_does
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_in_a_section_of_its_own_thread_or_beside_an_endless_one_goes_on(monkeypatch):
+def test_a_fork_in_a_section_of_its_own_thread_or_beside_an_endless_one_continues(monkeypatch):
     monkeypatch.setattr(parallel, "FORK_SECONDS", 0.05)
     stop, inside = threading.Event(), threading.Event()
 

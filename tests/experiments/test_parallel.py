@@ -225,7 +225,7 @@ def test_results_are_not_overwritten_unasked(X: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_experiment_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_experiment_continues(tmp_path: Path) -> None:
     arguments = ["--rows", "20000", "--bits", "16", "--repeats", "4", "--jobs", "1", "--out", "out"]
     command = [sys.executable, "-m", "auxbit", "experiment", "parallel", *arguments]
     rows = tmp_path / "out" / "rows.jsonl"

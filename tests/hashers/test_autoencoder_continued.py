@@ -55,13 +55,13 @@ def test_values_of_mu_that_were_given_get_none_between_them():
     assert {each.mu for each in model.fit(DIGITS, init=model).history_} <= set(values)
 
 
-def test_a_model_that_goes_on_from_itself_on_the_same_rows_stays_as_good():
+def test_a_model_that_continues_from_itself_on_the_same_rows_stays_as_good():
     model = BinaryAutoencoder(16, validation=None, random_state=0).fit(DIGITS)
     error = model.score(DIGITS)
     assert model.fit(DIGITS, init=model).score(DIGITS) >= 1.001 * error
 
 
-def test_it_goes_on_the_same_out_of_core_and_with_any_number_of_threads(tmp_path):
+def test_it_continues_the_same_out_of_core_and_with_any_number_of_threads(tmp_path):
     np.save(tmp_path / "rows.npy", DIGITS)
     before = BinaryAutoencoder(16, random_state=0).fit(OLD)
     fits = [clone(before).set_params(n_jobs=n).fit(DIGITS, init=before) for n in (1, 2)]
@@ -70,7 +70,7 @@ def test_it_goes_on_the_same_out_of_core_and_with_any_number_of_threads(tmp_path
         assert np.array_equal(each.encode(DIGITS), fits[0].encode(DIGITS))
 
 
-def test_it_goes_on_from_a_model_of_a_file(tmp_path):
+def test_it_continues_from_a_model_of_a_file(tmp_path):
     before = BinaryAutoencoder(16, random_state=0).fit(OLD)
     before.save(tmp_path / "m.safetensors")
     loaded = auxbit.load(tmp_path / "m.safetensors")
@@ -89,7 +89,7 @@ def test_it_says_nothing_of_a_first_step_that_has_nothing_left_to_change():
     assert late.history_[0].changed == 0
 
 
-def test_it_goes_on_from_a_model_that_does_not_tell_its_C():
+def test_it_continues_from_a_model_that_does_not_tell_its_C():
     before = BinaryAutoencoder(8, random_state=0).fit(OLD)
     before.C_ = 0.0  # as of files of the first versions
     assert clone(before).fit(DIGITS, init=before).C_ > 0
@@ -97,7 +97,7 @@ def test_it_goes_on_from_a_model_that_does_not_tell_its_C():
 
 @pytest.mark.parametrize("encoder", ["rbf", np.square], ids=["rbf", "own"])
 @pytest.mark.parametrize("model_class", [BinaryAutoencoder, BinaryFactorAnalysis])
-def test_it_goes_on_from_features_without_a_linear_fit(model_class, encoder):
+def test_it_continues_from_features_without_a_linear_fit(model_class, encoder):
     seen = []
     before = model_class(8, encoder=encoder, n_centres=20, random_state=0).fit(OLD)
     before.fit_decoder(OLD, "linear", lists=4, n_iter=1)  # of no account
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_resumed_only_from_the_same_model(tmp_path):
     assert np.array_equal(resumed.encode(DIGITS), whole.encode(DIGITS))
 
 
-def test_factor_analysis_goes_on_too():
+def test_factor_analysis_continues_too():
     before = BinaryFactorAnalysis(12, random_state=0).fit(OLD)
     gone_on = clone(before).fit(DIGITS, init=before)
     assert gone_on.score(DIGITS) > 1.05 * clone(before).fit(DIGITS).score(DIGITS)
@@ -164,7 +164,7 @@ def test_factor_analysis_goes_on_too():
         (BinaryAutoencoder(8, random_state=0).fit(OLD[:, 20:40]), "fitted to 20 columns, but X has 64"),
     ],
 )
-def test_what_cannot_be_gone_on_from_is_refused(init, message):
+def test_what_cannot_be_continued_from_is_refused(init, message):
     model = BinaryAutoencoder(8, random_state=0)
     with pytest.raises(InvalidInput, match=message):
         model.fit(DIGITS, init=init)
@@ -260,7 +260,7 @@ def test_a_fit_begins_another_stream_with_a_sample_of_its_rows():
 # ---- retraining
 
 
-def test_a_collection_goes_on_from_its_model_if_rows_are_like_those_before(monkeypatch):
+def test_a_collection_continues_from_its_model_if_rows_are_like_those_before(monkeypatch):
     goes_on = []
     fit = BinaryAutoencoder.fit
 

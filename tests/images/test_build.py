@@ -123,7 +123,7 @@ def test_colour_is_part_of_the_vectors(tmp_path: Path) -> None:
 def test_a_folder_without_pictures_says_what_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "notes.txt").write_text("no picture")
-    with pytest.raises(FileProblem, match=r"no pictures in .*in: files that end in \.avif, \.bmp"):
+    with pytest.raises(FileProblem, match=r"no pictures in .*in: expected files that end in \.avif, \.bmp"):
         create(tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -47,7 +47,7 @@ def test_a_picture_is_decoded_as_in_this_process(one):
     assert one.preview(GOOD, longest=30) == decode.preview(GOOD, longest=30)
 
 
-def test_a_bad_picture_is_refused_with_its_reason_and_the_process_goes_on(one):
+def test_a_bad_picture_is_refused_with_its_reason_and_the_process_continues(one):
     before = one.processes
     for content in files.bad_files().values():
         with pytest.raises(BadPicture, match=r"^(is|has) ") as there:

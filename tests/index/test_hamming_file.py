@@ -44,7 +44,7 @@ def test_a_file_of_a_former_approximate_index_is_read_as_an_exact_one(kind, opti
     assert HammingIndex.load(tmp_path / "new.index").kind == "auto"
 
 
-def test_numbering_goes_on_where_it_was(tmp_path):
+def test_numbering_continues_where_it_was(tmp_path):
     index = HammingIndex(8)
     index.add(random_codes(5, 8))
     index.remove([3, 4])
@@ -153,7 +153,7 @@ def test_an_empty_index_of_another_width_is_refused(tmp_path):
 def test_files_that_are_no_index_are_refused(tmp_path):
     with pytest.raises(IndexFileError, match="does not exist"):
         HammingIndex.load(tmp_path / "nothing")
-    with pytest.raises(IndexFileError, match="is not a file"):
+    with pytest.raises(IndexFileError, match="is a folder; expected an auxbit index"):
         HammingIndex.load(tmp_path)
     (tmp_path / "text").write_text("not an index")
     with pytest.raises(IndexFileError, match="not an auxbit index, or was cut short"):

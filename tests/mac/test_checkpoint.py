@@ -46,7 +46,7 @@ def folder(tmp_path, begun):
     return tmp_path / "state"
 
 
-def test_a_fit_goes_on_from_its_last_state(folder):
+def test_a_fit_continues_from_its_last_state(folder):
     seen = []
     model = quick(**LONG, callback=seen.append).fit(X, checkpoint=folder, resume=True)
     wanted = quick(**LONG).fit(X, memory="1GB")

@@ -91,7 +91,7 @@ def test_a_file_of_hdf5_is_closed_after_a_fit_and_what_others_have_open_stays_op
 )
 @pytest.mark.filterwarnings("ignore:.*has axes for only:UserWarning")
 @pytest.mark.filterwarnings("ignore:the fit ended")
-def test_every_option_means_the_same_by_passes(tmp_path, parameters):
+def test_every_option_means_the_same_out_of_core(tmp_path, parameters):
     path = stored(".npy", X, tmp_path)
     assert_same(quick(**parameters).fit(path), quick(**parameters).fit(X))
 
@@ -241,7 +241,7 @@ def test_passes_are_kept_with_the_model_and_forgotten_by_a_fit_in_memory(tmp_pat
     assert auxbit.load(tmp_path / "m.safetensors").n_passes_ is None
 
 
-def test_a_fit_by_passes_is_a_whole_model(tmp_path):
+def test_a_fit_out_of_core_is_a_whole_model(tmp_path):
     model = BinaryAutoencoder(8, random_state=0, max_iter=3).fit(stored(".npy", X, tmp_path))
     model.save(tmp_path / "m.safetensors")
     loaded = auxbit.load(tmp_path / "m.safetensors")

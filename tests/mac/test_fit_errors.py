@@ -78,7 +78,7 @@ def test_parameters_that_cannot_be_are_named(parameters, why):
         quick(**parameters).fit(OnlySlices(X))
 
 
-def test_wrong_ways_to_ask_for_a_fit_by_passes_are_explained(tmp_path):
+def test_wrong_ways_to_ask_for_a_fit_out_of_core_are_explained(tmp_path):
     with pytest.raises(InvalidParameter, match=r"memory='lots' is invalid: expected bytes, as '1GB'"):
         quick().fit(X, memory="lots")
     with pytest.raises(

@@ -164,7 +164,7 @@ def test_only_the_bits_that_a_z_step_changes_are_solved_again(digits, bits_solve
     assert (after.weights == 0).all()
 
 
-def test_bits_not_solved_to_tolerance_are_gone_on_with(digits, bits_solved):
+def test_bits_not_solved_to_tolerance_are_continued(digits, bits_solved):
     X, Z = digits[0], flip(digits[1], 0.1)
     with Workers(1) as workers:
         rows = rows_of(X, Z, workers, SvmOptions(tol=3e-4))

@@ -71,7 +71,7 @@ def test_a_push_brings_everything_and_again_changes_nothing(opened):
     assert opened.pushed("x") == 0  # complete pushes are forgotten
 
 
-def test_an_interrupted_push_goes_on_where_it_stopped(opened):
+def test_an_interrupted_push_continues_where_it_stopped(opened):
     source = of_arrays(random_codes(250, 32), 32, identity="x")
     opened.batch_rows, stopped = 100, []
     with pytest.raises(Interrupted):

@@ -65,7 +65,7 @@ def assert_same_model(one, other, X):
     ],
     ids=["tpca", "lsh", "agh", "hasher", "lifted", "rbf", "own", "tables", "affinity", "queries"],
 )
-def test_every_start_and_validation_gives_the_model_of_a_fit_by_passes_here(client, path, X, options):
+def test_every_start_and_validation_gives_the_model_of_a_fit_out_of_core_here(client, path, X, options):
     here = model(**options).fit(path)
     there = model(**options).fit(path, client=client)
     assert_same_model(there, here, X)
@@ -192,7 +192,7 @@ def test_a_decoder_is_fitted_to_a_sample_of_the_rows_on_a_cluster(client, path, 
         assert fitted.training_.n_rows == 3000
 
 
-def test_a_fit_on_a_cluster_goes_on_from_a_model_as_one_in_memory(client, path, X):
+def test_a_fit_on_a_cluster_continues_from_a_model_as_one_in_memory(client, path, X):
     before = model(init="lsh").fit(X[: N // 2])
     there, here = model().fit(path, client=client, init=before), model().fit(X, init=before)
     np.testing.assert_array_equal(there.encode(X[:2000]), here.encode(X[:2000]))

@@ -152,7 +152,7 @@ def test_an_upload_that_the_server_has_forgotten_is_sent_again_from_the_browser(
     page.get_by_text("This picture is no longer here").wait_for()
 
 
-def test_a_corrupt_upload_is_refused_in_words_and_the_page_goes_on(window, shapes, picture, screenshot):
+def test_a_corrupt_upload_is_refused_in_words_and_the_page_continues(window, shapes, picture, screenshot):
     page = window(shapes, expected=["status of 4"]).open()
     broken = picture(103)[:900]
     page.set_input_files("#file-input", {"name": "broken.jpg", "mimeType": "image/jpeg", "buffer": broken})
