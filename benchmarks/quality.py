@@ -8,7 +8,8 @@ that are there are not run again.
     python benchmarks/quality.py --limit 600        # seconds of a cell; slower ones are noted and left out
     python benchmarks/quality.py --table            # only write the page again
 
-AUXBIT_DATA is a folder with sift_photos, mnist, wordnet and, for GIST, cifar10.
+AUXBIT_DATA is a folder with sift_photos, mnist, wordnet, for GIST cifar10, and minilm as
+benchmarks/minilm.py makes it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from auxbit.quantiser.fit import levels_of
 from record import RESULTS, data_folder, fill_in, machine, table
 
 BITS = (32, 64, 128, 256)
-DATA = ("sift_photos", "mnist", "gist", "wordnet")
+DATA = ("sift_photos", "mnist", "gist", "wordnet", "minilm")
 OURS = "auto"
 METHODS = (OURS, "pq", "pca-rabitq", "pca-rabitq2", "itq-rabitq", "eden", "ash", "rq", "lsq", "plsq", "opq")
 N_TRAIN, N_BASE, N_QUERIES, K = 50_000, 100_000, 1000, 50
@@ -51,7 +52,7 @@ def rows_of(name: str) -> tuple[Array, Array]:
     else:
         base, queries = (np.load(folder / f"{part}.npy") for part in ("base", "query"))
     both = [each.astype(np.float32) for each in (base[:N_BASE], queries[:N_QUERIES])]
-    if name == "wordnet":
+    if name in ("wordnet", "minilm"):
         both = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in both]
     return both[0], both[1]
 

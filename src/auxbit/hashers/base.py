@@ -303,8 +303,8 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
         decoder : "linear", one vector per bit, starting from the present decoder; "tables", one vector for
             each of the 256 values of each byte, which reconstructs far better, takes up to twice as long to
-            search, and needs many rows to learn from; or "auto", the one whose codes are better on rows held
-            out of a short fit. `decoder_` is a LinearDecoder or a TableDecoder.
+            search, and needs many rows to learn from; or "auto", the one whose codes are better in a short
+            fit, by rows held out and rows trained on. `decoder_` is a LinearDecoder or a TableDecoder.
         mu : the cost of each bit that differs from h(x), on data scaled to a largest range of 1. At 0 codes
             are chosen for the decoder alone; a larger mu keeps them near h(x), for Hamming distances.
         lists : divide rows into that many lists (only with mu=0); "auto": about 1.5·√n for the n rows of X,
