@@ -613,7 +613,7 @@ class ArrayTable:
         return Scaling.measure(self.raw, self._workers, normalize=normalize, lift=lift)
 
     def take(self, rows: Ids) -> Array:
-        return take_rows(self.raw, rows)
+        return self.raw[rows] if self.raw.flags.owndata else take_rows(self.raw, rows)  # which may be mapped
 
     def rows(
         self, scaling: Scaling, held_out: Ids | None, n_bits: int, folder: Path | None, present: int,
