@@ -145,7 +145,10 @@ def signalled_writer(
         faulthandler.dump_traceback_later(30, exit=True)  # a writer that hangs shows where
         try:
             signal.signal(chosen, raise_signalled)
-            os.write(acknowledge, b"!")  # ready
+            try:
+                os.write(acknowledge, b"!")  # ready
+            except Signalled:  # before it has begun
+                os._exit(0)
             write_on(path, contents, seed, number, acknowledge)
         except BaseException:
             traceback.print_exc()

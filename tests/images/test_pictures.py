@@ -98,7 +98,7 @@ def test_what_is_no_picture_is_refused(pets: Path, tmp_path: Path) -> None:
             pictures.search(b"no picture")
         with pytest.raises(FileProblem, match=r"nowhere\.png cannot be read: No such file"):
             pictures.search(tmp_path / "nowhere.png")
-        with pytest.raises(FileProblem, match="cannot be read: embedded null"):
+        with pytest.raises(FileProblem, match=r"cannot be read: .*embedded null"):
             pictures.search("a\0b")
         with pytest.raises(BadPicture, match="is a folder"):
             pictures.search(tmp_path)
