@@ -23,7 +23,9 @@ def test_integers_outside_their_range_and_other_types_are_refused(value):
 
 def test_masked_numbers_are_not_taken_for_those_below_the_mask():
     X = np.ma.masked_array([[1.0, 2.0], [3.0, 1e9]], mask=[[0, 0], [0, 1]])
-    with pytest.raises(InvalidInput, match=r"X has 1 masked numbers. Fill them, e.g. X.filled\(0\), or drop"):
+    with pytest.raises(
+        InvalidInput, match=r"X has masked numbers, 1 of 4. Fill them, e.g. X.filled\(0\), or drop"
+    ):
         checks.as_array(X)
     unmasked = np.ma.masked_array([[1.0, 2.0]])
     assert checks.as_array(unmasked).tolist() == [[1.0, 2.0]]

@@ -151,7 +151,7 @@ def test_constant_features_have_a_gain_all_the_same():
         (lambda rows: rows[:, :0], r"must return features"),
         (lambda rows: np.full((len(rows), 2), "a"), "must return features"),
         (lambda rows: np.full((len(rows), 2), np.nan), "not finite"),
-        (lambda rows: np.ma.masked_greater(rows, 1e-3), r"features has \d+ masked numbers"),
+        (lambda rows: np.ma.masked_greater(rows, 1e-3), r"features has masked numbers, \d+ of \d+"),
     ],
 )
 def test_a_map_that_returns_no_features_is_refused(returned, why):

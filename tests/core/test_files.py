@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auxbit.core import files
-from auxbit.core.files import CHUNK, Checked, Flat, WriterLock, append_checked, check_layout
+from auxbit.core.files import (
+    CHUNK,
+    Checked,
+    Connections,
+    Flat,
+    WriterLock,
+    append_checked,
+    check_layout,
+)
 from auxbit.core.parallel import FORK_SECONDS, unforked
 from auxbit.errors import Damaged, FileExists, FileProblem, InUse, InvalidInput
 
@@ -400,3 +409,25 @@ def test_a_disk_without_room_for_a_large_page_still_takes_what_is_added(tmp_path
         codes.append(start, [whole[start : start + step]], 64)
     assert codes.path.stat().st_size == len(whole) + 64
     assert codes.content(len(whole), 64).tobytes() == whole.tobytes() + bytes(64)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_connections_that_nobody_closed_are_closed_with_the_last_reference(on_disk, tmp_path, monkeypatch):
+    closed = []
+
+    class Noted(sqlite3.Connection):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Noted))
+    path = tmp_path / "d.sqlite" if on_disk else None
+    if on_disk:
+        sqlite3.connect(path).close()
+        closed.clear()
+    connections = Connections(path, lambda connection: None)
+    connections.writer().execute("CREATE TABLE x (y)")
+    with connections.reading() as reader:
+        assert reader.execute("SELECT count(*) FROM x").fetchone() == (0,)
+    del connections, reader
+    assert len(closed) == (2 if on_disk else 1)

@@ -144,7 +144,7 @@ def test_the_array_of_codes_that_was_passed_is_not_changed(model_class, some):
         (np.zeros((360, 8), np.uint8), r"with n=400, got shape \(360, 8\)"),
         (np.zeros((400, 8)), "of float64"),
         (np.zeros(400, np.uint8), r"got shape \(400,\)"),
-        (np.ma.masked_array(np.zeros((400, 8), np.uint8), mask=True), "init has 3,200 masked"),
+        (np.ma.masked_array(np.zeros((400, 8), np.uint8), mask=True), "init has masked numbers, 3,200 of"),
         (np.zeros((400, 1), np.int64) + 200, r"got shape \(400, 1\) with values 200 to 200"),
         (LSH(9), "init has 9 bits, but n_bits=8"),
         ("pca", "init='pca' is invalid: expected one of itq, agh, tpca, bfa, lsh, random, auto, a hasher"),

@@ -40,7 +40,7 @@ def state(model):
 def test_masked_rows_are_refused(method, fitted):
     masked = np.ma.masked_array(GOOD, mask=GOOD > 2)
     for model in fitted.values():
-        expect(method, model, masked, r"X has \d+ masked numbers\. Fill them")
+        expect(method, model, masked, r"X has masked numbers, \d+ of \d+\. Fill them")
 
 
 def expect(method, model, X, match, error=InvalidInput):

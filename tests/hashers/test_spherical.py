@@ -316,7 +316,7 @@ def test_what_are_not_codes_is_refused():
         spherical_search(codes, codes[:, :1], 1)
     with pytest.raises(InvalidInput, match="base_codes have bits set beyond the first 9"):
         spherical_search(codes, codes, 1, n_bits=9)
-    with pytest.raises(InvalidInput, match="base_codes has 8 masked numbers"):
+    with pytest.raises(InvalidInput, match="base_codes has masked numbers, 8 of"):
         spherical_search(np.ma.masked_array(codes, mask=True), codes, 1)
     with pytest.raises(InvalidInput, match="b must be packed codes of 16 bits"):
         spherical_distances(codes, codes[0], 16)

@@ -138,7 +138,7 @@ def test_later_changes_do_not_reach_codes_and_ids_already_taken():
         ([1], r"one integer per code, shape \(2,\), got shape \(1,\)"),
         ([[1, 2]], r"got shape \(1, 2\)"),
         ([[1], [2, 3]], "ids must be an array of numbers"),
-        (np.ma.masked_array([1, 2], mask=[0, 1]), "ids has 1 masked numbers"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), "ids has masked numbers, 1 of"),
         ({1, "a"}, "ids must be integers, but is a set of several types"),
     ],
 )
@@ -216,9 +216,9 @@ def test_an_id_that_was_removed_may_come_again():
         ([0.5, 1.0], "among must be integers, got float64"),
         ([-1], "got -1"),
         (np.zeros((1, 3), dtype=np.int64), r"among must be a list of ids, got shape \(1, 3\)"),
-        (np.ma.masked_array([0, 1], mask=[0, 1]), "among has 1 masked numbers"),
+        (np.ma.masked_array([0, 1], mask=[0, 1]), "among has masked numbers, 1 of"),
         ({1, "a"}, "among must be integers, but is a set of several types"),
-        (np.ma.masked_array(np.ones(3, dtype=bool), mask=[0, 1, 1]), "among has 2 masked numbers"),
+        (np.ma.masked_array(np.ones(3, dtype=bool), mask=[0, 1, 1]), "among has masked numbers, 2 of"),
     ],
 )
 def test_a_filter_that_cannot_be_used_is_refused(among, message):

@@ -472,10 +472,18 @@ def test_principal_axes_and_their_parts_are_orthonormal():
         np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-9)
 
 
+def test_tables_of_few_rows_have_an_axis_for_all_of_their_directions():
+    """With fewer axes than directions of equal variance, .39 is left, however many bits there are."""
+    X = np.random.default_rng(0).normal(size=(800, 150)).astype(np.float32)
+    model = LSH(96, random_state=0).fit(X).fit_decoder(X, "tables", n_iter=4)
+    left = X - model.decode(model.encode(X, coding="optimal"))
+    assert np.square(left).sum() < 0.1 * np.square(X).sum()
+
+
 # ---- which kind
 
 
-def test_auto_is_tables_for_clusters_and_linear_for_sums_and_for_few_rows(digits):
+def test_auto_is_tables_if_they_can_hold_the_rows_and_linear_for_sums_and_a_handful(digits):
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(40, 30))
     many = centres[rng.integers(40, size=4000)] + 0.1 * rng.normal(size=(4000, 30))
@@ -484,6 +492,9 @@ def test_auto_is_tables_for_clusters_and_linear_for_sums_and_for_few_rows(digits
     sums = (rng.integers(0, 2, size=(1000, 16)) @ rng.normal(size=(16, 40))).astype(np.float32)
     model = ITQ(16, random_state=0).fit(sums).fit_decoder(sums, "auto", n_iter=2)
     assert isinstance(model.decoder_, LinearDecoder)
+    few = (rng.integers(0, 2, size=(300, 64)) @ rng.normal(size=(64, 200))).astype(np.float32)
+    model = ITQ(64, random_state=0).fit(few).fit_decoder(few, "auto", n_iter=2)
+    assert isinstance(model.decoder_, TableDecoder)  # they are those that will be searched
     model = ITQ(32, random_state=0).fit(digits[:40]).fit_decoder(digits[:40], "auto", n_iter=1)
     assert isinstance(model.decoder_, LinearDecoder)
     model = ITQ(24, random_state=0).fit(many).fit_decoder(many, "auto", mu=0.01, n_iter=1)

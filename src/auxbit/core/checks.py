@@ -71,7 +71,8 @@ def as_array(X: Any, name: str = "X") -> Array:
     masked = int(np.ma.getmaskarray(X).sum()) if isinstance(X, np.ma.MaskedArray) else 0
     if masked:
         raise InvalidInput(
-            f"{name} has {masked:,} masked numbers. Fill them, e.g. {name}.filled(0), or drop their rows."
+            f"{name} has masked numbers, {masked:,} of {X.size:,}. Fill them, e.g. {name}.filled(0), or drop "
+            "their rows."
         )
     try:
         return np.asarray(X)

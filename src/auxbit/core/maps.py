@@ -755,17 +755,29 @@ LEAST_NORM = 1e-150  # whose square float64 can hold
 
 
 @late_kernel
+def norm_of(x: npt.NDArray[Any]) -> float:
+    """‖x‖ of a row, in units of its largest number: squares neither overflow nor vanish."""
+    largest = 0.0
+    for d in range(len(x)):
+        largest = max(largest, abs(np.float64(x[d])))
+    unit, total = largest if largest > 0 else 1.0, 0.0
+    for d in range(len(x)):
+        share = x[d] / unit
+        total += share * share
+    measured: float = largest * np.sqrt(total)
+    return measured
+
+
+@late_kernel
 def divide_by_norms(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.NDArray[Any]) -> None:
     """Divide each row by its norm, unless that is 0; beyond the limit to NaN, lest it hide what is wrong."""
     for row in range(X.shape[0]):
         for d in range(X.shape[1]):
             row64[d] = X[row, d]
         norm = np.sqrt(dot(row64, row64))
-        if norm < LEAST_NORM:  # squares of such numbers vanish
-            largest = np.abs(row64).max()
-            if largest > 0:
-                row64 /= largest
-            norm = max(np.sqrt(dot(row64, row64)), 1.0)
+        if norm < LEAST_NORM:
+            norm = norm_of(row64)
+            norm = norm if norm > 0 else 1.0
         elif not norm <= limit:
             norm = np.nan
         for d in range(X.shape[1]):
@@ -774,16 +786,9 @@ def divide_by_norms(X: npt.NDArray[Any], row64: Float64, limit: float, out: npt.
 
 @late_kernel
 def measure_norms(X: npt.NDArray[Any], out: Float64) -> None:
-    """‖x‖ of each row, (n,), in units of its largest number: squares neither overflow nor vanish."""
+    """‖x‖ of each row, (n,)."""
     for row in range(X.shape[0]):
-        largest = 0.0
-        for d in range(X.shape[1]):
-            largest = max(largest, abs(np.float64(X[row, d])))
-        unit, total = largest if largest > 0 else 1.0, 0.0
-        for d in range(X.shape[1]):
-            x = X[row, d] / unit
-            total += x * x
-        out[row] = largest * np.sqrt(total)
+        out[row] = norm_of(X[row])
 
 
 # a factor that moves the lowest bit of byte k of a word to bit k of the highest byte

@@ -23,7 +23,7 @@ from auxbit.core.checks import (
     check_finite,
     check_squares,
 )
-from auxbit.core.maps import VALUES, dot
+from auxbit.core.maps import VALUES, dot, norm_of
 from auxbit.core.parallel import Workers, kernel
 from auxbit.core.simd import (
     TILE,
@@ -609,16 +609,10 @@ def rank_rows(
 @kernel
 def _length(x: Any) -> float:
     """The norm of a row; 1 if it is 0, by which it can be divided."""
-    length = np.sqrt(dot(x, x))
-    if not LEAST_LENGTH <= length <= MOST_LENGTH:  # again, in units of its largest number
-        largest, total = 0.0, 0.0
-        for d in range(len(x)):
-            largest = max(largest, abs(np.float64(x[d])))
-        unit = largest if largest > 0 else 1.0
-        for d in range(len(x)):
-            total += (x[d] / unit) ** 2
-        length = largest * np.sqrt(total)
-    return length if length > 0 else 1.0
+    norm = np.sqrt(dot(x, x))
+    if not LEAST_LENGTH <= norm <= MOST_LENGTH:
+        norm = norm_of(x)
+    return norm if norm > 0 else 1.0
 
 
 @kernel
