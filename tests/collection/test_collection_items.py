@@ -222,6 +222,19 @@ def test_an_item_without_a_vector_is_searched_for_by_what_the_decoder_makes_of_i
             codes.search(like=0, mode="asymmetric")
 
 
+def test_what_would_be_left_out_in_silence_is_refused(filled, digits, tmp_path):
+    code, rows = filled.codes([0]), tmp_path / "rows.npy"
+    np.save(rows, digits[:1])
+    for asked in ({"X": digits[0]}, {"codes": code}):
+        with pytest.raises(InvalidInput, match="give like alone, or X or codes"):
+            filled.search(**asked, like=3)
+        with pytest.raises(InvalidInput, match="give like alone, or X or codes"):
+            filled.search_radius(**asked, like=3)
+    for call in (filled.search, filled.add):
+        with pytest.raises(InvalidInput, match="X is a file, and codes go with rows in memory"):
+            call(rows, codes=code)
+
+
 def test_answers_have_metadata_a_frame_and_something_to_look_at(filled, digits):
     found = filled.search(digits[0], 3, where="odd=true")
     assert found.metadata == filled.metadata(found.ids)
@@ -489,6 +502,20 @@ def test_attachments_are_given_back_and_go_with_their_items(place, model, digits
         collection.add(digits[:1], ids=[1])
         with pytest.raises(InvalidInput, match="no attachment"):
             collection.attachment(1)
+
+
+def test_attachments_of_the_rows_of_a_file_are_kept_over_its_batches(
+    place, model, digits, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("auxbit.collection.collection.BATCH_ROWS", 2)
+    np.save(tmp_path / "rows.npy", digits[:5])
+    with Collection.create(place, model) as collection:
+        every = [b"0", b"1", None, b"3", b"4"]
+        collection.add(tmp_path / "rows.npy", attachments=every, first_row=1)
+        assert [collection.attachment(each) for each in (0, 2, 3)] == [b"1", b"3", b"4"]
+        with pytest.raises(InvalidInput, match="there are 4 attachments for 5 rows"):
+            collection.add(tmp_path / "rows.npy", attachments=every[1:])
+        assert len(collection) == 4
 
 
 # ---- opening

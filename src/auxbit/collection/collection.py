@@ -257,14 +257,19 @@ class Collection:
             raise InvalidInput("there is nothing to add: give X, rows to encode, or codes.")
         rows = records_of(source, vectors=vectors_column, ids=ids, metadata=metadata)
         how: dict[str, Any] = {"upsert": upsert, "trained": trained}
-        if isinstance(source, str | os.PathLike):
-            rows = rows.typed(self._storage.state.ids, ids if is_file(ids) else source)
-            return self._add_file(rows, X is None, first_row, memory, progress or Silent(), stopped, **how)
         if attachments is not None and len(attachments) != len(rows):
             raise InvalidInput(f"there are {len(attachments)} attachments for {len(rows)} rows.")
         for each in attachments or ():
             if not isinstance(each, bytes | bytearray | memoryview | None):
                 raise InvalidParameter("attachments", [each], "bytes or None for each row", "Encode text.")
+        if isinstance(source, str | os.PathLike):
+            if X is not None and codes is not None:
+                raise InvalidInput("X is a file, and codes go with rows in memory: give one of the two.")
+            rows, told = (
+                rows.typed(self._storage.state.ids, ids if is_file(ids) else source),
+                progress or Silent(),
+            )
+            return self._add_file(rows, X is None, first_row, memory, told, stopped, attachments, **how)
         given = np.asarray(rows.X[:])
         with self._editing("added") as edit:
             both = (None, given) if X is None else (given, codes)
@@ -272,7 +277,7 @@ class Collection:
 
     def _add_file(
         self, rows: Records, are_codes: bool, first: int, memory: str | int | None, told: Progress,
-        stopped: Stopped | None, **how: Any,
+        stopped: Stopped | None, attachments: Attachments | None = None, **how: Any,
     ) -> Array:  # fmt: skip
         """Add the rows of a file from row `first` on, batch by batch; returns their ids."""
         from auxbit.hashers.files import check_codes_suit, rows_are_codes, rows_within
@@ -294,7 +299,8 @@ class Collection:
         told.stage("adding", n - first)
         try:
             for start in range(first, n, at_once):
-                part = rows[start : min(start + at_once, n)]
+                some = slice(start, min(start + at_once, n))
+                part, how["attachments"] = rows[some], attachments and attachments[some]
                 X = np.asarray(part.X[:])
                 with self._editing("added") as edit:
                     ids.append(edit.add(part, *((None, X) if are_codes else (X, None)), **how))

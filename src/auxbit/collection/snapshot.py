@@ -351,6 +351,8 @@ class Snapshot(NamedTuple):
         """What is searched for: X, codes, or an item, by its vector if that is kept, else by its code."""
         if like is None:
             return Queries(self.view, X, codes, column)
+        if not (X is codes is None):
+            raise InvalidInput("like is the id of an item to search for: give like alone, or X or codes.")
         view, place = self.view, self.places([like])
         X = None if view.kept is None else view.vectors(place)[0]
         if X is not None and self.state.model is not None:

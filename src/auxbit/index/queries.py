@@ -108,6 +108,8 @@ class Queries:
         if given is None:
             raise InvalidInput("there is nothing to search for: give X, rows to encode, codes or like.")
         if type(given) is not np.ndarray and isinstance(given, str | os.PathLike):
+            if X is not None and codes is not None:
+                raise InvalidInput("X is a file, and codes go with rows in memory: give one of the two.")
             X, codes = self._read(given, column, are_codes=X is None)
         if X is not None:
             rows = X if type(X) is np.ndarray else as_array(as_rows(X))
