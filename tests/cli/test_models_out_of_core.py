@@ -140,6 +140,7 @@ def test_the_embedded_digits_can_be_read_out_of_core_too(place):
         (("rows.npy", "--memory", "1MB"), 2, "at least 128MB"),
         (("rows.npy", "--resume"), 2, "it needs the folder to resume from: --checkpoint FOLDER"),
         (("rows.npy", "--memory", "1MB", "--method", "sph"), 2, "at least 128MB"),
+        (("rows.npy", "--checkpoint", ""), 2, "checkpoint='' is invalid: expected a folder"),
         (("rows.npy", "--checkpoint", "s", "--method", "itq"), 2, "does not apply to --method itq"),
         (("rows.npy", "--checkpoint", "s", "--method", "sph"), 2, "does not apply to --method sph"),
         (("rows.npy", "--h-solver", "ridge", "--method", "bfa"), 2, "does not apply to --method bfa"),

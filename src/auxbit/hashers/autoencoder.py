@@ -301,6 +301,8 @@ class _Trained(Hasher):
         return {"features": features, "n_features": n_centres or DEFAULT_CENTRES}
 
     def _check_kept(self, checkpoint: object) -> None:
+        if checkpoint == "":  # which Path takes for the current folder
+            raise InvalidParameter("checkpoint", checkpoint, "a folder", "Use '.' for the current one.")
         if checkpoint is not None and not isinstance(self.encoder, str):
             raise InvalidParameter(
                 "encoder", self.encoder, "'linear' or 'rbf' with checkpoint=",
