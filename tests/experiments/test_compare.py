@@ -311,3 +311,19 @@ def test_rows_have_the_names_of_a_mapping_also_in_another_process(digits: Any) -
     rows = compare(digits[300:], digits[300:], digits[:50], methods, [8], limit=60.0, n_jobs=1)
     assert [row["method"] for row in rows] == ["hashed", "again", "ITQ"]
     assert rows[0]["precision"] == rows[2]["precision"]
+
+
+def test_classes_of_the_same_name_are_told_apart_also_in_another_process(
+    digits: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, base in (("first_of_two", "ITQ"), ("second_of_two", "LSH"), ("third", "ITQ")):
+        name = "LSH" if module == "third" else "Mine"
+        (tmp_path / f"{module}.py").write_text(f"import auxbit\nclass {name}(auxbit.{base}):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    methods = ["first_of_two:Mine", "second_of_two:Mine", "third:LSH", "lsh", "itq"]
+    rows = compare(digits[300:], digits[300:], digits[:50], methods, [8], limit=60.0, n_jobs=1)
+    assert [row["method"] for row in rows] == [*methods[:3], "LSH", "ITQ"]
+    found = [row["precision"] for row in rows]
+    assert found[0] == found[2] == found[4] != found[1] == found[3]
+    with pytest.raises(InvalidParameter, match=r"methods='BA' is invalid: expected one method of that name"):
+        cells({"ba": "ba", "BA": ITQ}, [8], [0])

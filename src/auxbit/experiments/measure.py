@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -157,11 +158,17 @@ def find_candidates(methods: Iterable[str] | Mapping[str, Any]) -> dict[str, Can
     """The methods by their labels: names of METHODS, "module:Class", or your own estimators by your names.
 
     A value of a mapping is a name, an estimator (it is cloned; its n_bits and random_state are set), or a
-    class or function that makes one from n_bits.
+    class or function that makes one from n_bits. Classes of the same name are told apart by their modules.
     """
     named = methods if isinstance(methods, Mapping) else {name: name for name in methods}
     every = [_candidate(name, own) for name, own in named.items()]
-    found = {each.label: each for each in every}
+    labels, found = Counter(each.label for each in every), dict[str, Candidate]()
+    for each in every:
+        if labels[each.label] > 1 and each.name is not None and ":" in each.name:
+            each = each._replace(label=each.name)
+        first = found.setdefault(each.label, each)
+        if first.name != each.name or first.own is not each.own:
+            raise InvalidParameter("methods", each.label, "one method of that name", "Rename one.")
     if not found:
         raise InvalidInput("methods must not be empty.")
     return found

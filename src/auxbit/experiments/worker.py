@@ -143,7 +143,8 @@ def main(folder: Path) -> None:
     for line in sys.stdin:
         name, label, bits, seed = json.loads(line)
         try:
-            answer({"row": bench.run(find_candidates({label: name})[label], bits, seed)})
+            (method,) = find_candidates([name]).values()
+            answer({"row": bench.run(method._replace(label=label), bits, seed)})
         except InvalidInput as error:
             answer({"error": str(error)})
         except Exception as error:  # a method of the user's may raise anything
