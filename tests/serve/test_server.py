@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from html import unescape
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -87,13 +89,15 @@ def _status(port):
         return response.status
 
 
-def test_the_browser_is_opened_once_the_socket_listens(monkeypatch):
+def test_the_browser_opens_a_private_file_with_the_token_once_the_socket_listens(monkeypatch):
     opened = threading.Event()
     seen = {}
 
     def open_browser(address):
-        port = int(re.search(r":(\d+)/", address)[1])
-        seen["address"], seen["status"] = address, _status(port)
+        page = Path(urllib.request.url2pathname(address.removeprefix("file:")))
+        seen["address"], seen["page"], seen["mode"] = address, page, page.stat().st_mode & 0o777
+        seen["there"] = unescape(re.search(r'url=([^"]+)"', page.read_text())[1])
+        seen["status"] = _status(int(re.search(r":(\d+)/", seen["there"])[1]))
         opened.set()
 
     monkeypatch.setattr("webbrowser.open", open_browser)
@@ -107,7 +111,11 @@ def test_the_browser_is_opened_once_the_socket_listens(monkeypatch):
     assert "t&t" not in repr(settings)
     server.serve(settings, ready=told.append)
     assert seen["status"] == 200
-    assert seen["address"] == told[0].address + "?token=t%26t"
+    # other users see the address among the processes, so it must not have the token
+    assert seen["there"] == told[0].address + "?token=t%26t"
+    assert "t%26t" not in seen["address"]
+    assert seen["mode"] == 0o600 or os.name != "posix"
+    assert not seen["page"].parent.exists()
     assert (told[0].name, told[0].items) == ("digits.auxbit", N)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -121,8 +122,8 @@ def serve(
         def listens() -> None:
             ready(serving)
             if settings.browser:
-                query = f"?token={quote(settings.token)}" if settings.token else ""
-                threading.Thread(target=webbrowser.open, args=[serving.address + query], daemon=True).start()
+                page = stack.enter_context(_page_to_open(serving.address, settings.token))
+                threading.Thread(target=webbrowser.open, args=[page], daemon=True).start()
 
         _run(app, listening, listens, settings.limits)
 
@@ -272,6 +273,26 @@ def _address(host: str, listening: socket.socket) -> str:
     port = listening.getsockname()[1]
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+
+
+@contextmanager
+def _page_to_open(address: str, token: str | None) -> Iterator[str]:
+    """What a browser is told to open: the page, or with a token a file that leads to it.
+
+    Everybody on this machine sees what programs are started with; only this user can read the file.
+    """
+    if token is None:
+        yield address
+        return
+    there = escape(f"{address}?token={quote(token)}")
+    with tempfile.TemporaryDirectory(prefix="auxbit-serve-", ignore_cleanup_errors=True) as folder:
+        page = Path(folder, "open.html")
+        page.touch(0o600)
+        page.write_text(
+            f'<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={there}">'
+            f'<title>auxbit</title><a href="{there}">Open auxbit</a>'
+        )
+        yield page.as_uri()
 
 
 # ---- The demonstration
