@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,29 @@ OTHERS = (
 @pytest.mark.parametrize("name", ["", *OTHERS.split(), "x" * 5000])
 def test_no_other_file_is_reached(client, name):
     refused(client.get(f"/static/{name}"), 404, "not_found")
+
+
+# what the server sends → what the page has of it
+READ = {
+    '{"id":9007199254740991,"metadata":{"a":-9007199254740993,"b":[1,12345678901234567890]}}':
+        {"id": 2**53 - 1, "metadata": {"a": str(-(2**53) - 1), "b": [1, "12345678901234567890"]}},
+    '{"a":0.12345678901234567,"b":1234567890123456.5,"c":1234567890123456789e3,"d":1e22}':
+        {"a": 0.12345678901234567, "b": 1234567890123456.5, "c": 1234567890123456789e3, "d": 1e22},
+    json.dumps({"a": 'the "id":12345678901234567890, \\', "12345678901234567890": ":12345678901234567890,"}):
+        {"a": 'the "id":12345678901234567890, \\', "12345678901234567890": ":12345678901234567890,"},
+}  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run JavaScript")
+def test_integers_beyond_those_of_javascript_stay_as_they_are_as_text(tmp_path):
+    (tmp_path / "api.mjs").write_bytes(Path(str(app.FILES.directory), "api.js").read_bytes())
+    (tmp_path / "run.mjs").write_text(
+        "import { stats } from './api.mjs';\n"
+        "for (const text of JSON.parse(process.argv[2])) {\n"
+        "  globalThis.fetch = async () => new Response(text);\n"
+        "  console.log(JSON.stringify(await stats()));\n"
+        "}\n"
+    )
+    command = ["node", str(tmp_path / "run.mjs"), json.dumps(list(READ))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert list(map(json.loads, done.stdout.splitlines())) == list(READ.values())

@@ -13,6 +13,12 @@ export class ApiError extends Error {
 
 export const isAbort = (error) => error?.name === "AbortError";
 
+// texts are matched as a whole, so that digits in them are left alone
+const TEXT_OR_LONG = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\d.])-?\d{16,}(?![\d.eE])/g;
+
+/** An integer beyond 2^53 would be another number: it stays as it is, as text. */
+const exactly = (token) => (token[0] === '"' || Number.isSafeInteger(Number(token)) ? token : `"${token}"`);
+
 async function ask(path, options) {
   let response;
   try {
@@ -23,8 +29,7 @@ async function ask(path, options) {
   }
   let content = null;
   try {
-    // beyond 2^53 an id would be another number: it stays as it is, as text
-    content = JSON.parse((await response.text()).replace(/"id":(\d{16,})/g, '"id":"$1"'));
+    content = JSON.parse((await response.text()).replace(TEXT_OR_LONG, exactly));
   } catch (error) {
     if (isAbort(error)) throw error;
   }
