@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from auxbit.data import vectors
-from auxbit.data.records import read_records
+from auxbit.data.records import read_records, records_of
 from auxbit.data.vectors import open_rows, read_vectors
 from auxbit.errors import DataFileError
 from helpers.vector_files import save_lists, some_rows
@@ -54,6 +54,27 @@ def test_the_index_that_pandas_writes_beside_the_columns_is_not_part_of_the_vect
     assert "__index_level_0__" in pq.read_schema(tmp_path / "rows.parquet").names
     for read in (read_vectors, lambda path: open_rows(path)[:], lambda path: read_records(path).X[:]):
         np.testing.assert_array_equal(read(tmp_path / "rows.parquet"), frame.to_numpy())
+
+
+def test_an_index_with_a_name_is_metadata_or_ids_and_not_part_of_the_vectors(tmp_path):
+    frame = pd.DataFrame(np.arange(12.0).reshape(4, 3), columns=["a", "b", "c"], index=[9, 7, 5, 3])
+    frame = frame.rename_axis("key")
+    table = pa.Table.from_pandas(frame)
+    file, arrow = tmp_path / "rows.parquet", tmp_path / "rows.arrow"
+    frame.to_parquet(file)
+    with pa.ipc.new_file(arrow, table.schema) as writer:
+        writer.write_table(table)
+    for read in (read_vectors, lambda path: open_rows(path)[:]):
+        np.testing.assert_array_equal(read(file), frame.to_numpy())
+    for source in (frame, table, file, arrow):
+        found = records_of(source)
+        np.testing.assert_array_equal(found.X[:], frame.to_numpy())
+        assert found.metadata[:2] == [{"key": 9}, {"key": 7}]
+        assert list(records_of(source, ids="key").ids) == [9, 7, 5, 3]
+        named = records_of(source, vectors="key,c")
+        np.testing.assert_array_equal(named.X[:], [[9, 2], [7, 5], [5, 8], [3, 11]])
+    pq.write_table(table.replace_schema_metadata({"pandas": "[1"}), file)
+    assert read_vectors(file).shape == (4, 4)
 
 
 def test_an_empty_row_group_is_passed_over(tmp_path):

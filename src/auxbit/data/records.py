@@ -40,6 +40,7 @@ from auxbit.data.vectors import (
     as_rows,
     check_there,
     explained,
+    index_columns,
     is_digits,
     is_index,
     nearest,
@@ -290,15 +291,21 @@ def columns_of(table: Any) -> Columns | None:
         table = as_arrow(table)
         names, columns = list(table.schema.names), dict(zip(table.schema.names, table.columns))
     else:
-        index = table.index  # one with a name is a column like the others, as in a file that pandas writes
-        levels = [name for name in index.names if name is not None and name not in table.columns]
+        levels = _index_of(table)  # columns like the others, as in a file that pandas writes
         names, columns = [*levels, *table.columns], {}
-        columns |= {name: index.get_level_values(name).to_series() for name in levels}
+        columns |= {name: table.index.get_level_values(name).to_series() for name in levels}
         columns |= {name: table[name] for name in table.columns}
     if len(columns) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(f"two columns are named {twice!r}. Rename one.")
     return columns
+
+
+def _index_of(table: Any) -> list[Any]:
+    """The columns that are an index of pandas: ids or metadata, but no numbers of vectors."""
+    if package_of(table) == "pandas":
+        return [name for name in table.index.names if name is not None and name not in table.columns]
+    return index_columns(table.schema) if package_of(table) == "pyarrow" else []
 
 
 def _column(values: Any, name: str) -> Any:
@@ -802,7 +809,7 @@ def read_records(
         return _read_file(os.fspath(source), wanted)
     columns = columns_of(source)
     if columns is not None:
-        return _from_table(columns, f"the {type(source).__name__}", wanted)
+        return _from_table(columns, f"the {type(source).__name__}", wanted, _index_of(source))
     if isinstance(source, list | tuple) and any(isinstance(row, Mapping) for row in source[:1]):
         return _from_rows(iter(source), "the list", wanted)
     return _vectors_alone(open_rows(source), "X", wanted)
@@ -886,7 +893,8 @@ def _read_file(name: str, wanted: _Wanted) -> Records:
     if suffix in ROW_FILES:
         return _from_rows(ROW_FILES[suffix](source), name, wanted, in_file=True)
     if suffix in ARROW_FILES:
-        return _from_table(columns_of(read_arrow(source)) or {}, name, wanted)
+        table = read_arrow(source)
+        return _from_table(columns_of(table) or {}, name, wanted, _index_of(table))
     if suffix not in VECTOR_FILES:
         raise unknown_extension(source, *VECTOR_FILES, *ROW_FILES, *ARROW_FILES)
     X = open_rows(name) if suffix in (".h5", ".hdf5") else read_vectors(source, key=key)
@@ -900,8 +908,10 @@ def _vectors_alone(X: RowSource, name: str, wanted: _Wanted) -> Records:
     return Records(X, None, None, name)
 
 
-def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _Chosen:
-    """Find what is in which column. names : of the columns; head : the first rows."""
+def _choose(
+    name: str, names: list[Any], head: list[Row], wanted: _Wanted, index: Sequence[Any] = ()
+) -> _Chosen:
+    """Find what is in which column. names : of the columns; head : the first rows; index : of pandas."""
     named, ids, metadata = wanted.vectors, wanted.ids, wanted.metadata
     vectors = [] if named is None else [named] if named in names else named.split(",")
     for column in (*vectors, ids):
@@ -914,7 +924,7 @@ def _choose(name: str, names: list[Any], head: list[Row], wanted: _Wanted) -> _C
             raise InvalidInput(f"column {column!r} of {name} holds the {what}: leave it out of the metadata.")
     if vectors:
         return _Chosen(vectors, len(vectors) == 1, ids, metadata)
-    taken = {ids, *(metadata or ())}
+    taken = {ids, *(metadata or ()), *index}
     rest = [column for column in names if column not in taken and not is_index(column)]
     lists = [column for column in rest if any(_is_vector(row.get(column)) for row in head)]
     if len(lists) > 1:  # lists of tags, say, are not equally long
@@ -961,8 +971,8 @@ def _equally_long(values: list[Any]) -> bool:
     return all(map(_is_vector, values)) and len(set(map(len, values))) == 1
 
 
-def _from_table(columns: Columns, name: str, wanted: _Wanted) -> Records:
-    """The records in columns in memory."""
+def _from_table(columns: Columns, name: str, wanted: _Wanted, index: Sequence[Any]) -> Records:
+    """The records in columns in memory, of which some are an index of pandas."""
     n = max(map(len, columns.values()), default=0)
     if n == 0:
         raise InvalidInput(f"{name} has no rows.")
@@ -970,7 +980,7 @@ def _from_table(columns: Columns, name: str, wanted: _Wanted) -> Records:
     if short is not None:
         raise InvalidInput(f"column {short!r} of {name} has {len(columns[short])} values, others have {n}.")
     rows = TableRows.of(columns, n)
-    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted)
+    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted, index)
     metadata = _metadata_of(rows, chosen, name)
     if chosen.of_lists:
         what = _of(name, chosen.vectors[0])
@@ -1025,7 +1035,8 @@ def _from_parquet(source: Path, wanted: _Wanted) -> Records:
     rows = _parquet_rows(paths)
     if not len(rows):
         raise InvalidInput(f"{name} has no rows.")
-    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted)
+    index = ParquetColumns(paths[0]).index
+    chosen = _choose(name, rows.names, rows[:HEAD_ROWS], wanted, index)
     metadata = _metadata_of(rows, chosen, name)
     X = ParquetRows(paths, chosen.vectors[0]) if chosen.of_lists else ParquetRows(paths, None, chosen.vectors)
     if chosen.ids is None:

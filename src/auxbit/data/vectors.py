@@ -461,7 +461,7 @@ def _choose_columns(
 
     key : the one of lists; columns : those of numbers.
     """
-    lists, numbers = number_columns(schema)
+    lists, numbers = number_columns(schema, index_columns(schema) if columns is None else ())
     if columns is not None:
         wrong = next((name for name in columns if name not in numbers), None)
         if wrong is not None:
@@ -475,12 +475,21 @@ def _choose_columns(
     return list(chosen), np.result_type(*chosen.values()), bool(lists)
 
 
+def index_columns(schema: Any) -> list[Any]:
+    """The columns of an Arrow schema that are an index of pandas: its numbers are not those of vectors."""
+    try:
+        named = list((schema.pandas_metadata or {}).get("index_columns", ()))
+    except (ValueError, TypeError, AttributeError, RecursionError):  # pandas did not write it
+        named = []
+    return [name for name in schema.names if name in named or is_index(name)]
+
+
 def is_index(name: object) -> bool:
-    """Whether pandas calls an index without a name so in a file: its numbers are not those of vectors."""
+    """Whether pandas calls an index without a name so in a file."""
     return isinstance(name, str) and re.fullmatch(r"__index_level_\d+__", name) is not None
 
 
-def number_columns(schema: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def number_columns(schema: Any, but: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The columns of lists of numbers and those of numbers in an Arrow schema, each with its NumPy type."""
     types = require("pyarrow.types", extra="data", purpose="reading .parquet files")
     lists: dict[str, Any] = {}
@@ -489,7 +498,7 @@ def number_columns(schema: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         kind, found = field.type, numbers
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             kind, found = kind.value_type, lists
-        if is_number(kind) and not is_index(field.name):
+        if is_number(kind) and field.name not in but:
             found[field.name] = kind.to_pandas_dtype()
     return lists, numbers
 
@@ -613,14 +622,18 @@ def _elsewhere(source: Path, what: str, place: object) -> DataFileError:
 
 
 class ParquetColumns:
-    """Columns of a Parquet file, by row groups. names : which, None for all; sizes : rows of each group."""
+    """Columns of a Parquet file, by row groups. names : which, None for all; sizes : rows of each group.
+
+    index : those of the file that are an index of pandas.
+    """
 
     def __init__(self, source: Path, names: list[str] | None = None) -> None:
         self.source = source
         check_there(source)
         self.seen = _as_it_is(source)
         with explained(source), open_parquet(source) as file:
-            there, self.sizes = file.schema_arrow.names, group_sizes(source, file)
+            schema, self.sizes = file.schema_arrow, group_sizes(source, file)
+        there, self.index = schema.names, index_columns(schema)
         self.names = list(there) if names is None else names
         wrong = next((name for name in self.names if there.count(name) != 1), None)
         if wrong is not None:
