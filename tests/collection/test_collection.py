@@ -177,7 +177,7 @@ def test_additions_that_cannot_be_used_leave_everything_as_it_was(filled, digits
         ({"X": digits[:2, :10]}, "64"),
         ({"X": np.full((2, 64), np.inf)}, "finite|inf"),
         ({"X": digits[:2], "ids": [1]}, "1 ids for the 2 rows"),
-        ({"X": digits[:2], "ids": [-1, 1]}, r"must lie in 0..2\*\*63-2"),
+        ({"X": digits[:2], "ids": [-1, 1]}, r"must lie in 0..2\*\*63-1"),
         ({"X": digits[:2], "metadata": [{}]}, "row"),
         ({"codes": np.zeros((2, 2), np.uint8)}, "keeps vectors: give X with the codes"),
         ({"codes": np.zeros((2, 2), np.uint8), "X": digits[:1]}, "X has 1 rows, but codes has 2"),

@@ -137,15 +137,35 @@ def test_metadata_that_are_no_dicts_are_refused_by_row(place, digits):
         assert collection.metadata(collection.ids) == [{"row": row} for row in range(3)]
 
 
-def test_an_id_that_leaves_no_number_for_the_next_item_is_refused(place):
-    codes, why = np.zeros((1, 1), np.uint8), "after 9223372036854775807 no number is left"
+def test_after_the_largest_ids_items_are_numbered_as_if_these_were_not_there(place):
+    codes, ids = np.arange(5, dtype=np.uint8)[:, None], [2**63 - 1, 2**63 - 2, 7, 8, 2**63 - 2**32]
     with Collection.create(place, bits=8) as collection:
-        with pytest.raises(InvalidInput, match=why):
-            collection.add(codes=codes, ids=[2**63 - 1])
-        assert collection.add(codes=codes, ids=(id_ for id_ in [2**63 - 2])).tolist() == [2**63 - 2]
-        with pytest.raises(InvalidInput, match=why):
-            collection.add(codes=codes)
-        assert collection.ids.tolist() == [2**63 - 2]
+        assert collection.add(codes=codes[:1], ids=(id_ for id_ in ids[:1])).tolist() == ids[:1]
+        assert collection.add(codes=codes[:1]).tolist() == [1]
+        for some in (slice(1, 2), slice(2, 5)):
+            assert collection.add(codes=codes[some], ids=ids[some]).tolist() == ids[some]
+        assert collection.add(codes=codes[:2]).tolist() == [9, 10]
+        assert collection.ids.tolist() == [ids[0], 1, *ids[1:], 9, 10]
+        assert collection.codes(ids).tolist() == codes.tolist()
+        with pytest.raises(InvalidInput, match="id 9223372036854775806 is already in the collection"):
+            collection.add(codes=codes[:2], ids=[2**63 - 2, 2**63 - 3])
+        collection.add(codes=codes[4:], ids=[2**63 - 2], upsert=True)
+        collection.delete([2**63 - 1])
+        assert collection.codes([2**63 - 2]).tolist() == [[4]]
+        assert collection.holds([2**63 - 1, 2**63 - 2, 0]).tolist() == [False, True, False]
+
+
+def test_if_no_number_is_left_the_remedy_is_named(place):
+    codes = np.zeros((3, 1), np.uint8)
+    with Collection.create(place, bits=8) as collection:
+        collection.add(codes=codes[:1], ids=[2**63 - 2**32 - 3])
+        assert collection.add(codes=codes[:2]).tolist() == [2**63 - 2**32 - 2, 2**63 - 2**32 - 1]
+        for ids in (None, [5]):
+            with pytest.raises(
+                InvalidInput, match=r"too few numbers .* for 1 rows\. Copy all items into a new"
+            ):
+                collection.add(codes=codes[:1], ids=ids)
+        assert len(collection) == 3
 
 
 @settings(max_examples=40)

@@ -40,7 +40,6 @@ from auxbit.data.where import Where, scalar_sql, warn_of_unknown
 from auxbit.errors import CollectionError, Damaged, InvalidInput
 from auxbit.index.codes import (
     LANES,
-    MAX_ID,
     At,
     CodeStore,
     Stretches,
@@ -63,6 +62,7 @@ MOST_KNOWN = 2**20  # ids that are remembered
 MOST_LISTED = 2**25  # numbers in one text, of which SQLite has at most a billion bytes
 BLOCK_ROWS = 2**14  # that are copied at a time, a multiple of 64
 MEASURED_ROWS = 4096  # of an addition, whose reconstruction errors are measured
+NUMBERED = 2**63 - 2**32  # numbers stay below: one id such as 2**63 - 1 would otherwise leave none
 RUN_ROWS = 16  # integer ids are kept as runs if they are that long on average
 
 Attachments = Sequence[bytes | None]
@@ -532,14 +532,8 @@ class Edit(Change):
         last = int(numbers[-1]) + 1
         if trained and before.trained == before.next_number:
             self.update(trained=last)
-        largest = 0 if own is None or isinstance(own[0], str) else max(own) + 1
-        following = max(last, largest)
-        if following > MAX_ID:  # which SQLite could not keep
-            raise InvalidInput(
-                f"items are numbered from the largest id on, and after {following - 1} no number is left: "
-                "ids must be less than 2**63-1."
-            )
-        self.update(next_number=following)
+        near = [] if own is None or isinstance(own[0], str) else [each for each in own if each < NUMBERED]
+        self.update(next_number=max(last, max(near, default=-1) + 1))
         self.report |= {"rows": n, "first_number": int(numbers[0]), **errors}
         return ids_array(numbers if own is None else own, self.state.ids)
 
@@ -569,6 +563,12 @@ class Edit(Change):
     ) -> tuple[Ids, list[Any] | None]:
         """The numbers of n rows, and their ids if these are others; rows that they replace are deleted."""
         state = self.state
+        if n and state.next_number + n > NUMBERED:
+            raise InvalidInput(
+                "items are numbered from the largest id below 2**63-2**32 on, and after "
+                f"{state.next_number - 1} too few numbers are left for {n:,} rows. Copy all items into a new "
+                "collection, with smaller ids or with text as ids."
+            )
         following = numbers_from(state.next_number, n)
         if given is None:
             if state.ids not in (None, "integer"):
@@ -587,7 +587,10 @@ class Edit(Change):
         if not n:
             return following, None
         self.update(ids=kind)
-        new = isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
+        new = (
+            isinstance(ids, np.ndarray) and ids[0] >= state.next_number and bool((np.diff(ids) > 0).all())
+            and ids[-1] < NUMBERED
+        )  # fmt: skip
         if upsert or (isinstance(ids, np.ndarray) and not new):  # of text the database tells what is there
             known = self.now.find(ids, kind)
             if not upsert:

@@ -686,7 +686,7 @@ def stored_ids(ids: Any, n: int | None = None) -> tuple[Ids | list[str], str]:
     found = checked_ids(given, "ids")
     if isinstance(found, np.ndarray):
         if len(found) and found.min() < 0:
-            raise InvalidInput(f"ids that are integers must lie in 0..2**63-2, got {found.min()}.")
+            raise InvalidInput(f"ids that are integers must lie in 0..2**63-1, got {found.min()}.")
         return found, "integer"
     if isinstance(found[0], UUID):
         return list(map(str, found)), "uuid"
