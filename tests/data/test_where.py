@@ -758,6 +758,7 @@ def test_text_that_looks_like_a_slip_may_be_quoted(quoted):
         ("year in(2001)", {"year": [2001]}),
         ('"not" in (a, "b,c")', {"not": ["a", "b,c"]}),
         ("lang not in (de, en) and year in (1, 2)", {"lang": {"not in": ["de", "en"]}, "year": [1, 2]}),
+        ("lang NOT IN ('de', 'en') AND year IN (1, 2)", {"lang": {"not in": ["de", "en"]}, "year": [1, 2]}),
         ("(a in (1, 2) or b = (x)), c in (y (z), w)", "(a = 1,2 or b = (x)) and c = y (z),w"),
     ],
 )

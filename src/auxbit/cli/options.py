@@ -84,8 +84,8 @@ METADATA_HELP = "A file of metadata, one object per row: .jsonl, .json, .csv, .p
 WHERE_HELP = (
     "Only items whose metadata match: 'lang=de and year>=2010', 'lang=de,en or not year<2010', "
     "'(label=cat or label=dog) and name^=start'. Operators: = != < <= > >= ~ (contains) ^= (starts with), "
-    "label? (has the field), !label (does not have it). A comma separates values, or conditions that must "
-    "all match. Can be repeated; then all must match."
+    "label? (has the field), !label (does not have it), in and not in, as in 'year in (2001, 2002)'. A comma "
+    "separates values, or conditions that must all match. Can be repeated; then all must match."
 )
 
 Data = Annotated[str, Argument(metavar="DATA", help=DATA_HELP)]

@@ -346,7 +346,7 @@ def _field_then(rest: str, bare: str, first: str = "") -> re.Pattern[str]:
 
 _WORD_FIELD, _WITHOUT_SIGN = r'[^\s,()"!=<>~^]+', _bare('"!=<>~') + "+?"
 _COMPARED = _field_then(rf"\s*(?P<how>{_SIGN})", r"(?![!=<>~^])" + _bare('"') + "+?")
-_WORD = _field_then(r'\s+(?P<how>not\s+in|in|contains|startswith)(?=[\s["\'{(])', _WORD_FIELD)
+_WORD = _field_then(r'\s+(?P<how>not\s+in|NOT\s+IN|in|IN|contains|startswith)(?=[\s["\'{(])', _WORD_FIELD)
 _PRESENT = _field_then(rf"\s*\?{_END}", _WITHOUT_SIGN)
 _PRESENT_WORD = _field_then(rf"\s+(?P<how>exists|is\s+missing){_END}", _WORD_FIELD)
 _ABSENT = _field_then(rf"(?<![?\s]){_END}", _WITHOUT_SIGN, r"!\s*")
@@ -406,7 +406,7 @@ class _Reader:
         start, found = self._place, self._take(_WORD)
         if found:
             self._take(_SPACE)
-            how, value = " ".join(found["how"].split()), self._json()
+            how, value = " ".join(found["how"].lower().split()), self._json()
             if how.endswith("in") and self._take(_OPEN):
                 value, _ = self._values(may_be_empty=False)
                 value = value if self._take(_CLOSE) else self._malformed()
