@@ -163,11 +163,12 @@ def test_a_file_that_became_bad_is_listed_and_its_item_stays(pets: Path, out: Pa
 def test_files_that_are_gone_are_counted_and_deleted_when_asked(pets: Path, out: Path) -> None:
     (pets / "img1.png").unlink()
     (pets / "img2.png").rename(pets / "img2 renamed.png")
+    put(pets / "img3.png", 70).rename(pets / "img3 renamed.png")
     report = again(pets, out)
-    assert (report.missing, report.removed, report.added, report.items) == (2, 0, 1, 13)
+    assert (report.missing, report.removed, report.added, report.moved, report.items) == (2, 0, 1, 1, 13)
     report = add([pets], out, prune=True)
     assert (report.missing, report.removed, report.items) == (0, 2, 11)
-    assert {"img1.png", "img2.png"}.isdisjoint(files_of(out))
+    assert {"img1.png", "img2.png", "img3.png"}.isdisjoint(files_of(out))
 
 
 def test_only_what_was_in_the_places_named_is_pruned(tmp_path: Path, out: Path) -> None:
@@ -239,6 +240,44 @@ def test_a_collection_that_was_moved_still_has_its_pictures(tmp_path: Path, pets
     with Pictures.open(tmp_path / "elsewhere") as pictures:
         assert pictures.original(0) == (pets / "img0.png").read_bytes()
     assert again(pets, tmp_path / "elsewhere").unchanged == 12
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_pictures_that_were_moved_keep_their_items(tmp_path: Path, views: bool) -> None:
+    pets, there, out = folder_of(tmp_path / "in", 12), tmp_path / "there", tmp_path / "out"
+    shutil.copy(pets / "img4.png", pets / "same.png")
+    shutil.copy(pets / "img5.png", pets / "stays.png")
+    create(pets, out, bits=4, views=views)
+    before = sorted(contents(out).values())
+    there.mkdir()
+    for number, each in enumerate(sorted(pets.glob("img*.png"))):
+        each.rename(there / f"{number}.png")
+    (pets / "same.png").rename(there / "same.png")
+    (there / "0.png").unlink()
+    report = add([there], out)
+    assert (report.added, report.unchanged, report.moved, report.items) == (0, 0, 12, 14)
+    assert sorted(contents(out).values()) == before
+    assert again(there, out).unchanged == 12
+    assert again(pets, out, prune=True).removed == 1
+    with Pictures.open(out) as pictures:
+        every = pictures.collection.ids
+        assert {pictures.original(id_) for id_ in every} == {
+            each.read_bytes() for each in [*there.iterdir(), pets / "stays.png"]
+        }
+
+
+def test_a_root_that_is_gone_names_what_to_do(tmp_path: Path, pets: Path, out: Path) -> None:
+    shutil.rmtree(pets)
+    other = put(tmp_path / "other" / "new.png", 90).parent
+    for call in (lambda: again(pets, out), lambda: add([other, pets], out, prune=True)):
+        with pytest.raises(
+            FileProblem, match=r"does not exist\. If its pictures were moved, .*--where 'root="
+        ):
+            call()
+    assert len(files_of(out)) == 12
+    add([other], out)
+    with Collection(out) as collection:
+        assert collection.delete(where=f'root="{pets}"') == 12
 
 
 def test_another_folder_is_not_merged_by_create_and_the_command_that_adds_it_is_named(

@@ -114,7 +114,8 @@ def add(
 ) -> None:
     """Add new and changed pictures.
 
-    Unchanged pictures are not read again. The same command resumes after an interruption.
+    Unchanged pictures are not read again, and those that were moved keep their items. The same
+    command resumes after an interruption.
     """
     with output.resumable(context, folder), output.Stages() as stages:
         from auxbit.images import build
@@ -277,7 +278,7 @@ def _print(report: Report, folder: str, json: bool) -> None:
         output.print_json({"collection": folder, **asdict(report), "bad": bad} | model)
         return
     counts = {"added": report.added, "replaced": report.replaced}
-    counts |= {"unchanged": report.unchanged, "deleted": report.removed}
+    counts |= {"unchanged": report.unchanged, "moved": report.moved, "deleted": report.removed}
     said = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     took = ", ".join(f"{name} {spent:.0f}" for name, spent in report.seconds.items() if spent >= 0.5)
     output.print_facts(

@@ -32,7 +32,7 @@ from auxbit.core.checks import Float32, PathLike, check_integer, require
 from auxbit.core.maps import bytes_per_code
 from auxbit.core.parallel import resolve_n_jobs, sample_rows
 from auxbit.core.progress import Progress, Silent
-from auxbit.errors import InvalidInput, InvalidParameter, printable
+from auxbit.errors import FileProblem, InvalidInput, InvalidParameter, printable
 from auxbit.experiments.compare import cells, compare, known_rows, mean_over_seeds
 from auxbit.experiments.measure import find_candidates
 from auxbit.experiments.study import KeptRows, Row, array_checksum
@@ -89,6 +89,7 @@ class _Timed:
 class Report:
     """What was done. bad : name and reason of what could not be read; seconds : by stage.
 
+    moved : pictures that are at another path than before, and keep their items
     missing : items whose file is gone, except those that `prune` removed
     others : how many files do not end as pictures do, by their ending
     fitted : how many pictures there were when the model was fitted
@@ -98,6 +99,7 @@ class Report:
     added: int = 0
     replaced: int = 0
     unchanged: int = 0
+    moved: int = 0
     removed: int = 0
     missing: int = 0
     bad: list[tuple[str, str]] = field(default_factory=list)
@@ -155,6 +157,8 @@ def create(
         if present is not None:
             _refuse_other_folder(folder, *present)
         timed.stage("finding", None)
+        if present is not None:
+            _refuse_gone([folder], *present)
         found = find_sources([folder], present[1].roots if present else (), report.bad, report.others)
         recipe, network = wanted.recipe(present and present[1].recipe, found, decode, n_jobs)
         with wanted.target(place, present, recipe, timed, report, network=network, n_jobs=n_jobs) as target:
@@ -223,6 +227,7 @@ def add(
     with collection:
         collection.lock()
         timed.stage("finding", None)
+        _refuse_gone(places, collection, about)
         found = find_sources(places, about.roots, report.bad, report.others)
         target = _Target(Path(path), about, timed, report, collection=collection, n_jobs=n_jobs)
         with target, _decoding(decoders, n_jobs) as decode:
@@ -266,9 +271,23 @@ def _refuse_other_folder(folder: PathLike, collection: Collection, about: About)
     has = ", ".join(about.roots) or "no folder"
     command = shlex.join(["auxbit", "images", "add", str(collection.path), os.fspath(folder)])
     raise InvalidInput(
-        f"{collection.path} has its pictures from {has}, not from {place}. To add those as well: {command}. "
-        "Or choose another --out, or add --force to replace it."
+        f"{collection.path} has its pictures from {has}, not from {place}. If they were moved there, or "
+        f"to add those as well: {command}. Or choose another --out, or add --force to replace it."
     )
+
+
+def _refuse_gone(places: Iterable[PathLike], collection: Collection, about: About) -> None:
+    """Refuse a folder that pictures came from and that is gone, as it may be on a disk that is not there."""
+    for place in places:
+        root = os.path.realpath(place)
+        if root in about.roots and sources.is_gone(root):
+            where = f"root={json.dumps(root, ensure_ascii=False)}"
+            path = str(collection.path)
+            raise FileProblem(
+                f"{place} does not exist. If its pictures were moved, name the folder where they are now: "
+                "they keep their items. To delete the items of those that are not anywhere: "
+                f"{shlex.join(['auxbit', 'collection', 'delete', path, '--where', where])}"
+            )
 
 
 # ---- What is wanted, and what a collection has already
@@ -418,6 +437,7 @@ class _Target:
         self._progress, self._report, self._network, self._n_jobs = progress, report, network, n_jobs
         self._made: Collection | None = None
         self._views: Views | None = None
+        self._known: dict[str, Item] = {}
         self._replaces = collection is None and is_collection(out)
         self._keep_about()
 
@@ -440,6 +460,7 @@ class _Target:
         """Bring the items up to date with the sources. here : whether a path is where sources were found."""
         known = sources.items_of(self.collection) if self.collection is not None else {}
         self._want_views(known)
+        self._known = known
         to_read: list[tuple[Source, Item | None]] = []
         for source in found:
             item = known.get(source.path)
@@ -513,12 +534,15 @@ class _Target:
         batch = fitting(BATCH, side)
         fresh: list[Read] = []
         same: list[Same] = []
+        elsewhere = self._elsewhere({source.path for source, _ in wanted})
         with closing(read_pictures(wanted, decode, side, self._n_jobs)) as read:
             for done, each in enumerate(read, 1):
                 if isinstance(each, Bad):
                     self._report.bad.append((each.source.name, each.reason))
                 elif isinstance(each, Same):
                     same.append(each)
+                elif each.known is None and (item := self._moved(elsewhere.get(each.sha256, []))):
+                    same.append(Same(each.source, item, moved=True))
                 else:
                     fresh.append(each)
                 if max(len(fresh), len(same)) >= batch or done == len(wanted):
@@ -526,6 +550,22 @@ class _Target:
                     self._note_dates(same)
                     fresh, same = [], []
                 self._progress.advance(1)
+
+    def _elsewhere(self, paths: set[str]) -> dict[str, list[str]]:
+        """The paths of the items that are at none of these, by their SHA-256."""
+        found: dict[str, list[str]] = {}
+        for path, item in self._known.items():
+            if path not in paths and os.path.isabs(path):  # else it was made without a file
+                found.setdefault(item.sha256, []).append(path)
+        return found
+
+    def _moved(self, paths: list[str]) -> Item | None:
+        """The first of the items at these paths whose file is gone; it will have another path."""
+        gone = next(filter(sources.is_gone, paths), None)
+        if gone is None:
+            return None
+        paths.remove(gone)
+        return self._known.pop(gone)
 
     def _add(self, batch: list[Read]) -> None:
         """Add pictures with their thumbnails and views."""
@@ -578,11 +618,14 @@ class _Target:
         return np.stack([_rounded(self._describer(each)) for each in views_of(pixels)], axis=1)
 
     def _note_dates(self, same: list[Same]) -> None:
-        """Store the new dates of unchanged files, so that they need not be read next time."""
+        """Store dates and places of unchanged files, so that they need not be read next time."""
         if same:
-            dates = [{"bytes": each.source.size, "mtime_ns": each.source.mtime_ns} for each in same]
-            self._ready().update_metadata([each.known.id for each in same], dates)
-        self._report.unchanged += len(same)
+            self._ready().update_metadata(
+                [each.known.id for each in same], [each.metadata() for each in same]
+            )
+        moved = sum(each.moved for each in same)
+        self._report.moved += moved
+        self._report.unchanged += len(same) - moved
 
     def _ready(self) -> Collection:
         """The collection, made now if it is not there yet."""

@@ -307,10 +307,17 @@ class Read(NamedTuple):
 
 
 class Same(NamedTuple):
-    """A picture whose content is that of the known item, under a new date."""
+    """A picture whose content is that of the known item, under a new date. moved : or at another path."""
 
     source: Source
     known: Item
+    moved: bool = False
+
+    def metadata(self) -> dict[str, Any]:
+        """What the collection is to keep of it from now on."""
+        source = self.source
+        about = {"bytes": source.size, "mtime_ns": source.mtime_ns}
+        return about | ({"file": source.name, "root": source.root} if self.moved else {})
 
 
 class Bad(NamedTuple):
