@@ -172,7 +172,7 @@ def test_create_replaces_only_a_collection_and_only_with_force(made: Path) -> No
         (("--data", "base.npy", "--method", "iqt"), "Did you mean itq?"),
         (("--data", "base.npy", "--vectors", "float8"), "not one of float32, float16, none"),
         (("--data", "base.npy", "--coding", "best"), "not one of hash, optimal"),
-        (("--data", "base.npy", "--coding", "optimal", "--mu", -1), "mu=-1.0 is invalid"),
+        (("--data", "base.npy", "--coding", "optimal", "--mu", -1), "--mu=-1.0 is invalid"),
         (("--data", "base.npy", "--seed", -1), "0..4294967295"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",

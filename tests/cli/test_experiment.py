@@ -93,9 +93,13 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
     [
         (("experiment", "wrapper", "--data", "cifar11"), 1, "Known names"),
         (("experiment", "wrapper", "--data", "nuswide"), 1, "is published at"),
-        (("experiment", "retrieval", "--caption", "x"), 2, "caption='x' is invalid"),
-        (("experiment", "path", "--preset", "x"), 2, "preset='x' is invalid: expected default or paper"),
-        (("experiment", "parallel", "--preset", "x"), 2, "preset='x' is invalid: expected default or paper"),
+        (("experiment", "retrieval", "--caption", "x"), 2, "--caption='x' is invalid"),
+        (("experiment", "path", "--preset", "x"), 2, "--preset='x' is invalid: expected default or paper"),
+        (
+            ("experiment", "parallel", "--preset", "x"),
+            2,
+            "--preset='x' is invalid: expected default or paper",
+        ),
         (("experiment", "altopt", "--seeds", "2"), 2, "No such option"),
         (("experiment", "wrapper", "--bits", "none"), 2, "bits"),
         (("experiment", "everything"), 2, "No such command"),

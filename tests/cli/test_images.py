@@ -84,11 +84,11 @@ def test_help_is_there_without_importing_what_is_heavy() -> None:
         (["create", "in", "--out", "x", "--features", "gost"], "'gost' is not one of gist, pixels."),
         (["create", "in", "--out", "x", "--method", "baa"], "Did you mean ba?"),
         (["create", "in", "--out", "x", "--bits", "many"], "Invalid value for '--bits'"),
-        (["create", "in", "--out", "x", "--bits", "0"], "n_bits=0 is invalid"),
+        (["create", "in", "--out", "x", "--bits", "0"], "--bits=0 is invalid"),
         (["create", "in", "--out", "x", "--mean", "0.5"], "'0.5' is not three numbers such as 0.485,"),
         (["create", "in", "--out", "x", "--mean", "1,2,x"], "'1,2,x' is not three numbers"),
-        (["create", "in", "--out", "x", "--colour", "-1"], "colour=-1.0 is invalid"),
-        (["create", "in", "--out", "x", "--side", "4"], "side=4 is invalid"),
+        (["create", "in", "--out", "x", "--colour", "-1"], "--colour=-1.0 is invalid"),
+        (["create", "in", "--out", "x", "--side", "4"], "--side=4 is invalid"),
         (["add"], "Missing argument 'COLLECTION'"),
         (["add", "x"], "Missing argument 'FILE_OR_DIR'"),
         (["search", "x"], "give one of PICTURE, --id N and --text WORDS."),
@@ -242,7 +242,7 @@ def test_words_find_pictures_with_a_network_for_them(pets: Path) -> None:
     found = run_json("images", "search", "pets.auxbit", "--text", "blue", "--k", 1)
     assert (found["query"], found["results"][0]["file"]) == ("blue", "blue.png")
     assert "blue.png" in images("search", "pets.auxbit", "--text", "blue").stdout
-    assert "text='' is invalid" in images("search", "pets.auxbit", "--text", "", code=2).stderr
+    assert "--text='' is invalid" in images("search", "pets.auxbit", "--text", "", code=2).stderr
 
 
 def test_a_collection_without_a_network_for_words_says_what_it_needs(made: Path) -> None:

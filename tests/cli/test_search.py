@@ -47,7 +47,7 @@ def test_search_takes_k_or_a_radius_but_not_both(folder: Path) -> None:
     both = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 1, "--radius", 1, code=2)
     assert "not both" in both.stderr
     none = run("search", "m.safetensors", "-b", "base.npy", "-q", "base.npy", "--k", 0, code=2)
-    assert "k=0 is invalid" in none.stderr
+    assert "--k=0 is invalid" in none.stderr
 
 
 def test_the_codes_flag_decides_where_codes_look_like_vectors(folder: Path) -> None:
@@ -90,8 +90,8 @@ def test_evaluate_with_true_neighbours_from_a_file_gives_the_same(folder: Path, 
     ("option", "code", "message"),
     [
         (("--K", -5), 2, "K=-5 is invalid"),
-        (("--k", 0), 2, "k=0 is invalid"),
-        (("--radius", -1), 2, "radius=-1 is invalid"),
+        (("--k", 0), 2, "--k=0 is invalid"),
+        (("--radius", -1), 2, "--radius=-1 is invalid"),
         (("--K", 1498), 1, "K=1498 is more than the 1497 rows"),
         (("--k", 1498), 1, "k=1498 is more than the 1497 rows"),
     ],
@@ -216,7 +216,7 @@ def test_search_says_what_does_not_go_together(folder: Path) -> None:
     )
     assert "Add --coding optimal" in run(*command, "--mu", 3, code=2).stderr
     assert (
-        "shortlist=5 is invalid"
+        "--shortlist=5 is invalid"
         in run(*command, "--k", 10, "--shortlist", 5, "--mode", "asymmetric", code=2).stderr
     )
     run("encode", "m.safetensors", "base.npy", "-o", "codes.npy")
@@ -236,7 +236,7 @@ def test_encode_writes_optimal_codes_where_asked(folder: Path, digits: Any) -> N
     wanted = auxbit.load("m.safetensors").encode(digits[300:], coding="optimal", mu=0.01)
     np.testing.assert_array_equal(np.load("best.npy"), wanted)
     assert (
-        "mu=-1.0 is invalid"
+        "--mu=-1.0 is invalid"
         in run(
             "encode", "m.safetensors", "base.npy", "-o", "n.npy", "--coding", "optimal", "--mu", -1, code=2
         ).stderr
@@ -266,7 +266,7 @@ def test_candidates_that_are_ranked_again_by_their_vectors_are_rows_of_their_own
     assert ways[3]["recall_at"] > ways[2]["recall_at"] + 0.2
     assert run_json(*command, "--rerank", 1497)["ways"][1]["recall_at"] == 1.0
     assert run_json(*command)["ways"][1]["way"].endswith("100 re-ranked")
-    assert "rerank=9 is invalid" in run(*command, "--rerank", 9, code=2).stderr
+    assert "--rerank=9 is invalid" in run(*command, "--rerank", 9, code=2).stderr
 
 
 def test_the_metric_says_which_neighbours_are_true(folder: Path, digits: Any) -> None:

@@ -312,13 +312,13 @@ def test_equal_fits_that_differ_much_are_remarked_on(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--bits", "0"), 2, "n_bits=0 is invalid"),
+        (("--bits", "0"), 2, "--bits=0 is invalid"),
         (("--bits", "8,x"), 2, "--bits"),
         (("--bits", ","), 2, "at least one number of bits"),
         (("--repeats", "0"), 2, "--repeats"),
         (("--rows", "1"), 2, "--rows"),
         (("--seed", "-1"), 2, "--seed"),
-        (("--jobs", "0"), 2, "n_jobs=0 is invalid"),
+        (("--jobs", "0"), 2, "--jobs=0 is invalid"),
         (("nothing.npy",), 1, "nothing.npy does not exist"),
         (("digits", "--out", "file.txt"), 1, "is a file, not a folder"),
     ],

@@ -7,6 +7,7 @@ parsed, or a value that an option never has, whatever the data (InvalidParameter
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import warnings
@@ -14,13 +15,14 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from auxbit import __version__
 from auxbit.cli import collection, compare, experiment, export, images, models, output, search, store
 from auxbit.errors import AuxbitError, InvalidParameter
 
 Command = Callable[..., None]
+SHORTER = {"n_bits": "bits", "n_jobs": "jobs", "random_state": "seed"}  # options of other names
 
 
 class Commands(TyperGroup):
@@ -51,6 +53,21 @@ class Commands(TyperGroup):
             except KeyboardInterrupt as error:
                 output.note("interrupted; nothing half-written is left")
                 raise typer.Exit(130) from error
+
+
+class OneCommand(TyperCommand):
+    """A command, whose errors name its options as they are typed: --bits, not n_bits."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        try:
+            return super().invoke(ctx)
+        except InvalidParameter as error:
+            name = error.parameter
+            option = "--" + SHORTER.get(name, name).replace("_", "-")
+            if any(option in each.opts for each in self.params):
+                error.args = (re.sub(rf"(?<![\w-]){re.escape(name)}=", f"{option}=", str(error)),)
+            raise
 
 
 # ---- Every command, and the order of --help
@@ -92,7 +109,7 @@ def group(name: str) -> typer.Typer:
     about, commands = GROUPS[name]
     made = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
     for command in commands:
-        made.command(command.__name__.rstrip("_"))(command)  # list_ is no list
+        made.command(command.__name__.rstrip("_"), cls=OneCommand)(command)  # list_ is no list
     return made
 
 
@@ -101,7 +118,7 @@ app = typer.Typer(
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=OneCommand)(command)
 for name in GROUPS:
     app.add_typer(group(name), name=name)
 
