@@ -6,6 +6,7 @@ that are there are not run again.
 
     python benchmarks/quality.py --methods tables pq --bits 32 64 --data wordnet --seeds 0 1 2
     python benchmarks/quality.py --limit 600        # seconds of a cell; slower ones are noted and left out
+    python benchmarks/quality.py --few              # instead, models of a few rows (quality-few.jsonl)
     python benchmarks/quality.py --table            # only write the page again
 
 AUXBIT_DATA is a folder with sift_photos, mnist, wordnet, for GIST cifar10, and minilm as
@@ -36,8 +37,10 @@ BITS = (32, 64, 128, 256)
 DATA = ("sift_photos", "mnist", "gist", "wordnet", "minilm")
 OURS = "auto"
 METHODS = (OURS, "pq", "pca-rabitq", "pca-rabitq2", "itq-rabitq", "eden", "ash", "rq", "lsq", "plsq", "opq")
+FEW_METHODS = (OURS, "rq", "pq")
 N_TRAIN, N_BASE, N_QUERIES, K = 50_000, 100_000, 1000, 50
-PATH = RESULTS / "quality.jsonl"
+FEW_ROWS = ((1000, 64), (2500, 128), (9500, 256))  # and bits: hardly more rows than vectors of the tables
+PATH, FEW_PATH = RESULTS / "quality.jsonl", RESULTS / "quality-few.jsonl"
 
 
 # ---- data
@@ -165,16 +168,31 @@ def measure(data: str, bits: int, method: str, seed: int) -> dict[str, Any]:
     model.add(base)
     found = model.search(queries, K)
 
-    def shared(k: int) -> float:
-        return float(
-            np.mean([len(np.intersect1d(a[:k], b[:k])) / k for a, b in zip(found, truth, strict=True)])
-        )
-
     return {
-        "precision": shared(K), "recall": shared(10), "train": model.times["fit"].cpu,
+        "precision": shared(found, truth, K), "recall": shared(found, truth, 10),
+        "train": model.times["fit"].cpu,
         "encode": 1e6 * model.times["encode"].cpu / len(base), "payload": model.payload_bytes,
         "resident": model.resident_bytes, "kind": getattr(model, "decoder", None),
     }  # fmt: skip
+
+
+def measure_few(data: str, rows: int, bits: int, method: str, seed: int) -> dict[str, Any]:
+    """The row of a cell of few rows: searched are those trained on, and then as many new ones."""
+    base, queries, _ = prepared(data)
+    order = np.random.default_rng(seed).permutation(len(base))
+    own, new = (base[np.sort(order[some])] for some in (slice(rows), slice(rows, 2 * rows)))
+    model = make(method, bits, base.shape[1], seed)
+    model.fit(own)
+    row: dict[str, Any] = {"train": model.times["fit"].cpu, "kind": getattr(model, "decoder", None)}
+    for name, searched in (("own", own), ("new", new)):
+        model.add(searched)
+        row[name] = shared(model.search(queries, K), ground_truth(searched, queries, K), K)
+    return row
+
+
+def shared(found: Ids, truth: Ids, k: int) -> float:
+    """The share of the true k that are among the first k found."""
+    return float(np.mean([len(np.intersect1d(a[:k], b[:k])) / k for a, b in zip(found, truth, strict=True)]))
 
 
 def run_cell(cell: dict[str, Any], limit: float) -> dict[str, Any]:
@@ -190,9 +208,9 @@ def run_cell(cell: dict[str, Any], limit: float) -> dict[str, Any]:
     return row
 
 
-def finished() -> list[dict[str, Any]]:
+def finished(path: Path) -> list[dict[str, Any]]:
     """The rows that there are."""
-    return [json.loads(line) for line in PATH.read_text().splitlines()] if PATH.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 # ---- the page
@@ -224,6 +242,23 @@ def page(rows: list[dict[str, Any]]) -> None:
         fill_in(f"quality-{value}", table(["data", "bits", *METHODS], lines))
 
 
+def few_page(rows: list[dict[str, Any]]) -> None:
+    """Write the table of few rows into docs/quality.md."""
+    lines = []
+    for data in DATA:
+        for n_rows, bits in FEW_ROWS:
+            where = {"data": data, "rows": n_rows, "bits": bits}
+            of = {row["method"]: row for row in rows if where.items() <= row.items() and "own" in row}
+            if of:
+                cells = [
+                    f"{of[each]['own']:.3f} / {of[each]['new']:.3f}" if each in of else ""
+                    for each in FEW_METHODS
+                ]
+                times = [f"{of[each]['train']:.0f}" if each in of else "" for each in FEW_METHODS]
+                lines.append([data, f"{n_rows:,}", bits, *cells, " / ".join(times)])
+    fill_in("quality-few", table(["data", "rows", "bits", *FEW_METHODS, "CPU seconds to train"], lines))
+
+
 def _mean(rows: list[dict[str, Any]], value: str, data: str, bits: int, method: str) -> float | None:
     where = {"data": data, "bits": bits, "method": method}
     found = [row[value] for row in rows if where.items() <= row.items() and value in row]
@@ -246,27 +281,34 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds of a cell")
     parser.add_argument("--again", action="store_true", help="also cells that were stopped before")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--few", action="store_true", help="models of a few rows, by auto, RQ and PQ")
     parser.add_argument("--cell", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cell:
-        print(json.dumps(measure(**options.cell), default=float))
+        print(json.dumps((measure_few if "rows" in options.cell else measure)(**options.cell), default=float))
         return
     cells = [
         {"data": data, "bits": bits, "method": method, "seed": seed}
         for seed in options.seeds for method in options.methods for bits in options.bits
         for data in options.data
     ]  # fmt: skip
-    rows = finished()
+    if options.few:
+        cells = [
+            {"data": data, "rows": rows, "bits": bits, "method": method, "seed": 0}
+            for rows, bits in FEW_ROWS for data in options.data for method in FEW_METHODS
+        ]  # fmt: skip
+    path = FEW_PATH if options.few else PATH
+    rows = finished(path)
     for cell in [] if options.table else cells:
         held = [row for row in rows if cell.items() <= row.items()]
         if held and not (options.again and "stopped" in held[-1]):
             continue
         row = cell | run_cell(cell, options.limit)
-        with PATH.open("a") as file:
+        with path.open("a") as file:
             file.write(json.dumps(row | {"machine": machine()}) + "\n")
         rows = [*(each for each in rows if each not in held), row]
         print(row, flush=True)
-    page(rows)
+    (few_page if options.few else page)(rows)
 
 
 if __name__ == "__main__":

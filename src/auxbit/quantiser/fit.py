@@ -202,6 +202,7 @@ def alternate_codes(
 # ---- Which kind of decoder
 
 HELD, MOST_HELD, LEAST_HELD = 0.1, 2000, 16  # part of the rows that choices are made by, and limits to them
+OWN = 2.0  # weight of rows trained on beside new ones, if both count: they will be searched in any case
 TRIED_ROWS = 1024  # per byte of a code, of which a first try is made
 TRIED_TURNS = 2
 
@@ -212,8 +213,8 @@ def choose_kind(
 ) -> str:  # fmt: skip
     """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² by a short fit of each.
 
-    The mean of rows held out and of rows trained on, for both will be searched. The fits are of some of the
-    rows: with more of them, one error rises and the other falls.
+    Of rows held out and of rows trained on, for both will be searched. The fits are of some of the rows: with
+    more of them, one error rises and the other falls.
     With too few rows to hold some out: "linear", which has the fewest numbers to fit.
     free : tables for free codes (μ = 0), which have been tried already.
     """
@@ -229,10 +230,15 @@ def choose_kind(
         codes = optimal_codes(Y[both], h[both], h[both], coder_of(tried, mu, _effort(tried)), workers)
         left = np.square(Y[both] - tried.decode(codes)).sum(axis=1)
         left += mu * np.bitwise_count(codes ^ h[both]).sum(axis=1)
-        return float(left.mean())
+        return mean_of_both(float(left[:n_held].mean()), float(left[n_held:].mean()))
 
     tables = cost("tables") if free is None else free.cost
     return "tables" if tables < cost("linear") else "linear"
+
+
+def mean_of_both(new: float, own: float) -> float:
+    """What a decoder costs that costs so much on new rows and on rows trained on."""
+    return (new + OWN * own) / (1.0 + OWN)
 
 
 def _tried(n: int, width: int, rng: np.random.RandomState) -> tuple[npt.NDArray[np.intp], int]:
@@ -254,6 +260,8 @@ JOINT_BYTES = 32
 MOST_AXES, LEAST_AXES, ROWS_PER_AXIS = 512, 64, 4
 NEGLIGIBLE = 1e-10  # of the largest variance
 PULLS = (0.0, 3.0, 12.0, 48.0, np.inf)  # towards 0, in rows
+PULLS_OF_FEW = (0.0, 1.0, 3.0, 6.0, 12.0, 24.0, 48.0, np.inf)
+FEW = 1.25  # rows for each vector of the tables, at most, which can remember that many
 BLOCK, MOST_BLOCKS = 8, 16  # axes that are pulled alike, at least; blocks at most
 CHOSEN_AT = (1, 4, 9)  # turns in which pulls are chosen
 LAST_TURNS = 2  # in which rows held out are trained on, too
@@ -571,15 +579,23 @@ class _Tables:
         return np.full(self.Y.shape[1], min(float(pull), PULLS[-2]))
 
     def _best_pulls(self, codes: Packed, f: TableDecoder) -> Float64:
-        """For each block of axes the pull with the least error on the rows held out."""
+        """For each block of axes the pull with the least error on the rows held out.
+
+        Few rows can be remembered, and they are what will be searched: their own error counts, too.
+        """
         n, r = self.n_held, self.Y.shape[1]
-        errors = np.empty((len(PULLS), r))
-        for number, pull in enumerate(PULLS):
-            tried = table_step(self.Y[n:], codes[n:], f, SHRINK, self.workers, np.full(r, pull))
-            errors[number] = np.square(self.Y[:n] - tried.decode(codes[:n])).sum(axis=0)
+        few = len(self.Y) <= FEW * VALUES * len(f.tables)
+        tried, judged = (PULLS_OF_FEW, slice(None)) if few else (PULLS, slice(n))
+        errors = np.empty((len(tried), r))
+        for number, pull in enumerate(tried):
+            made = table_step(self.Y[n:], codes[n:], f, SHRINK, self.workers, np.full(r, pull))
+            squares = np.square(self.Y[judged] - made.decode(codes[judged]))
+            errors[number] = squares[:n].mean(axis=0)
+            if few:
+                errors[number] += OWN * squares[n:].mean(axis=0)
         pulls = np.empty(r)
         for dims in self.blocks:
-            pulls[dims] = PULLS[int(errors[:, dims].sum(axis=1).argmin())]
+            pulls[dims] = tried[int(errors[:, dims].sum(axis=1).argmin())]
         return pulls
 
     # ---- where to begin
@@ -602,7 +618,7 @@ class _Tables:
             found.append((self._left(held, codes, f), trained, f))
         new, trained, f = min(found, key=lambda each: each[0])
         total = float(np.square(self.Y).sum(axis=1).mean())
-        return f, total - (new + trained) / 2
+        return f, total - mean_of_both(new, trained)
 
     def _left(self, Y: Float32, codes: Packed, f: TableDecoder) -> float:
         return float(np.square(Y - f.decode(codes)).sum(axis=1).mean())
