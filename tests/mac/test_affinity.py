@@ -81,7 +81,7 @@ def z_step(Z, H, pairs, mu, labels=None):
     with Workers(1) as workers:
         rows, h = rows_with(Z, H, workers)
         *sums, flips, mismatched = objective.z_pass(rows, h, None, mu, None)
-        E_Q, E_BA = objective.energies(sums, None, None)
+        E_Q, E_BA = objective.energies(rows, sums, h, None, mu, None)
         return rows.Z, E_Q, E_BA, flips, mismatched
 
 

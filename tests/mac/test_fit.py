@@ -268,6 +268,22 @@ def test_factor_analysis_is_fitted_out_of_core_as_in_memory(tmp_path, parameters
     assert wanted.n_passes_ is None
 
 
+def test_one_long_row_leaves_energies_the_same_out_of_core_and_for_any_number_of_threads():
+    rows = clustered(9000, 8, dtype=np.float64)
+    rows[7] *= 1e6
+    models = [
+        BinaryFactorAnalysis(8, random_state=0, max_iter=3, n_jobs=n).fit(given)
+        for n, given in ((1, rows), (1, OnlySlices(rows)), (2, OnlySlices(rows)))
+    ]
+    variance = np.square(np.delete(rows, 7, axis=0) - rows[:7].mean(axis=0)).sum()
+    for model in models:
+        assert model.n_iter_ == 3
+        assert all(0 < record.E_Q <= record.E_BA < 2 * variance for record in model.history_)
+    for model in models[1:]:
+        assert_same(model, models[0], rows)
+        assert history_of(model) == history_of(models[0])
+
+
 def test_factor_analysis_resumes_from_its_checkpoint(tmp_path):
     rows, seen = stored(".npy", X, tmp_path), []
 

@@ -202,6 +202,18 @@ def test_factor_analysis_keeps_its_penalty_and_ends_with_classifiers_for_its_cod
     assert energies[-1] < -bfa.score(digits) * len(digits)
 
 
+def test_factor_analysis_is_not_ended_by_the_rounding_of_one_long_row(digits):
+    rows = digits.copy()
+    rows[7] *= 1e6
+    bfa = BinaryFactorAnalysis(8, random_state=0, max_iter=8).fit(rows)
+    energies = [record.E_Q for record in bfa.history_]
+    assert len(energies) == 8
+    assert energies == sorted(energies, reverse=True)
+    assert energies[-1] > 0.1 * np.square(digits - digits.mean(axis=0)).sum()
+    assert energies[-1] < energies[0] < np.square(digits - digits.mean(axis=0)).sum()
+    assert all(record.E_BA >= record.E_Q for record in bfa.history_)
+
+
 def test_what_a_penalty_did_is_undone_if_the_encoder_that_follows_does_not_help():
     class Undone(Script):
         def keep(self):

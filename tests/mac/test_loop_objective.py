@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from auxbit.core.maps import LinearEncoder, Scaling, pack_bools
 from auxbit.core.parallel import BLOCK_ROWS, Workers
 from auxbit.mac.h_step import SvmOptions
+from auxbit.mac.rows import CodePair, FileRows, ScaledRows
+from auxbit.mac.steps import Augmented, MemoryRows, Reconstruction, Steps
 from auxbit.mac.z_step import ZOptions
 from helpers import objective
 from helpers.memory_steps import MemorySteps
@@ -74,3 +77,89 @@ def test_the_z_step_reports_the_objectives_after_the_step(solver, theorem_4_3, m
     assert report.mismatched == (h(X) != rows.Z).sum()
     assert 0 <= report.pruned + report.certified <= len(X)
     assert theorem_4_3 or report.pruned == 0
+
+
+# ---- rows among which one is so long that float32 leaves sums over all rows no digits of the others
+
+
+def one_long_row(L=4, n=BLOCK_ROWS + 100, D=5, longer=1e6, value=1):
+    """Rows, random codes, an h, and D: numbers of a row that are decoded. Of h and the codes, the first bit
+    has this value for the long row alone.
+
+    With a value of 0 it is the others that have the bit, and f(0) is as long as the row.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, D + 2)) / longer
+    X[7, :D], X[7, D:] = 1 / np.sqrt(D), 0
+    h = LinearEncoder(rng.normal(size=(D + 2, L)).astype(np.float32), np.zeros(L, np.float32))
+    sign = 2 * value - 1
+    h.weights[:, 0], h.bias[0] = sign, -0.5 * sign
+    Z = rng.integers(0, 2, (n, L)).astype(np.uint8)
+    Z[:, 0] = np.where(np.arange(n) == 7, value, 1 - value)
+    return X.astype(np.float32), Z, h, D
+
+
+def defined(X, Z, h, f, mu, D):
+    """E_Q and E_BA by their definition."""
+    H = h(X)
+    at_codes, at_hash = (np.square(X[:, :D].astype(np.float64) - f(each)).sum() for each in (Z, H))
+    return at_codes + mu * np.count_nonzero(Z != H), at_hash
+
+
+Z_OPTIONS = ZOptions.resolve(4, "exact", "best", 1, None)
+
+
+@pytest.mark.parametrize("value", [1, 0])
+def test_one_long_row_costs_the_energies_of_the_others_no_digits(value):
+    X, Z, h, D = one_long_row(value=value)
+    found = []
+    for n_jobs in (1, 2):
+        with Workers(n_jobs) as workers:
+            rows = MemoryRows(X, Z.copy(), workers, n_decoded=D)
+            steps = Steps(rows, svm=SvmOptions(), objective=Reconstruction(Z_OPTIONS))
+            f = steps.f_step()
+            report = steps.z_step(h, f, 1e-14)
+            found.append((report.E_Q, report.E_BA))
+        assert found[-1] == pytest.approx(defined(X, rows.Z, h, f, 1e-14, D), rel=1e-9, abs=0)
+        assert found[-1] == pytest.approx((1e-12 * D * len(X),) * 2, rel=0.6, abs=0)
+    assert found[0] == found[1]
+
+
+def test_they_are_the_same_out_of_core_in_one_pass_more():
+    X, Z, h, D = one_long_row()
+    X, h = X[:, :D].copy(), LinearEncoder(h.weights[:D].copy(), h.bias)
+    with Workers(2) as workers:
+        inside = MemoryRows(X, Z.copy(), workers)
+        outside = FileRows(ScaledRows(X, Scaling(np.zeros(D), 1.0)), CodePair(len(X), 4), workers, 1000)
+        outside.fill(lambda raw, places: pack_bools(Z[places]))
+        wanted = Steps(inside, svm=SvmOptions(), objective=Reconstruction(Z_OPTIONS))
+        steps = Steps(outside, svm=SvmOptions(), objective=Reconstruction(Z_OPTIONS))
+        f, before = steps.f_step(), outside.n_passes
+        assert f.A.tobytes() == wanted.f_step().A.tobytes()
+        assert steps.z_step(h, f, 1e-14) == wanted.z_step(h, f, 1e-14)
+        assert outside.n_passes == before + 2
+
+
+def test_multipliers_count_for_E_Q_beside_a_long_row():
+    X, Z, h, D = one_long_row()
+    multipliers = np.zeros(Z.shape)
+    with Workers(1) as workers:
+        rows = MemoryRows(X, Z.copy(), workers, n_decoded=D)
+        steps = Steps(rows, svm=SvmOptions(), objective=Augmented(Z_OPTIONS))
+        for mu in (1e-14, 1e-13):
+            f = steps.f_step()
+            report = steps.z_step(h, f, mu)
+            E_Q, E_BA = defined(X, rows.Z, h, f, mu, D)
+            apart = rows.Z.astype(np.float64) - h(X)
+            assert pytest.approx(E_BA, rel=1e-9, abs=0) == report.E_BA
+            assert pytest.approx(E_Q - (multipliers * apart).sum(), rel=1e-5, abs=0) == report.E_Q
+            multipliers -= 2 * mu * apart
+    assert (multipliers != 0).any()
+
+
+def test_energies_that_are_large_beside_rounding_are_those_of_the_z_step(monkeypatch):
+    X, Z, h, f = random_rows()
+    monkeypatch.setattr(MemoryRows, "sums_of", None)  # not called: that would take another pass
+    with Workers(1) as workers:
+        rows = MemorySteps(X, Z, workers, svm=SvmOptions(), z=ZOptions.resolve(5, "exact", "best", 1, None))
+        assert rows.z_step(h, f, 0.1).E_Q > 0

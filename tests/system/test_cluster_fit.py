@@ -159,6 +159,18 @@ def test_factor_analysis_is_fitted_on_a_cluster_as_in_memory(client, path, X):
     assert_same_model(there, here, X)
 
 
+def test_one_long_row_costs_the_energies_of_the_others_no_digits_on_a_cluster_either(client, X):
+    rows = X.astype(np.float64)
+    rows[7] *= 1e6
+    here = BinaryFactorAnalysis(8, random_state=0, max_iter=2, n_jobs=1).fit(rows)
+    there = BinaryFactorAnalysis(8, random_state=0, max_iter=2).fit(da.from_array(rows, chunks=(5000, 12)))
+    assert here.n_iter_ == there.n_iter_ == 2
+    variance = np.square(X - X.mean(axis=0)).sum()
+    for known, found in zip(here.history_, there.history_, strict=True):
+        assert 0 < known.E_Q <= known.E_BA < 2 * variance
+        assert pytest.approx((known.E_Q, known.E_BA), rel=1e-3) == (found.E_Q, found.E_BA)
+
+
 # ---- methods without iterations, and decoders
 
 

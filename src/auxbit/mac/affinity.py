@@ -222,7 +222,9 @@ class Affinity:
         energy = _squares(r) / unit + mu * mismatched
         return *astuple(ZCounts(energy, hash_energy / unit, unproven=n)), flips, mismatched
 
-    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+    def energies(
+        self, rows: Any, sums: Sequence[Any], h: LinearEncoder, f: Plain, mu: float, moments: Moments
+    ) -> tuple[float, float]:
         return float(sums[0]), float(sums[1])
 
     def changes(self, rows: MemoryRows, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:

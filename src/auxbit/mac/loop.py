@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from auxbit.core.checks import Bits, Float32, Float64, Indices, check_finite
+from auxbit.core.checks import Bits, Float32, Float64, Indices, Packed, check_finite
 from auxbit.core.decoders import Plain
-from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, lifted_queries
-from auxbit.core.parallel import Workers, draw_rows
+from auxbit.core.maps import LinearDecoder, LinearEncoder, Scaling, lifted_queries, unpack
+from auxbit.core.parallel import Workers, block_slices, draw_rows
 from auxbit.errors import InvalidInput, InvalidParameter
 from auxbit.evaluate import Ranking, precision_recall_at_k
 
@@ -292,7 +292,9 @@ def follow(
 # E_Q(Z, h, f) = Σ ‖x − f(z)‖² + μ‖z − h(x)‖²           the quadratic penalty that MAC descends on, eq. (5)
 #
 # Records of a fit have E_Q and E_BA. The Z step sums them up on its way, in the coordinates of theorem
-# 4.2, y = Qᵀ(x − b): what it leaves out, Σ ‖x − b‖² − ‖y‖², depends on no code, so it is added here.
+# 4.2, y = Qᵀ(x − b): what it leaves out, Σ ‖x − b‖² − ‖y‖², depends on no code, so it is added here. Both
+# sums are of float32 products, so that their difference is wrong by up to 1e-6 of Σ ‖x − b‖². Energies that
+# are small beside it, as with a row a million times as long as the others, are summed again from residuals.
 #
 # The f step (section 4.1) minimises all three over f(z) = Az + b by least squares. The rows are touched
 # only through ZᵀZ, Zᵀ1, ZᵀX and Xᵀ1, so it does not matter where they are.
@@ -325,11 +327,43 @@ class Moments:
         return int(self.gram[-1, -1])
 
 
-def energies(sums: Sequence[Any], f: LinearDecoder, rows: Moments) -> tuple[float, float]:
-    """E_Q and E_BA. sums : of the Z step, e(z), e(h(x)) without its penalty of 0, and ‖y‖²."""
+SMALL = 1e-2  # of Σ ‖x − b‖²: energies below it may have fewer than four digits
+RESIDUAL_ROWS = 256  # at once, in float64
+
+
+def energies(sums: Sequence[Any], f: LinearDecoder, rows: Moments) -> tuple[float, float] | None:
+    """E_Q and E_BA; None if rounding may have left them too few digits: see `Residuals`.
+
+    sums : of the Z step, e(z), e(h(x)) without its penalty of 0, and ‖y‖².
+    """
     energy, hash_energy, projected = (float(each) for each in sums[:3])
-    rest = rows.squared_norm - 2 * float(f.b @ rows.total) + rows.n * float(f.b @ f.b) - projected
+    spread = rows.squared_norm - 2 * float(f.b @ rows.total) + rows.n * float(f.b @ f.b)
+    rest = spread - projected
+    if min(energy, hash_energy) + rest < SMALL * spread:
+        return None
     return energy + rest, hash_energy + rest
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Eq. (5) and (2) as they are written, for a block of rows, in float64: a pass more, but all digits."""
+
+    h: LinearEncoder
+    f: LinearDecoder
+    mu: float
+
+    def __call__(self, X: Float32, codes: Packed) -> tuple[float, float]:
+        """E_Q and E_BA. X : (n, D or more); codes : (n, M)."""
+        Z, H = unpack(codes, self.f.n_bits), self.h(X)
+        return self._error(X, Z) + self.mu * np.count_nonzero(Z != H), self._error(X, H)
+
+    def _error(self, X: Float32, Z: Bits) -> float:
+        """Σ ‖x − f(z)‖²."""
+        total = 0.0
+        for some in block_slices(len(X), RESIDUAL_ROWS):
+            left = X[some, : len(self.f.b)] - self.f(Z[some])
+            total += float(np.vdot(left, left))
+        return total
 
 
 # ---- The f step

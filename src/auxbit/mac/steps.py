@@ -32,7 +32,7 @@ from auxbit.mac.h_step import (
     solve_svms,
     split_weights,
 )
-from auxbit.mac.loop import DecoderSums, Moments, ZReport, decoder_sums, energies, f_step
+from auxbit.mac.loop import DecoderSums, Moments, Residuals, ZReport, decoder_sums, energies, f_step
 from auxbit.mac.z_step import ZCounts, ZOptions, ZSolver
 
 Sums = tuple[Any, ...]
@@ -145,7 +145,9 @@ class Objective(Protocol):
     def z_pass(self, rows: Any, h: LinearEncoder, f: Plain, mu: float, queries: Any) -> Sums:
         """New codes, as `Rows.z_pass` returns them; the energy does not rise."""
 
-    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+    def energies(
+        self, rows: Any, sums: Sequence[Any], h: LinearEncoder, f: Plain, mu: float, moments: Moments
+    ) -> tuple[float, float]:
         """E_Q, of the codes with their penalty, and E_BA, of the codes h(x), from the sums of ZCounts."""
 
     def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
@@ -205,9 +207,13 @@ class Reconstruction(ByRows):
     ) -> LinearDecoder:
         return f_step(sums)
 
-    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+    def energies(
+        self, rows: Any, sums: Sequence[Any], h: LinearEncoder, f: Plain, mu: float, moments: Moments
+    ) -> tuple[float, float]:
         assert isinstance(f, LinearDecoder)
-        return energies(sums, f, moments)
+        found = energies(sums, f, moments)
+        E_Q, E_BA = found or rows.sums_of(Residuals(h, f, mu), None)
+        return float(E_Q), float(E_BA)
 
     def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
         assert isinstance(f, LinearDecoder)
@@ -234,6 +240,13 @@ class Augmented(Reconstruction):
             "penalty", "augmented", "'quadratic' for rows that are not in memory",
             "Multipliers would take 32 times the memory of the codes.",
         )  # fmt: skip
+
+    def energies(
+        self, rows: Any, sums: Sequence[Any], h: LinearEncoder, f: Plain, mu: float, moments: Moments
+    ) -> tuple[float, float]:
+        """The multipliers of the step are gone: what they, and μ, made of E_Q is known as a difference."""
+        E_BA = super().energies(rows, sums, h, f, mu, moments)[1]
+        return E_BA + float(sums[0] - sums[1]), E_BA
 
     def kept(self, Z: Bits) -> tuple[Array, ...]:
         return *super().kept(Z), np.zeros(Z.shape, np.float32)
@@ -378,7 +391,7 @@ class Steps:
         *counts, flips, mismatched = self.objective.z_pass(self.rows, h, f, mu, queries)
         self._solved &= flips == 0
         self._codes = None
-        E_Q, E_BA = self.objective.energies(counts, f, self._decoded)
+        E_Q, E_BA = self.objective.energies(self.rows, counts, h, f, mu, self._decoded)
         return ZReport(E_Q, E_BA, int(flips.sum()), int(mismatched), *map(int, counts[3:]))
 
     # ---- the end

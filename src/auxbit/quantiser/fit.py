@@ -715,7 +715,9 @@ class TableReconstruction(ByRows):
                 total += term
         return summed_step(counts, totals, start, SHRINK)
 
-    def energies(self, sums: Sequence[Any], f: Plain, moments: Moments) -> tuple[float, float]:
+    def energies(
+        self, rows: Any, sums: Sequence[Any], h: LinearEncoder, f: Plain, mu: float, moments: Moments
+    ) -> tuple[float, float]:
         return float(sums[0]), float(sums[1])
 
     def changes(self, rows: Any, some: Ids, X: Float32, Z: Bits, f: Plain) -> Float64:
