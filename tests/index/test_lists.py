@@ -137,6 +137,26 @@ def test_a_model_with_lists_is_saved_and_read_back(model, base, tmp_path):
     assert isinstance(decoder_from(header, tensors), ListDecoder)
 
 
+def test_sorted_codes_come_back_from_their_file_and_not_from_a_damaged_one(model, base, tmp_path):
+    decoder, path = model.decoder_, tmp_path / "lists"
+    codes = model.encode(base[:300], coding="optimal")
+    numbers, _ = decoder.split(codes)
+    made = list_search.SortedCodes(numbers, codes, np.arange(300), N_LISTS, model.n_bits, decoder)
+    made.save(path, {"generation": 7}, {"more": np.arange(3)})
+    about, arrays = list_search.map_arrays(path)
+    assert about["generation"] == 7
+    np.testing.assert_array_equal(arrays.pop("more"), np.arange(3))
+    back = list_search.SortedCodes.mapped(about, arrays, decoder)
+    assert (len(back), back.nbytes, back.blocks.n_bits) == (len(made), made.nbytes, made.blocks.n_bits)
+    for own, kept in ((made.order, back.order), (made.starts, back.starts)):
+        np.testing.assert_array_equal(own, kept)
+    np.testing.assert_array_equal(made.blocks.planes, back.blocks.planes)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert list_search.map_arrays(path) is None
+
+
 def test_rows_of_a_dask_array_have_the_same_codes(model, base):
     blocks = pytest.importorskip("dask.array").from_array(base, chunks=(300, 10))
     lazy = model.encode(blocks, coding="optimal")
