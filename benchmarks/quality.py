@@ -203,7 +203,8 @@ def run_cell(cell: dict[str, Any], limit: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"stopped": f"more than {limit:.0f} s"}
     if done.returncode:
-        return {"stopped": done.stderr.strip().splitlines()[-1][:200]}
+        why = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return {"stopped": why[-1][:200]}
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
 

@@ -25,6 +25,7 @@ from auxbit.quantiser.coder import coder_of, with_error_bits
 from auxbit.quantiser.fit import (
     FEW,
     FreeTables,
+    _Tables,
     alternate_codes,
     divided_axes,
     levels_of,
@@ -382,6 +383,20 @@ def test_levels_are_the_means_of_the_values_nearest_to_them(values, n_levels):
     for level in np.unique(owner):
         assert levels[level] == pytest.approx(values[owner == level].mean())
     assert np.square(apart.min(axis=1)).sum() <= np.square(values - values.mean()).sum() + 1e-9
+
+
+def test_a_shorter_last_byte_leaves_the_other_tables_as_they_are(digits, monkeypatch):
+    monkeypatch.setattr("auxbit.quantiser.fit.SHORTENED_TURNS", 0)
+    X = (digits - digits.mean(axis=0)).astype(np.float32)[:500]
+    with Workers(1) as workers:
+        part = _Tables(X, 24, workers, np.random.RandomState(0))
+        part.fit(2, lambda _: None)
+        before = part.f.tables.copy()
+        part.shorten(2)
+    np.testing.assert_array_equal(part.f.tables[:-1], before[:-1])
+    assert part.f.tables[-1, :64].any()
+    assert not part.f.tables[-1, 64:].any()
+    assert part.codes[:, -1].max() < 64
 
 
 def test_bits_for_the_error_leave_the_others_as_they_are():

@@ -202,7 +202,7 @@ def alternate_codes(
 # ---- Which kind of decoder
 
 HELD, MOST_HELD, LEAST_HELD = 0.1, 2000, 16  # part of the rows that choices are made by, and limits to them
-OWN = 2.0  # weight of rows trained on beside new ones, if both count: they will be searched in any case
+OWN = 1.5  # weight of rows trained on beside new ones, if both count: they will be searched in any case
 TRIED_ROWS = 1024  # per byte of a code, of which a first try is made
 TRIED_TURNS = 2
 
