@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
@@ -964,7 +965,10 @@ def _is_vector(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    """Whether it is a number, and no integer that is beyond all floats."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float | np.integer | np.floating)
 
 
 def _equally_long(values: list[Any]) -> bool:
@@ -1107,7 +1111,8 @@ def _vectors_in(rows: list[Row], chosen: _Chosen, name: str, first: int, width: 
     for number, cells in enumerate(matrix, first):
         if not all(map(_is_number, cells)):
             column, cell = next(pair for pair in zip(chosen.vectors, cells) if not _is_number(pair[1]))
-            raise InvalidInput(f"{_of(name, column)} has {cell!r} in row {number}; expected numbers.")
+            shown = f"an integer of {cell.bit_length()} bits" if type(cell) is int else repr(cell)
+            raise InvalidInput(f"{_of(name, column)} has {shown} in row {number}; expected numbers.")
     X = np.array(matrix)
     return X.astype(np.float64) if X.dtype.hasobject else X  # integers of more than 64 bits
 
