@@ -512,6 +512,7 @@ def test_a_row_without_its_vector_is_named(value, by_rows, by_columns, at, tmp_p
         (pd.DataFrame({"a": pd.array([1] * 200 + [None], dtype="Int64")}), {}, "None in row 200"),
         ([{"a": 1}] * 200 + [{"a": "x"}], {}, "column 'a' of the list has 'x' in row 200; expected numbers"),
         ([{"a": 1}] * 200 + [{"a": 10**5000}], {}, "'a' of the list has an integer of 16610 bits in row 200"),
+        (pd.DataFrame({"a": [1, 10**5000], "b": 0}), {"vectors": "a,b"}, "an integer of 16610 bits in row 1"),
         ([{"a": 10**400}], {}, "none of 'a' holds equally long lists of numbers, and not all are numbers"),
     ],
 )  # fmt: skip

@@ -971,6 +971,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float | np.integer | np.floating)
 
 
+def _cell_shown(value: Any) -> str:
+    """What is no number, for a message; Python refuses to write integers of thousands of digits."""
+    return f"an integer of {value.bit_length()} bits" if type(value) is int else repr(value)
+
+
 def _equally_long(values: list[Any]) -> bool:
     return all(map(_is_vector, values)) and len(set(map(len, values))) == 1
 
@@ -1028,7 +1033,8 @@ def _numbers(columns: list[Any], name: str, names: list[Any]) -> Array:
         if found.dtype.kind not in "iuf" or (found.dtype.kind == "f" and np.isnan(found).any()):
             listed = _values(values, 0, len(values))
             row = next((row for row, each in enumerate(listed) if not _is_number(each)), 0)
-            raise InvalidInput(f"{_of(name, column)} has {listed[row]!r} in row {row}; expected numbers.")
+            shown = _cell_shown(listed[row])
+            raise InvalidInput(f"{_of(name, column)} has {shown} in row {row}; expected numbers.")
         arrays.append(found)
     return np.stack(arrays, axis=1)
 
@@ -1111,8 +1117,9 @@ def _vectors_in(rows: list[Row], chosen: _Chosen, name: str, first: int, width: 
     for number, cells in enumerate(matrix, first):
         if not all(map(_is_number, cells)):
             column, cell = next(pair for pair in zip(chosen.vectors, cells) if not _is_number(pair[1]))
-            shown = f"an integer of {cell.bit_length()} bits" if type(cell) is int else repr(cell)
-            raise InvalidInput(f"{_of(name, column)} has {shown} in row {number}; expected numbers.")
+            raise InvalidInput(
+                f"{_of(name, column)} has {_cell_shown(cell)} in row {number}; expected numbers."
+            )
     X = np.array(matrix)
     return X.astype(np.float64) if X.dtype.hasobject else X  # integers of more than 64 bits
 

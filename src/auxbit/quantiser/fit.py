@@ -213,8 +213,8 @@ def choose_kind(
 ) -> str:  # fmt: skip
     """The kind of decoder with the lower ‖x − f(z)‖² + μ‖z − h(x)‖² by a short fit of each.
 
-    Of rows held out and of rows trained on, for both will be searched. The fits are of some of the rows: with
-    more of them, one error rises and the other falls.
+    The cost is that of rows held out and of rows trained on, for both will be searched. The fits are of some
+    of the rows: with more of them, one error rises and the other falls.
     With too few rows to hold some out: "linear", which has the fewest numbers to fit.
     free : tables for free codes (μ = 0), which have been tried already.
     """
@@ -237,7 +237,7 @@ def choose_kind(
 
 
 def mean_of_both(new: float, own: float) -> float:
-    """What a decoder costs that costs so much on new rows and on rows trained on."""
+    """The mean cost of a decoder, from that of new rows and that of the rows that it was trained on."""
     return (new + OWN * own) / (1.0 + OWN)
 
 
